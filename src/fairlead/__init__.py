@@ -1,0 +1,76 @@
+"""Fairlead: a job queue for Python in which no accepted job is lost."""
+
+from fairlead.app import Fairlead
+from fairlead.core.errors import (
+    Ambiguous,
+    Cancel,
+    ConfigError,
+    DecodeError,
+    DuplicateTask,
+    EncodeError,
+    EnqueueError,
+    FairleadError,
+    FairleadWarning,
+    JobFailed,
+    JobNotFound,
+    LeaseLost,
+    MissingExtra,
+    PayloadTooLarge,
+    Permanent,
+    RetryAfter,
+    SchemaOutdated,
+    Signal,
+    Snooze,
+    StoreError,
+    StoreUnavailable,
+    TaskNotAllowed,
+    UnknownQueue,
+    UnknownTask,
+)
+from fairlead.core.job import Gate, JobRecord, State
+from fairlead.core.queue import Pool, Queue
+from fairlead.core.retry import Retry, exponential, fixed, linear
+from fairlead.producer import BoundTask, Call, JobHandle
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Ambiguous",
+    "BoundTask",
+    "Call",
+    "Cancel",
+    "ConfigError",
+    "DecodeError",
+    "DuplicateTask",
+    "EncodeError",
+    "EnqueueError",
+    "Fairlead",
+    "FairleadError",
+    "FairleadWarning",
+    "Gate",
+    "JobFailed",
+    "JobHandle",
+    "JobNotFound",
+    "JobRecord",
+    "LeaseLost",
+    "MissingExtra",
+    "PayloadTooLarge",
+    "Permanent",
+    "Pool",
+    "Queue",
+    "Retry",
+    "RetryAfter",
+    "SchemaOutdated",
+    "Signal",
+    "Snooze",
+    "State",
+    "StoreError",
+    "StoreUnavailable",
+    "TaskNotAllowed",
+    "UnknownQueue",
+    "UnknownTask",
+    "__version__",
+    "exponential",
+    "fixed",
+    "linear",
+]

@@ -1,0 +1,284 @@
+"""The app: tasks, queues and a store, wired together. Nothing else wires."""
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+
+from fairlead.config import Settings, choose_url, load
+from fairlead.core.clock import Clock, span
+from fairlead.core.errors import TaskNotAllowed, UnknownQueue
+from fairlead.core.events import Bus, Enqueued
+from fairlead.core.ids import IdMaker, JobId
+from fairlead.core.job import Job, JobOptions, NewJob, decode_options
+from fairlead.core.outcome import Knowledge
+from fairlead.core.queue import DEFAULT_QUEUE, Pool, Queue, allot, declare
+from fairlead.core.retry import Retry
+from fairlead.core.task import DEFAULT_TIMEOUT, Registry, Task, TaskOptions, default_name
+from fairlead.log import report_subscriber
+from fairlead.producer import BoundTask, Call, JobHandle, Using, check_priority
+from fairlead.stores import store_for
+from fairlead.sync import Bridge
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Progress = Callable[[int], object]
+"""Called with the number of jobs accepted so far."""
+
+BATCH = 1_000
+DEFAULT_KEEP = timedelta(days=7)
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(…)` with options returns: types of the function are kept."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> BoundTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> BoundTask[P, R]: ...
+
+
+class Fairlead:
+    """A job queue: declare queues and tasks, enqueue calls, let workers run them.
+
+    Without a URL, $FAIRLEAD_URL is used, else `sqlite:///fairlead.db`. The
+    store opens at first use. `keep` is how long finished jobs and their results
+    stay; dead letters stay until a person removes them.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        queues: Iterable[Queue] = (),
+        pools: Iterable[Pool] = (),
+        keep: timedelta = DEFAULT_KEEP,
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        self.queues = declare([*settings.queues, *queues])
+        self.pools = allot([*settings.pools, *pools], self.queues)
+        self.store = store_for(choose_url(url, settings), clock)
+        self.tasks = Registry()
+        self.events = Bus(report_subscriber)
+        self.bridge = Bridge()
+        self.new_id: Callable[[], JobId] = IdMaker()
+        self.keep = span(keep)
+
+    @classmethod
+    def from_toml(cls, path: str | Path = "pyproject.toml", url: str | None = None) -> Self:
+        """Build an app from a settings file; a URL given here or in $FAIRLEAD_URL wins."""
+        return cls(url, settings=load(path))
+
+    # Tasks
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> BoundTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> BoundTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        retry: Retry | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        priority: int = 0,
+        version: int = 1,
+        aliases: Sequence[str] = (),
+        effects: Literal["none", "external"] = "none",
+        idempotent: bool = False,
+        crash_limit: int = 3,
+        reconcile: Callable[[Job], Knowledge] | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        retry: Retry | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        priority: int = 0,
+        version: int = 1,
+        aliases: Sequence[str] = (),
+        effects: Literal["none", "external"] = "none",
+        idempotent: bool = False,
+        crash_limit: int = 3,
+        reconcile: Callable[[Job], Knowledge] | None = None,
+    ) -> Any:
+        """Make a task of a function, so that calls of it can be enqueued.
+
+        Use it bare or with options. A task is known by its name, by default
+        module and function; give one yourself before you move the function, or
+        list the old name in `aliases`.
+        """
+        options = TaskOptions(
+            queue=queue,
+            retry=retry or Retry(),
+            timeout=timeout,
+            priority=check_priority(priority),
+            version=version,
+            effects=effects,
+            idempotent=idempotent,
+            crash_limit=crash_limit,
+            reconcile=reconcile,
+        )
+
+        def register(function: Callable[..., Any]) -> BoundTask[..., Any]:
+            task = Task(name or default_name(function), function, options, tuple(aliases))
+            self.check_queue(queue, task.name)
+            self.tasks.add(task)
+            using = Using(queue, version=version, priority=priority)
+            return BoundTask(task, function, self, using, JobOptions())
+
+        return register if function is None else register(function)
+
+    def check_queue(self, queue: str, task: str) -> None:
+        """Raise unless the queue is declared and, if critical, lists the task."""
+        declared = self.queues.get(queue)
+        if declared is None:
+            raise UnknownQueue(queue, self.queues)
+        if declared.critical and task not in declared.tasks:
+            raise TaskNotAllowed(task, queue, declared.tasks)
+
+    # Enqueueing
+
+    def put(self, call: Call[Any], connection: object = None) -> None:
+        """Enqueue one call. Tasks do this; `task.enqueue` reads better."""
+        if connection is not None:
+            self.store.put_within(connection, [call.job])
+            return
+        self._announce([call.job], self.store.put_blocking([call.job]))
+
+    async def aput(self, call: Call[Any], connection: object = None) -> None:
+        """Enqueue one call from a running loop."""
+        if connection is not None:
+            self.store.put_within(connection, [call.job])
+            return
+        self._announce([call.job], await self.store.put([call.job]))
+
+    def enqueue_many(
+        self,
+        calls: Iterable[Call[Any]],
+        *,
+        progress: Progress | None = None,
+        connection: object = None,
+    ) -> int:
+        """Enqueue any number of calls, as a stream of batches; returns how many were new.
+
+        Takes a generator of any length in bounded memory, and calls `progress`
+        with the number accepted so far. Each batch is accepted as a whole. If
+        something fails in between, the batches before stay accepted and the
+        error says how many; to repeat the same calls is safe, because their ids
+        are recognised. With `connection` all of them are part of that
+        connection's transaction.
+        """
+        tally = _Tally(progress)
+        with tally:
+            for jobs in _batches(calls):
+                if connection is not None:
+                    self.store.put_within(connection, jobs)
+                    fresh = [True] * len(jobs)
+                else:
+                    fresh = self.store.put_blocking(jobs)
+                    self._announce(jobs, fresh)
+                tally.add(fresh)
+        return tally.new
+
+    async def aenqueue_many(
+        self, calls: Iterable[Call[Any]], *, progress: Progress | None = None
+    ) -> int:
+        """Enqueue any number of calls from a running loop; see `enqueue_many`."""
+        tally = _Tally(progress)
+        with tally:
+            for jobs in _batches(calls):
+                fresh = await self.store.put(jobs)
+                self._announce(jobs, fresh)
+                tally.add(fresh)
+        return tally.new
+
+    def _announce(self, jobs: Sequence[NewJob], fresh: Sequence[bool]) -> None:
+        if not self.events.heard:
+            return
+        for job, is_new in zip(jobs, fresh, strict=True):
+            if is_new:
+                correlation_id = decode_options(job.options).correlation_id
+                self.events.emit(Enqueued(job.id, job.task, job.queue, correlation_id))
+
+    # Looking
+
+    def job(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of a job by its id, as stored in your own database, say."""
+        return JobHandle(JobId(job_id), self)
+
+    # Opening and closing
+
+    def open(self) -> None:
+        """Open the store and bring its schema up to date; otherwise done at first use."""
+        self.bridge.run(self.store.open())
+
+    async def aopen(self) -> None:
+        """Open the store from a running loop."""
+        await self.store.open()
+
+    def close(self) -> None:
+        """Finish what was handed over and let go of the store."""
+        self.bridge.run(self.store.close())
+        self.bridge.close()
+
+    async def aclose(self) -> None:
+        """Close from a running loop."""
+        await self.store.close()
+        self.bridge.close()
+
+    def __enter__(self) -> Self:
+        """Open the store."""
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Open the store."""
+        await self.aopen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the store."""
+        await self.aclose()
+
+
+class _Tally:
+    """Counts what a stream of batches has come to, and tells it when the stream breaks."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.accepted = self.new = 0
+
+    def add(self, fresh: Sequence[bool]) -> None:
+        self.accepted += len(fresh)
+        self.new += sum(fresh)
+        if self._progress is not None:
+            self._progress(self.accepted)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is not None and self.accepted:
+            error.add_note(f"{self.accepted:,} jobs before this were accepted")
+
+
+def _batches(calls: Iterable[Call[Any]]) -> Iterator[list[NewJob]]:
+    stream = iter(calls)
+    while jobs := [call.job for call in islice(stream, BATCH)]:
+        yield jobs

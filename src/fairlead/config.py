@@ -1,0 +1,57 @@
+"""Settings from TOML and the environment.
+
+[tool.fairlead]                 # in pyproject.toml; other files have no such heading
+url = "sqlite:///jobs.db"
+
+[[tool.fairlead.queues]]
+name = "mail"
+weight = 4
+
+[[tool.fairlead.pools]]
+name = "default"
+slots = 50
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from fairlead.core.errors import ConfigError
+from fairlead.core.queue import Pool, Queue
+
+DEFAULT_URL = "sqlite:///fairlead.db"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a settings file may say."""
+
+    url: str | None = None
+    queues: tuple[Queue, ...] = ()
+    pools: tuple[Pool, ...] = ()
+
+
+def load(path: str | Path) -> Settings:
+    """Read settings from a TOML file: `[tool.fairlead]` of pyproject.toml, all of any other."""
+    path = Path(path)
+    try:
+        document = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no settings file at {path}") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
+    if path.name == "pyproject.toml":
+        document = document.get("tool", {}).get("fairlead", {})
+    try:
+        return msgspec.convert(document, Settings)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+
+
+def choose_url(
+    given: str | None, settings: Settings, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Return the store's URL: from code, else $FAIRLEAD_URL, else the file, else a local file."""
+    return given or environ.get("FAIRLEAD_URL") or settings.url or DEFAULT_URL

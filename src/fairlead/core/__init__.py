@@ -1,0 +1,1 @@
+"""The values and decisions of Fairlead: pure, no I/O, no event loop, no driver."""

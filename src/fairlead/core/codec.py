@@ -1,0 +1,310 @@
+"""Arguments and results as JSON, checked against the task's signature.
+
+A signature becomes a struct with one field per parameter. To encode a call is
+to build that struct, write it as JSON and read it back through the typed
+decoder: what a worker could not read fails here, in the caller's hands, with
+the parameter named. Parameters left out stay out of the payload, so the
+worker's own default applies.
+
+Never pickle, never an import by a name that came out of the store.
+"""
+
+import inspect
+import math
+import re
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fairlead.core.errors import ConfigError, DecodeError, EncodeError, PayloadTooLarge
+
+PAYLOAD_LIMIT = 256 * 1024
+DEPTH_LIMIT = 64
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_PATH = re.compile(r" - at `\$\.?([^.`\[]*)")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Signature:
+    """The parameters and the return type of one task function."""
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        self.task = task
+        parameters, returns = _typed(task, function)
+        self._parameters = parameters
+        self._plain = not any(
+            p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+            for p in parameters
+        )
+        self._struct = _struct_of(task, parameters)
+        self._loose = [p.name for p in parameters if _holds_any(p.annotation)]
+        self._encode = msgspec.json.Encoder(enc_hook=_encode_hook).encode
+        try:
+            self._decode = msgspec.json.Decoder(self._struct, dec_hook=_decode_hook).decode
+            self._decode_result = msgspec.json.Decoder(returns, dec_hook=_decode_hook).decode
+        except TypeError as problem:
+            raise ConfigError(
+                f"task {task!r} has an annotation JSON cannot carry: {problem}"
+            ) from None
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the payload of a call, or say which argument does not fit."""
+        call = self._bind(args, kwargs)
+        try:
+            payload = self._encode(call)
+            self._check_shape(payload)
+            back = self._decode(payload)
+        except _UNFIT as problem:
+            raise self._explain(call, problem) from None
+        if b"null" in payload:
+            self._check_finite(call)
+        if self._loose:
+            self._check_loose(call, back)
+        return payload.decode()
+
+    def decode(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a stored call."""
+        try:
+            call = self._decode(payload)
+        except _UNFIT as problem:
+            raise DecodeError(f"the payload of a job of task {self.task!r}", str(problem)) from None
+        return self._unbind(call)
+
+    def encode_result(self, value: object) -> str | None:
+        """Return the JSON text of a result; None means there is none."""
+        if value is None:
+            return None
+        try:
+            text = self._encode(value)
+            self._check_shape(text)
+            self._decode_result(text)
+        except _UNFIT as problem:
+            raise EncodeError(self.task, "return", _say(problem)) from None
+        return text.decode()
+
+    def decode_result(self, text: str | None) -> Any:  # noqa: ANN401 (typed by the annotation)
+        """Return a stored result as the type the task declares."""
+        if text is None:
+            return None
+        try:
+            return self._decode_result(text)
+        except _UNFIT as problem:
+            raise DecodeError(f"the result of task {self.task!r}", str(problem)) from None
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Struct:
+        try:
+            if self._plain:
+                return self._struct(*args, **kwargs)
+            # `*args` and `**kwargs` become one list and one object in the payload.
+            bound = inspect.Signature(self._parameters).bind(*args, **kwargs).arguments
+            return self._struct(**bound)
+        except TypeError as problem:
+            raise EncodeError(
+                self.task, None, f"{_lower(str(problem))}; it takes {self._takes()}"
+            ) from None
+
+    def _unbind(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for parameter in self._parameters:
+            value = getattr(call, parameter.name)
+            if value is msgspec.UNSET:
+                continue
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                # Names before `*args` must travel by position too.
+                args = [*kwargs.values(), *value] if not args else [*args, *value]
+                kwargs = {}
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                args.append(value)
+            else:
+                kwargs[parameter.name] = value
+        return tuple(args), kwargs
+
+    def _takes(self) -> str:
+        return str(inspect.Signature(self._parameters))
+
+    def _check_shape(self, payload: bytes) -> None:
+        if len(payload) > PAYLOAD_LIMIT:
+            raise PayloadTooLarge(self.task, len(payload), PAYLOAD_LIMIT)
+        if payload.count(b"[") + payload.count(b"{") > DEPTH_LIMIT and _too_deep(payload):
+            raise RecursionError
+
+    def _check_finite(self, call: msgspec.Struct) -> None:
+        """Refuse NaN and infinity, which JSON can only write as null."""
+        for name in call.__struct_fields__:
+            value = msgspec.to_builtins(getattr(call, name), enc_hook=_encode_hook)
+            if _has_non_finite(value):
+                raise EncodeError(
+                    self.task, name, "NaN and infinity have no JSON form; pass None or a string"
+                )
+
+    def _check_loose(self, call: msgspec.Struct, back: msgspec.Struct) -> None:
+        """Refuse values that would silently change type, where no annotation brings them back."""
+        for name in self._loose:
+            value, returned = getattr(call, name), getattr(back, name)
+            if value is not msgspec.UNSET and value != returned and _listed(value) != returned:
+                raise EncodeError(
+                    self.task,
+                    name,
+                    f"{_brief(value)} would arrive as {_brief(returned)}; annotate the parameter "
+                    "with its type, and the worker gets what you pass",
+                )
+
+    def _explain(self, call: msgspec.Struct, problem: BaseException) -> Exception:
+        """Name the argument behind a failed encoding."""
+        if isinstance(problem, PayloadTooLarge):
+            return problem
+        path = _PATH.search(str(problem))
+        if isinstance(problem, msgspec.ValidationError) and path:
+            return EncodeError(self.task, path.group(1) or None, _say(problem))
+        for name in call.__struct_fields__:
+            try:
+                self._check_shape(self._encode(getattr(call, name)))
+            except _UNFIT as own:
+                return EncodeError(self.task, name, _say(own))
+        return EncodeError(self.task, None, _say(problem))
+
+
+# Everything msgspec, the hooks and odd values raise; UnicodeError is a ValueError.
+_UNFIT = (
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+    PayloadTooLarge,
+)
+
+
+def _typed(task: str, function: Callable[..., Any]) -> tuple[list[inspect.Parameter], Any]:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as problem:
+        raise ConfigError(
+            f"task {task!r} has an annotation that cannot be resolved: {problem}; import the type "
+            "at run time, not only under TYPE_CHECKING"
+        ) from None
+    signature = inspect.signature(function)
+    parameters = [
+        p.replace(annotation=hints.get(p.name, Any)) for p in signature.parameters.values()
+    ]
+    return parameters, hints.get("return", Any)
+
+
+def _struct_of(task: str, parameters: list[inspect.Parameter]) -> type[msgspec.Struct]:
+    """Build the struct of a signature: keyword-only parameters in a base of their own."""
+    named = {True: [], False: []}  # type: dict[bool, list[Any]]
+    for parameter in parameters:
+        if parameter.name.startswith("__"):
+            raise ConfigError(
+                f"task {task!r}: the parameter {parameter.name!r} cannot begin with two underscores"
+            )
+        named[parameter.kind in _POSITIONAL].append(_field(parameter))
+    name = re.sub(r"\W", "_", task)
+    base = msgspec.defstruct(name, named[False], kw_only=True)
+    return msgspec.defstruct(name, named[True], bases=(base,), forbid_unknown_fields=True)
+
+
+def _field(parameter: inspect.Parameter) -> Any:  # noqa: ANN401 (defstruct's own mixed tuples)
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return (parameter.name, list[parameter.annotation], msgspec.UNSET)  # type: ignore[name-defined]
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return (parameter.name, dict[str, parameter.annotation], msgspec.UNSET)  # type: ignore[name-defined]
+    if parameter.default is inspect.Parameter.empty:
+        return (parameter.name, parameter.annotation)
+    return (parameter.name, parameter.annotation, msgspec.UNSET)
+
+
+def _holds_any(annotation: object) -> bool:
+    """Say whether values of this type can hold parts that no annotation describes."""
+    try:
+        pending: list[Any] = [msgspec.inspect.type_info(annotation)]
+    except (TypeError, NameError):
+        return False
+    seen = 0
+    while pending and seen < 1_000:
+        node = pending.pop()
+        seen += 1
+        if isinstance(node, msgspec.inspect.AnyType):
+            return True
+        for name in getattr(node, "__struct_fields__", ()):
+            part = getattr(node, name)
+            parts = part if isinstance(part, tuple) else (part,)
+            # Fields of structs and dataclasses are theirs to declare.
+            pending.extend(p for p in parts if isinstance(p, msgspec.inspect.Type))
+    return False
+
+
+def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passes)
+    if hasattr(type(value), "model_dump_json"):
+        return msgspec.Raw(value.model_dump_json().encode())
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise NotImplementedError(
+        f"a {kind} has no JSON form; pass plain data (JSON types, datetime, UUID, Decimal, Enum, "
+        "bytes, a dataclass, a msgspec struct or a pydantic model), or its id"
+    )
+
+
+def _decode_hook(kind: Any, value: object) -> object:  # noqa: ANN401 (whatever is annotated)
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise NotImplementedError(
+        f"{getattr(kind, '__qualname__', kind)} cannot be built from JSON; annotate with a "
+        "dataclass, a msgspec struct or a pydantic model"
+    )
+
+
+def _too_deep(payload: bytes) -> bool:
+    depth = 0
+    for byte in _STRINGS.sub(b"", payload):
+        if byte in b"[{":
+            depth += 1
+            if depth > DEPTH_LIMIT:
+                return True
+        elif byte in b"]}":
+            depth -= 1
+    return False
+
+
+def _has_non_finite(value: object) -> bool:
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, float) and not math.isfinite(part):
+            return True
+        if isinstance(part, dict):
+            pending.extend(part.values())
+        elif isinstance(part, list | tuple):
+            pending.extend(part)
+    return False
+
+
+def _listed(value: object) -> object:
+    """Return the value with tuples as lists: the one change of type that JSON users expect."""
+    if isinstance(value, dict):
+        return {key: _listed(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_listed(part) for part in value]
+    return value
+
+
+def _say(problem: BaseException) -> str:
+    if isinstance(problem, RecursionError):
+        return f"nested deeper than {DEPTH_LIMIT} levels; flatten it"
+    if isinstance(problem, UnicodeError):
+        return "holds characters that are no valid Unicode (lone surrogates)"
+    return _lower(str(problem))
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

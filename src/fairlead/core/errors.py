@@ -1,0 +1,239 @@
+"""Everything Fairlead raises, grouped by who must act.
+
+    FairleadError
+    ├── ConfigError                 the developer: the program is set up wrong
+    │   ├── UnknownTask             also LookupError
+    │   ├── DuplicateTask
+    │   ├── UnknownQueue            also EnqueueError and LookupError
+    │   └── MissingExtra            also ImportError
+    ├── EnqueueError                the caller: this call cannot become a job
+    │   ├── EncodeError             also TypeError
+    │   ├── PayloadTooLarge
+    │   └── TaskNotAllowed
+    ├── StoreError                  the operator: the store cannot do it now
+    │   ├── StoreUnavailable
+    │   └── SchemaOutdated
+    ├── LeaseLost                   told to a handler that came too late
+    ├── JobNotFound                 also LookupError
+    ├── DecodeError                 a stored job cannot be read; it becomes a dead letter
+    └── JobFailed                   told to whoever waits for a result
+
+    Signal                          raised by task code on purpose; not an error
+    ├── RetryAfter(seconds)
+    ├── Snooze(seconds)
+    ├── Cancel(reason)
+    ├── Permanent(reason)
+    └── Ambiguous(evidence)
+
+Each error builds its message from its data and keeps the data as attributes.
+"""
+
+import difflib
+from collections.abc import Collection
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Say ` (did you mean 'x'?)` when something known looks like `name`."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+class FairleadError(Exception):
+    """Anything that goes wrong in Fairlead."""
+
+
+class FairleadWarning(UserWarning):
+    """Something that works, but will hurt later."""
+
+
+class ConfigError(FairleadError):
+    """The program is set up wrong: fix the code or the settings."""
+
+
+class UnknownTask(ConfigError, LookupError):
+    """A job or a caller names a task this program does not have."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        self.name, self.known = name, known
+        super().__init__(
+            f"no task is registered as {name!r}{did_you_mean(name, known)}; "
+            "import the module that defines it before you ask for it"
+        )
+
+
+class DuplicateTask(ConfigError):
+    """Two functions claim the same task name."""
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        self.name, self.first, self.second = name, first, second
+        super().__init__(
+            f"two functions are registered as task {name!r}: {first} and {second}; "
+            'give one of them another name, as in @app.task(name="…")'
+        )
+
+
+class MissingExtra(ConfigError, ImportError):
+    """A feature needs a package that is not installed."""
+
+    def __init__(self, extra: str, need: str) -> None:
+        self.extra = extra
+        super().__init__(f'{need} needs an extra package: pip install "fairlead[{extra}]"')
+
+
+class EnqueueError(FairleadError):
+    """This call cannot become a job."""
+
+
+class UnknownQueue(EnqueueError, ConfigError, LookupError):
+    """A task or a caller names a queue the app does not declare."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        self.name, self.known = name, known
+        super().__init__(
+            f"no queue is declared as {name!r}{did_you_mean(name, known)}; "
+            f"declare it on the app, as in Fairlead(queues=[Queue({name!r})])"
+        )
+
+
+class EncodeError(EnqueueError, TypeError):
+    """An argument does not fit the task's signature, or cannot be stored."""
+
+    def __init__(self, task: str, argument: str | None, problem: str) -> None:
+        self.task, self.argument, self.problem = task, argument, problem
+        where = f"argument {argument!r} of task {task!r}" if argument else f"call of task {task!r}"
+        super().__init__(f"{where}: {problem}")
+
+
+class PayloadTooLarge(EnqueueError):
+    """The encoded arguments are larger than a job may carry."""
+
+    def __init__(self, task: str, size: int, limit: int) -> None:
+        self.task, self.size, self.limit = task, size, limit
+        super().__init__(
+            f"the arguments of task {task!r} take {size:,} bytes, the limit is {limit:,}; "
+            "put the data where both sides can reach it (a file, a row, a bucket) "
+            "and pass its name"
+        )
+
+
+class TaskNotAllowed(EnqueueError):
+    """A task wants to use a critical queue that does not list it."""
+
+    def __init__(self, task: str, queue: str, allowed: Collection[str]) -> None:
+        self.task, self.queue, self.allowed = task, queue, allowed
+        super().__init__(
+            f"task {task!r} may not use the critical queue {queue!r}, which is kept for "
+            f"{', '.join(sorted(allowed))}; use an ordinary queue, or add the task to "
+            "the queue's `tasks`"
+        )
+
+
+class StoreError(FairleadError):
+    """The store cannot do it now."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer in time, or refused to work."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"{url}: {problem}")
+
+
+class SchemaOutdated(StoreError):
+    """The store's tables and this program are of different versions."""
+
+    def __init__(self, found: int, needed: int) -> None:
+        self.found, self.needed = found, needed
+        remedy = (
+            "upgrade this program"
+            if found > needed
+            else "run the migrations, as `app.migrate()` or a first enqueue does"
+        )
+        super().__init__(
+            f"the store's schema is version {found}, this program needs {needed}; {remedy}"
+        )
+
+
+class LeaseLost(FairleadError):
+    """The job was given to another worker; nothing done from here counts any more."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is no longer ours: its lease passed to another worker")
+
+
+class JobNotFound(FairleadError, LookupError):
+    """No job with this id is in the store."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"no job has the id {job_id}; it may be past its retention time, or in another store"
+        )
+
+
+class DecodeError(FairleadError):
+    """A stored job or result cannot be read."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        self.what, self.problem = what, problem
+        super().__init__(f"{what} cannot be read: {problem}")
+
+
+class JobFailed(FairleadError):
+    """The job ended without a result."""
+
+    def __init__(
+        self, job_id: str, task: str, state: str, reason: str | None, error: str | None
+    ) -> None:
+        self.job_id, self.task, self.state = job_id, task, state
+        self.reason, self.error = reason, error
+        told = f" ({reason})" if reason else ""
+        super().__init__(
+            f"job {job_id} of task {task!r} is {state}{told}" + (f": {error}" if error else "")
+        )
+
+
+class Signal(Exception):  # noqa: N818 (a message from task code, not an error)
+    """Raised by task code to say how its run should end."""
+
+
+class RetryAfter(Signal):
+    """Try again after this many seconds; counts as an attempt."""
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        self.seconds, self.reason = seconds, reason
+        super().__init__(reason or f"retry after {seconds:g} s")
+
+
+class Snooze(Signal):
+    """Run again after this many seconds; does not count as an attempt."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"snooze for {seconds:g} s")
+
+
+class Cancel(Signal):
+    """Stop here; the job is cancelled, not failed."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Permanent(Signal):
+    """Trying again cannot help; the job is a dead letter at once."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Ambiguous(Signal):
+    """An outside effect may or may not have happened; `evidence` says what is known."""
+
+    def __init__(self, evidence: str) -> None:
+        self.evidence = evidence
+        super().__init__(evidence)

@@ -1,0 +1,86 @@
+"""What is written down about an exception.
+
+Task code may raise anything: exceptions that cannot be printed, messages of
+100 MB, texts no database takes, causes that run in a circle. Whatever comes, a
+`Failure` is a small, storable record, and making one never raises.
+"""
+
+import hashlib
+import re
+import sysconfig
+import traceback
+from types import TracebackType
+
+import msgspec
+
+MESSAGE_LIMIT = 4_096
+TRACEBACK_LIMIT = 16_384
+_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An exception as kept with the job: its class, message, traceback and fingerprint.
+
+    Failures with the same fingerprint have the same class, the same message but
+    for numbers and ids, and come from the same function of the application.
+    """
+
+    error: str
+    message: str
+    traceback: str | None
+    fingerprint: str
+
+
+def describe(error: BaseException) -> Failure:
+    """Write down an exception; never raises."""
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    message = _clean(_text_of(error), MESSAGE_LIMIT)
+    return Failure(name, message, _trace(error), fingerprint(name, message, error.__traceback__))
+
+
+def described(error: str, message: str) -> Failure:
+    """Write down a failure that was no exception, such as a process that died."""
+    return Failure(error, message, None, fingerprint(error, message, None))
+
+
+def fingerprint(name: str, message: str, trace: TracebackType | None) -> str:
+    """Return 16 hex digits shared by failures that are the same problem."""
+    shape = _VARYING.sub("#", message)
+    text = f"{name}\0{shape}\0{_place(trace)}"
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Name the innermost function that is not a library's; line numbers move, names stay."""
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        own = not code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith("<")
+        if own or not place:
+            place = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_name}"
+        trace = trace.tb_next
+    return place
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as inner:  # noqa: BLE001 (user code: a __str__ may raise anything)
+        return f"<its text cannot be printed: {type(inner).__name__}>"
+
+
+def _trace(error: BaseException) -> str | None:
+    try:
+        lines = traceback.format_exception(error, limit=-30)
+    except Exception:  # noqa: BLE001 (user code: __repr__, __notes__, ExceptionGroup tricks)
+        lines = traceback.format_tb(error.__traceback__, limit=-30)
+    return _clean("".join(lines), TRACEBACK_LIMIT) or None
+
+
+def _clean(text: str, limit: int) -> str:
+    """Make text storable anywhere: valid UTF-8, no NUL, not longer than the limit."""
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… {len(text) - limit:,} characters left out …\n{text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

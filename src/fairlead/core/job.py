@@ -1,0 +1,220 @@
+"""A job: one call of a task, from the producer's hand to the archive.
+
+    NewJob     what a producer puts
+    Job        what a worker claims: the same call, plus lease, fence and counts
+    JobRecord  what a person sees: a job in any state, with its history
+    Attempt    one line of the attempt log: a run that ended
+
+Payload and result are JSON text, encoded and checked against the task's
+signature before the store sees them; the store never looks inside.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from fairlead.core.ids import JobId
+from fairlead.core.retry import Curve
+
+LONGEST_HEAD_START = 24 * 3600
+"""Priority is a head start in seconds, and nobody may be more than a day ahead."""
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether a job in this state runs no more unless a person says so."""
+        return self not in (State.WAITING, State.RUNNING)
+
+
+class Gate(StrEnum):
+    """Why a waiting job may not start now."""
+
+    PAUSED = "paused"
+    NOT_DUE = "not_due"
+    EXPIRED = "expired"
+    NO_CAPABLE_WORKER = "no_capable_worker"
+    NO_SLOT = "no_slot"
+
+
+class Reason(StrEnum):
+    """Why a job is dead or cancelled, when no person and no task said it in words."""
+
+    EXHAUSTED = "exhausted"
+    PERMANENT = "permanent"
+    POISON = "poison"
+    UNCERTAIN = "uncertain"
+    UNREADABLE = "unreadable"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What only some jobs carry. Stored as one JSON text, or not at all."""
+
+    timeout: float | None = None
+    attempts: int | None = None
+    backoff: Curve | None = None
+    tags: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    headers: dict[str, str] = {}
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job on its way into the store.
+
+    `run_at` names an instant; without it the job is due `delay` microseconds
+    after the store's own now. The same goes for `expires_at` and `expires_in`.
+    """
+
+    id: JobId
+    task: str
+    queue: str
+    payload: str
+    version: int = 1
+    run_at: int | None = None
+    delay: int = 0
+    priority: int = 0
+    expires_at: int | None = None
+    expires_in: int | None = None
+    options: str | None = None
+
+    def due_at(self, now: int) -> int:
+        """Return the instant from which the job may run."""
+        return now + self.delay if self.run_at is None else self.run_at
+
+    def ends_at(self, now: int) -> int | None:
+        """Return the instant after which the job must not start any more."""
+        return self.expires_at if self.expires_in is None else now + self.expires_in
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """A claimed job: the right to run it until `lease_until`, under this fence.
+
+    `lost` says that an earlier run's lease passed without a word. `worker` and
+    `claimed_at` then still tell of that run, and `decide(job, Lost(), …)` must
+    be asked before any handler runs.
+    """
+
+    id: JobId
+    task: str
+    version: int
+    queue: str
+    payload: str
+    options: str | None
+    attempt: int
+    crashes: int
+    fence: int
+    run_at: int
+    enqueued_at: int
+    expires_at: int | None
+    claimed_at: int
+    lease_until: int
+    worker: str
+    lost: bool
+
+
+class PastAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run that did not succeed, as kept with its job."""
+
+    attempt: int
+    outcome: str
+    worker: str | None
+    claimed_at: int | None
+    started_at: int | None
+    finished_at: int
+    error: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    fingerprint: str | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the attempt log: who ran what, when, and how it ended."""
+
+    job_id: JobId
+    fence: int
+    attempt: int
+    task: str
+    queue: str
+    pool: str | None
+    worker: str | None
+    ready_at: int
+    claimed_at: int
+    started_at: int | None
+    finished_at: int
+    outcome: str
+    fingerprint: str | None
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """A job in any state, as people and result handles see it."""
+
+    id: JobId
+    task: str
+    version: int
+    queue: str
+    state: State
+    payload: str
+    options: str | None
+    priority: int
+    attempt: int
+    crashes: int
+    fence: int
+    run_at: int
+    enqueued_at: int
+    expires_at: int | None = None
+    gate: Gate | None = None
+    worker: str | None = None
+    claimed_at: int | None = None
+    lease_until: int | None = None
+    cancel_requested: bool = False
+    finished_at: int | None = None
+    result: str | None = None
+    reason: str | None = None
+    errors: tuple[PastAttempt, ...] = ()
+
+
+_NO_OPTIONS = JobOptions()
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(JobOptions).decode
+
+
+def encode_options(options: JobOptions) -> str | None:
+    """Return the JSON text of the options, or None when nothing is special."""
+    return None if options == _NO_OPTIONS else _encode(options).decode()
+
+
+def decode_options(text: str | None) -> JobOptions:
+    """Read what `encode_options` wrote."""
+    return _NO_OPTIONS if text is None else _decode(text)
+
+
+def encode_errors(errors: tuple[PastAttempt, ...]) -> str | None:
+    """Return the JSON text of the past attempts, or None when there are none."""
+    return _encode(errors).decode() if errors else None
+
+
+_errors: msgspec.json.Decoder[tuple[PastAttempt, ...]] = msgspec.json.Decoder(
+    tuple[PastAttempt, ...]
+)
+
+
+def decode_errors(text: str | None) -> tuple[PastAttempt, ...]:
+    """Read what `encode_errors` wrote."""
+    return () if text is None else _errors.decode(text)
+
+
+def as_dict(record: JobRecord) -> dict[str, Any]:
+    """Return the record as plain data, for JSON output."""
+    data: dict[str, Any] = msgspec.to_builtins(record)
+    return data

@@ -1,0 +1,328 @@
+"""How a run ended, and what that means for its job.
+
+A runner turns whatever happened into an `Outcome`. `decide` turns the outcome
+into a `Settlement`, and is the only place that knows what happens next. Both
+are values; the settler writes settlements, and the store refuses those whose
+fence is no longer the job's.
+"""
+
+import random as _random
+from collections.abc import Callable
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from fairlead.core import errors
+from fairlead.core.clock import SECOND
+from fairlead.core.failure import Failure, describe, described
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, PastAttempt, Reason, State, decode_options
+from fairlead.core.retry import Retry, classify
+
+Knowledge = Literal["done", "not_done", "unknown"]
+"""What a task's `reconcile` found out about an outside effect."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The handler returned; `result` is its JSON text."""
+
+    result: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The handler raised, or ran past its time limit."""
+
+    failure: Failure
+    transient: bool = True
+    after: float | None = None
+    timed_out: bool = False
+    unreadable: bool = False
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """The handler asked to be run later."""
+
+    seconds: float
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """The handler, or a person, called the job off."""
+
+    reason: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The lease passed without a word from the worker that held it."""
+
+
+class Crashed(msgspec.Struct, frozen=True):
+    """The process died under the handler; `how` names the signal or exit code."""
+
+    how: str
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The worker gave the job back unfinished, as it does when it stops."""
+
+
+class Ambiguous(msgspec.Struct, frozen=True):
+    """An outside effect may have happened.
+
+    `cause` is what ended the run, when it was not the handler that said so.
+    `known` is the answer of the task's `reconcile`, once it was asked.
+    """
+
+    evidence: str
+    cause: Failed | Lost | Crashed | None = None
+    known: Knowledge | None = None
+
+
+Outcome = Done | Failed | Snoozed | Cancelled | Lost | Crashed | Returned | Ambiguous
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What a task says about its failures."""
+
+    retry: Retry = Retry()
+    effects: Literal["none", "external"] = "none"
+    idempotent: bool = False
+    crash_limit: int = 3
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What to write for a run that ended.
+
+    `attempt` and `crashes` are the job's new counts. A job that goes back to
+    waiting gets a new place at `run_at`, or keeps its old one if that is None.
+    """
+
+    id: JobId
+    fence: int
+    state: State
+    outcome: str
+    attempt: int
+    crashes: int
+    run_at: int | None = None
+    result: str | None = None
+    reason: str | None = None
+    failure: Failure | None = None
+    started_at: int | None = None
+    pool: str | None = None
+
+    def remembered(
+        self, attempt: int, worker: str | None, claimed_at: int, now: int
+    ) -> PastAttempt | None:
+        """Return the failed run as kept with its job; None if it did not fail."""
+        if self.failure is None:
+            return None
+        return PastAttempt(
+            attempt=attempt,
+            outcome=self.outcome,
+            worker=worker,
+            claimed_at=claimed_at,
+            started_at=self.started_at,
+            finished_at=now,
+            error=self.failure.error,
+            message=self.failure.message,
+            traceback=self.failure.traceback,
+            fingerprint=self.failure.fingerprint,
+        )
+
+
+def outcome_of(error: BaseException, policy: Policy, now: datetime | None = None) -> Outcome:
+    """Turn what a handler raised into an outcome."""
+    match error:
+        case errors.Snooze(seconds=seconds):
+            return Snoozed(seconds)
+        case errors.Cancel(reason=reason):
+            return Cancelled(reason)
+        case errors.Ambiguous(evidence=evidence):
+            return Ambiguous(evidence)
+        case errors.RetryAfter(seconds=seconds):
+            return Failed(describe(error), after=seconds)
+        case errors.DecodeError():
+            return Failed(describe(error), transient=False, unreadable=True)
+    verdict = classify(error, policy.retry, now)
+    return Failed(describe(error), verdict.transient, verdict.after)
+
+
+def ambiguous(outcome: Outcome, policy: Policy) -> Ambiguous | None:
+    """Say whether this outcome leaves it open if an outside effect happened.
+
+    If so, and the task has a `reconcile`, the runtime asks it and puts the
+    answer in `known` before it calls `decide`.
+    """
+    match outcome:
+        case Ambiguous():
+            return outcome
+        case Lost() | Crashed() | Failed(timed_out=True) if policy.effects == "external":
+            return Ambiguous(_evidence(outcome), cause=outcome)
+    return None
+
+
+def decide(
+    job: Job,
+    outcome: Outcome,
+    policy: Policy,
+    now: int,
+    random: Callable[[], float] = _random.random,
+) -> Settlement:
+    """Say what an outcome means for its job.
+
+    Snoozes and give-backs return their attempt. A crash counts apart: the
+    attempt comes back, and `crash_limit` crashes make a dead letter. Any other
+    failure is tried again until the attempts are used up, if it is worth it.
+    """
+    unclear = ambiguous(outcome, policy)
+    if unclear is not None:
+        return _decide_ambiguous(job, unclear, policy, now, random)
+    match outcome:
+        case Done(result):
+            return _settle(job, outcome, State.DONE, result=result)
+        case Cancelled(reason):
+            return _settle(job, outcome, State.CANCELLED, reason=reason)
+        case Snoozed(seconds):
+            return _uncounted(job, outcome, run_at=now + _micros(seconds))
+        case Returned():
+            return _uncounted(job, outcome)
+    return _decide_failure(job, outcome, _retry_of(job, policy), policy.crash_limit, now, random)
+
+
+def _decide_failure(
+    job: Job,
+    outcome: Outcome,
+    retry: Retry,
+    crash_limit: int,
+    now: int,
+    random: Callable[[], float],
+) -> Settlement:
+    match outcome:
+        case Crashed(how):
+            return _decide_crash(job, outcome, described("Crashed", how), crash_limit)
+        case Failed(failure=failure, unreadable=True):
+            return _dead(job, outcome, Reason.UNREADABLE, failure)
+        case Failed(failure=failure, transient=False):
+            return _dead(job, outcome, Reason.PERMANENT, failure)
+        case Failed(failure=failure, after=after):
+            pause = _pause(retry, job.attempt, after, random)
+            run_at: int | None = now + _micros(pause)
+        case _:
+            # Lost: the lease time has passed already, and the job was first in its line.
+            failure, run_at = described("LeaseLost", _evidence(outcome)), None
+    if job.attempt >= retry.attempts:
+        return _dead(job, outcome, Reason.EXHAUSTED, failure)
+    return _settle(job, outcome, State.WAITING, run_at=run_at, failure=failure)
+
+
+def _decide_crash(job: Job, outcome: Outcome, failure: Failure, limit: int) -> Settlement:
+    crashes = job.crashes + 1
+    poison = crashes >= limit
+    settled = _settle(
+        job,
+        outcome,
+        State.DEAD if poison else State.WAITING,
+        reason=Reason.POISON if poison else None,
+        failure=failure,
+    )
+    return msgspec.structs.replace(settled, crashes=crashes, attempt=job.attempt - 1)
+
+
+def _decide_ambiguous(
+    job: Job,
+    outcome: Ambiguous,
+    policy: Policy,
+    now: int,
+    random: Callable[[], float],
+) -> Settlement:
+    if outcome.known == "done":
+        return _settle(job, outcome, State.DONE)
+    failure = _failure_of(outcome)
+    if outcome.known != "not_done" and not policy.idempotent:
+        return _dead(job, outcome, Reason.UNCERTAIN, failure)
+    cause = outcome.cause or Failed(failure)
+    retry = _retry_of(job, policy)
+    return _decide_failure(job, cause, retry, policy.crash_limit, now, random)
+
+
+def overrule(settlement: Settlement, reason: str) -> Settlement:
+    """Return the settlement of a run that a person cancelled while it ran.
+
+    Whatever the run came to, it is not stored as a success and is not tried
+    again. A dead letter stays one: a failure must not be hidden by a cancel.
+    """
+    if settlement.state in (State.DEAD, State.CANCELLED):
+        return settlement
+    return msgspec.structs.replace(settlement, state=State.CANCELLED, reason=reason, result=None)
+
+
+def _retry_of(job: Job, policy: Policy) -> Retry:
+    options = decode_options(job.options)
+    if options.attempts is None and options.backoff is None:
+        return policy.retry
+    return msgspec.structs.replace(
+        policy.retry,
+        attempts=options.attempts or policy.retry.attempts,
+        backoff=options.backoff or policy.retry.backoff,
+    )
+
+
+def _pause(retry: Retry, attempt: int, after: float | None, random: Callable[[], float]) -> float:
+    if after is None:
+        return retry.delay(attempt, random)
+    # The other side said "not before", so jitter can only lengthen.
+    return after * (1 + getattr(retry.backoff, "jitter", 0.0) * random())
+
+
+def _evidence(outcome: Outcome) -> str:
+    match outcome:
+        case Ambiguous(evidence=evidence):
+            return evidence
+        case Crashed(how):
+            return f"the process died while the handler ran: {how}"
+        case Failed(failure=failure):
+            return f"the handler ran past its time limit: {failure.message}"
+    return "the worker fell silent and its lease passed"
+
+
+def _failure_of(outcome: Ambiguous) -> Failure:
+    if isinstance(outcome.cause, Failed):
+        return outcome.cause.failure
+    return described("Ambiguous", outcome.evidence)
+
+
+def _micros(seconds: float) -> int:
+    return max(0, round(seconds * SECOND))
+
+
+def _settle(
+    job: Job,
+    outcome: Outcome,
+    state: State,
+    *,
+    run_at: int | None = None,
+    result: str | None = None,
+    reason: str | None = None,
+    failure: Failure | None = None,
+) -> Settlement:
+    return Settlement(
+        id=job.id,
+        fence=job.fence,
+        state=state,
+        outcome=type(outcome).__name__.lower(),
+        attempt=job.attempt,
+        crashes=job.crashes,
+        run_at=run_at,
+        result=result,
+        reason=reason,
+        failure=failure,
+    )
+
+
+def _uncounted(job: Job, outcome: Outcome, run_at: int | None = None) -> Settlement:
+    settled = _settle(job, outcome, State.WAITING, run_at=run_at)
+    return msgspec.structs.replace(settled, attempt=job.attempt - 1)
+
+
+def _dead(job: Job, outcome: Outcome, reason: Reason, failure: Failure) -> Settlement:
+    return _settle(job, outcome, State.DEAD, reason=reason, failure=failure)

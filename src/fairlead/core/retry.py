@@ -1,0 +1,201 @@
+"""When a failed job is tried again, and whether it makes sense to.
+
+A curve says how long to wait after the nth attempt. `classify` says whether an
+exception is worth another attempt at all, and whether the other side asked for
+a certain delay. What becomes of the job is decided in `outcome.decide`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from fairlead.core.errors import ConfigError, DecodeError, Permanent
+
+LONGEST_DELAY = 366 * 24 * 3600.0
+"""No curve and no `Retry-After` may put a job off for longer: one year, in seconds."""
+
+
+class Exponential(msgspec.Struct, frozen=True, tag="exponential", tag_field="curve"):
+    """`base * factor ** (attempt - 1)` seconds, at most `cap`."""
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 300.0
+    jitter: float = 0.3
+
+    def __call__(self, attempt: int) -> float:
+        """Return the seconds to wait after this attempt, before jitter."""
+        try:
+            return min(self.cap, self.base * self.factor ** (attempt - 1))
+        except OverflowError:
+            return self.cap
+
+
+class Linear(msgspec.Struct, frozen=True, tag="linear", tag_field="curve"):
+    """`base + step * (attempt - 1)` seconds, at most `cap`."""
+
+    base: float = 1.0
+    step: float = 1.0
+    cap: float = 300.0
+    jitter: float = 0.3
+
+    def __call__(self, attempt: int) -> float:
+        """Return the seconds to wait after this attempt, before jitter."""
+        return min(self.cap, self.base + self.step * (attempt - 1))
+
+
+class Fixed(msgspec.Struct, frozen=True, tag="fixed", tag_field="curve"):
+    """Always the same number of seconds."""
+
+    seconds: float = 1.0
+    jitter: float = 0.3
+
+    def __call__(self, attempt: int) -> float:
+        """Return the seconds to wait after this attempt, before jitter."""
+        return self.seconds
+
+
+Curve = Exponential | Linear | Fixed
+Backoff = Curve | Callable[[int], float]
+
+
+def exponential(
+    base: float = 1, factor: float = 2, cap: float = 300, jitter: float = 0.3
+) -> Exponential:
+    """Wait `base` seconds, then `factor` times as long after each attempt, up to `cap`."""
+    _check(base=base, factor=factor, cap=cap, jitter=jitter)
+    return Exponential(base, factor, cap, jitter)
+
+
+def linear(base: float = 1, step: float = 1, cap: float = 300, jitter: float = 0.3) -> Linear:
+    """Wait `base` seconds, then `step` longer after each attempt, up to `cap`."""
+    _check(base=base, step=step, cap=cap, jitter=jitter)
+    return Linear(base, step, cap, jitter)
+
+
+def fixed(seconds: float = 1, jitter: float = 0.3) -> Fixed:
+    """Always wait this many seconds."""
+    _check(seconds=seconds, jitter=jitter)
+    return Fixed(seconds, jitter)
+
+
+def _check(**numbers: float) -> None:
+    for name, value in numbers.items():
+        top = 1.0 if name == "jitter" else LONGEST_DELAY
+        if not (math.isfinite(value) and 0 <= value <= top):
+            raise ConfigError(f"a retry curve's {name} must lie between 0 and {top:g}, not {value}")
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often a task is tried, how long it waits between, and for what.
+
+    `on` and `never` override the usual classification for the exceptions they
+    name (the most specific class wins); `when` is asked for all others and may
+    answer None to leave the decision to the usual rules.
+    """
+
+    attempts: int = 5
+    backoff: Backoff = Exponential()
+    on: tuple[type[BaseException], ...] = ()
+    never: tuple[type[BaseException], ...] = ()
+    when: Callable[[BaseException], bool | None] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could never work."""
+        if not 1 <= self.attempts <= 1000:
+            raise ConfigError(f"Retry(attempts=…) must lie between 1 and 1000, not {self.attempts}")
+        if not callable(self.backoff):
+            raise ConfigError(
+                "Retry(backoff=…) must be a curve such as exponential(), or a function "
+                f"from the attempt to seconds, not {self.backoff!r}"
+            )
+
+    def delay(self, attempt: int, random: Callable[[], float]) -> float:
+        """Return the seconds to wait after this attempt.
+
+        Jitter only shortens, by up to the given part, so a cap stays a cap and
+        jobs that failed together do not come back together.
+        """
+        seconds = float(self.backoff(attempt))
+        jitter = getattr(self.backoff, "jitter", 0.0)
+        if not math.isfinite(seconds):
+            seconds = LONGEST_DELAY
+        return min(max(0.0, seconds * (1 - jitter * random())), LONGEST_DELAY)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether an exception is worth another attempt, and after how many seconds at least."""
+
+    transient: bool
+    after: float | None = None
+
+
+TRANSIENT = Verdict(True)
+PERMANENT = Verdict(False)
+_TRANSIENT_STATUS = frozenset({408, 425, 429})
+
+
+def classify(error: BaseException, retry: Retry, now: datetime | None = None) -> Verdict:
+    """Tell transient from permanent failures, most specific knowledge first."""
+    if isinstance(error, Permanent | DecodeError):
+        return PERMANENT
+    told = _told_by_task(error, retry)
+    if told is not None:
+        return Verdict(told, retry_after(error, now) if told else None)
+    status = http_status(error)
+    if status is not None and status not in _TRANSIENT_STATUS and 400 <= status < 500:
+        return PERMANENT
+    return Verdict(True, retry_after(error, now))
+
+
+def _told_by_task(error: BaseException, retry: Retry) -> bool | None:
+    for kind in type(error).__mro__:
+        if kind in retry.never:
+            return False
+        if kind in retry.on:
+            return True
+    return retry.when(error) if retry.when is not None else None
+
+
+def http_status(error: BaseException) -> int | None:
+    """Find the HTTP status in an exception of httpx, requests, aiohttp, urllib or boto."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    for holder, name in (
+        (response, "status_code"),
+        (response, "status"),
+        (error, "status_code"),
+        (error, "status"),
+        (error, "code"),
+    ):
+        value = getattr(holder, name, None)
+        if isinstance(value, int) and 100 <= value < 600:
+            return value
+    return response if isinstance(response, int) else None
+
+
+def retry_after(error: BaseException, now: datetime | None = None) -> float | None:
+    """Read a `Retry-After` of the response behind an exception: seconds, or an HTTP date."""
+    for holder in (getattr(error, "response", None), error):
+        read = getattr(getattr(holder, "headers", None), "get", None)
+        value = read and (read("Retry-After") or read("retry-after"))
+        if value is not None:
+            return _seconds(str(value).strip(), now)
+    return None
+
+
+def _seconds(text: str, now: datetime | None) -> float | None:
+    if text.isascii() and text.isdigit():
+        return min(float(text), LONGEST_DELAY)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    wait = (moment - (now or datetime.now(UTC))).total_seconds()
+    return min(max(0.0, wait), LONGEST_DELAY)

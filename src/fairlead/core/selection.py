@@ -1,0 +1,274 @@
+"""The selection rule: which jobs start next, and why the others do not.
+
+One pure function over a snapshot. The memory and SQLite stores run it as it
+is, inside their atomic step; stores that must do it in one remote statement
+implement the same rule and are held to it by differential tests. `explain` and
+the simulator ask the same function, so nothing about fairness or gating exists
+in only one place.
+
+**Between queues**: weighted round robin with credit. Serving a queue costs it
+1/weight of credit; the queue with the most credit is next; credit never rises
+above zero, so an empty queue saves nothing up. Only queues with a job that may
+start take part, so no slot stays free while there is work for it. A non-empty
+queue of weight w among W gets at least one job in any ⌈W/w⌉ + k claimed jobs,
+where k is the number of non-empty queues: between two of its turns each other
+queue v is served at most v/w + 1 times.
+
+**Critical queues** are asked first. Each owns reserve slots besides the pool's;
+beyond them, all critical queues together hold at most half of the shared slots.
+
+**Inside a queue** the order is `order_at`, then id, where `order_at = run_at -
+priority`: a priority is a head start, and waiting makes up for any of them.
+
+**Gates** are the entries of `GATES`, asked in this order. A new kind of limit
+is a new entry, and nothing else changes.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from fairlead.core.ids import JobId
+from fairlead.core.job import Gate, Job
+from fairlead.core.queue import Queue
+
+LOOK = 1_000
+"""How many gated jobs of one queue a claim steps over before it gives up on the queue."""
+
+Credits = Mapping[str, float]
+"""Credit by queue, zero or less; a queue that is not in it has zero."""
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """A waiting job as the rule sees it."""
+
+    id: JobId
+    task: str
+    version: int
+    order_at: int
+    run_at: int
+    expires_at: int | None = None
+
+
+class ClaimPlan(msgspec.Struct, frozen=True):
+    """What one pool of one worker asks the store for.
+
+    `slots` are the pool's shared slots and `running` says how many jobs of each
+    queue it runs now; what is free follows. `capable` maps the task names the
+    worker knows to the newest payload version it reads; None means any task.
+    """
+
+    worker: str
+    queues: tuple[Queue, ...]
+    slots: int
+    lease: int
+    running: Mapping[str, int] = {}
+    credits: Credits = {}
+    capable: Mapping[str, int] | None = None
+
+    def can_run(self, task: str, version: int) -> bool:
+        """Say whether this worker knows the task in this version."""
+        return self.capable is None or self.capable.get(task, 0) >= version
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What the store gave: jobs in the order they should start, and the credits after them."""
+
+    jobs: list[Job]
+    credits: Credits
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One queue in a snapshot: its waiting jobs in order, and whether it is paused."""
+
+    queue: Queue
+    heads: Iterable[Head]
+    paused: bool = False
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything the rule may look at."""
+
+    plan: ClaimPlan
+    now: int
+    lines: Sequence[Line]
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The rule's answer: who starts, in order; the credits after; who was held, by which gate."""
+
+    chosen: list[tuple[str, Head]]
+    credits: Credits
+    held: dict[JobId, Gate]
+
+
+def _paused(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+    return Gate.PAUSED if line.paused else None
+
+
+def _not_due(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+    return Gate.NOT_DUE if head.run_at > snapshot.now else None
+
+
+def _expired(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+    expired = head.expires_at is not None and head.expires_at <= snapshot.now
+    return Gate.EXPIRED if expired else None
+
+
+def _incapable(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+    return None if snapshot.plan.can_run(head.task, head.version) else Gate.NO_CAPABLE_WORKER
+
+
+GATES: tuple[Callable[[Head, Line, Snapshot], Gate | None], ...] = (
+    _paused,
+    _expired,
+    _not_due,
+    _incapable,
+)
+
+
+def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+    """Return the first closed gate before this job, or None if it may start."""
+    for gate in GATES:
+        closed = gate(head, line, snapshot)
+        if closed is not None:
+            return closed
+    return None
+
+
+def select(snapshot: Snapshot) -> Selection:
+    """Choose the jobs that start now.
+
+    Looks at no more jobs than it must: those it chooses, those it steps over,
+    and one more per queue.
+    """
+    room = _Room(snapshot.plan)
+    credits = dict(snapshot.plan.credits)
+    chosen: list[tuple[str, Head]] = []
+    held: dict[JobId, Gate] = {}
+    for critical in (True, False):
+        lines = [line for line in snapshot.lines if line.queue.critical is critical]
+        open_lines = [
+            _Ready(line, snapshot, held)
+            for line in lines
+            if not line.paused and room.for_queue(line.queue)
+        ]
+        passed = _take_turns(open_lines, room, credits, chosen)
+        _forgive(credits, passed, lines)
+    return Selection(chosen, {name: debt for name, debt in credits.items() if debt}, held)
+
+
+def explain(snapshot: Snapshot) -> Selection:
+    """Choose as `select` does, and say for every other job which gate holds it."""
+    selection = select(snapshot)
+    chosen = {head.id for _, head in selection.chosen}
+    held = {
+        head.id: gate_of(head, line, snapshot) or Gate.NO_SLOT
+        for line in snapshot.lines
+        for head in line.heads
+        if head.id not in chosen
+    }
+    return Selection(selection.chosen, selection.credits, held)
+
+
+class _Room:
+    """The slots that are still free, and for whom."""
+
+    def __init__(self, plan: ClaimPlan) -> None:
+        running = {queue.name: plan.running.get(queue.name, 0) for queue in plan.queues}
+        beyond = sum(max(0, running[q.name] - q.reserved) for q in plan.queues if q.critical)
+        ordinary = sum(running[q.name] for q in plan.queues if not q.critical)
+        self._reserve = {q.name: max(0, q.reserved - running[q.name]) for q in plan.queues}
+        self._shared = max(0, plan.slots - beyond - ordinary)
+        self._critical_share = max(0, plan.slots // 2 - beyond)
+
+    def for_queue(self, queue: Queue) -> int:
+        """Return how many more jobs of this queue may start."""
+        if not queue.critical:
+            return self._shared
+        return self._reserve[queue.name] + min(self._shared, self._critical_share)
+
+    def take(self, queue: Queue) -> None:
+        """Fill one slot with a job of this queue, a reserved one first."""
+        if self._reserve[queue.name]:
+            self._reserve[queue.name] -= 1
+            return
+        self._shared -= 1
+        if queue.critical:
+            self._critical_share -= 1
+
+
+class _Ready:
+    """The jobs of one line that may start, one at a time; notes the gates it steps over."""
+
+    def __init__(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> None:
+        self.queue = line.queue
+        self._heads = self._open(line, snapshot, held)
+        self.next = next(self._heads, None)
+
+    def pop(self) -> Head:
+        """Return the next job and move on."""
+        head = self.next
+        assert head is not None
+        self.next = next(self._heads, None)
+        return head
+
+    @staticmethod
+    def _open(line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> Iterator[Head]:
+        look = LOOK
+        for head in line.heads:
+            gate = gate_of(head, line, snapshot)
+            if gate is None:
+                yield head
+                continue
+            held[head.id] = gate
+            look -= 1
+            if not look:
+                return
+
+
+def _take_turns(
+    lines: list[_Ready],
+    room: _Room,
+    credits: dict[str, float],
+    chosen: list[tuple[str, Head]],
+) -> float:
+    """Serve the lines by credit until they or the slots run out.
+
+    Returns what the last one served had owed: how far the round has come.
+    """
+    # A heap of debts: what a line owes is its credit with the sign turned.
+    turns = [
+        (-credits.get(line.queue.name, 0.0), at, line)
+        for at, line in enumerate(lines)
+        if line.next is not None
+    ]
+    heapq.heapify(turns)
+    passed = 0.0
+    while turns:
+        owed, at, line = turns[0]
+        if not room.for_queue(line.queue):
+            heapq.heappop(turns)
+            continue
+        room.take(line.queue)
+        chosen.append((line.queue.name, line.pop()))
+        passed, owed = owed, owed + 1 / line.queue.weight
+        credits[line.queue.name] = -owed
+        if line.next is None:
+            heapq.heappop(turns)
+        else:
+            heapq.heapreplace(turns, (owed, at, line))
+    return passed
+
+
+def _forgive(credits: dict[str, float], passed: float, lines: Sequence[Line]) -> None:
+    """Give everybody the credit by which the round has moved on, up to zero.
+
+    An idle queue's debt melts away as fast as the others are served, and no
+    faster: a queue cannot win by running empty.
+    """
+    for line in lines:
+        name = line.queue.name
+        if name in credits:
+            credits[name] = min(0.0, credits[name] + passed)

@@ -1,0 +1,234 @@
+"""What a store must do, in prose.
+
+`Store` is the line a job travels: put, claim, extend, settle, plus the few
+verbs that keep it going. `Admin` is for people: look, count, cancel, pause,
+audit. A `Backend` is both. Hot verbs take and return batches of core values.
+
+Three rules hold for every verb:
+
+* What a call changes is atomic per call for `put`, and per job for the others.
+  An answer means it is durable as the store's class says; an exception means
+  it may or may not have happened, and the call can be repeated safely.
+* The store's own clock is used for leases and due times, read when the call is
+  carried out.
+* Cancelling the caller of an async verb cancels its wait, not the work.
+
+One conformance suite, split by verb, holds every store to these words.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, JobRecord, NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.selection import Claim, ClaimPlan
+
+BATCH = 1_000
+"""How many jobs one round of promote, expire, bring back or prune may touch."""
+
+
+class Extended(msgspec.Struct, frozen=True):
+    """A lease that was renewed, and whether a person asked to cancel its job meanwhile."""
+
+    id: JobId
+    cancel_requested: bool
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """What one round of upkeep did; a full batch in any part means there is more to do."""
+
+    promoted: int = 0
+    brought_back: int = 0
+    expired: int = 0
+    pruned: int = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether another round would find something to do at once."""
+        return max(self.promoted, self.brought_back, self.expired, self.pruned) >= BATCH
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A live worker as it announced itself."""
+
+    id: str
+    capable: Mapping[str, int]
+    live_until: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something the audit found wrong, and what to do about it."""
+
+    problem: str
+    remedy: str
+
+
+class Store(ABC):
+    """The line a job travels."""
+
+    url: str
+    """Where the store is, without secrets; used in messages."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date if it is behind.
+
+        Needed before any other verb; calling it again changes nothing. Raises
+        `SchemaOutdated` if the schema is newer than this program, and
+        `StoreUnavailable` if the store cannot be reached. Safe in several
+        processes at once; a crash in the middle leaves the old or the new
+        schema, never half of one.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of connections and threads. Work that was handed over is finished first."""
+
+    @abstractmethod
+    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs, all of them or none.
+
+        A job whose id the store knows already, in whatever state, is left as it
+        is: a repeated put changes nothing. The answer says for each job whether
+        it is new. Jobs that are not due yet are parked until they are.
+
+        Puts of several callers share one transaction; one caller's bad job
+        fails that caller alone.
+        """
+
+    @abstractmethod
+    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Do the same from synchronous code, in the calling thread."""
+
+    @abstractmethod
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> None:  # noqa: ANN401
+        """Put inside the caller's own transaction, on the caller's connection.
+
+        The jobs exist if and when the caller commits. Never commits, never
+        rolls back, never retries. Raises `ConfigError` for a connection this
+        store cannot share a transaction with.
+        """
+
+    @abstractmethod
+    async def claim(self, plan: ClaimPlan) -> Claim:
+        """Give the worker the jobs that `selection.select` chooses for this plan.
+
+        Each claimed job runs under a new lease and a new fence, which is the
+        greater of fence + 1 and the store's time in microseconds, so that it
+        grows even if the store lost its last second. The attempt is counted. A
+        job whose lease has passed is claimed with `lost` set: its attempt was
+        counted already, and worker and claim time stay those of the lost run.
+
+        On the way, jobs that became due are promoted with their place kept,
+        expired ones are cancelled, and jobs whose task no live worker knows are
+        parked; each a bounded batch.
+
+        No two claims get the same job while its lease lasts. After a crash in
+        the middle each job is either claimed, and comes back when the lease
+        passes, or untouched.
+        """
+
+    @abstractmethod
+    async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
+        """Renew leases until `lease` microseconds from now, by pairs of id and fence.
+
+        Returns those that were renewed; a pair that is missing in the answer
+        has lost its job. Pairs do not affect each other.
+        """
+
+    @abstractmethod
+    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
+        """Write what became of running jobs, and end their leases.
+
+        A settlement counts only under the job's current fence; others change
+        nothing. Returns the ids that were written. With each settlement its
+        attempt-log line is written, and the failure, if any, is added to the
+        job's history. A job somebody asked to cancel while it ran is settled as
+        `outcome.overrule` says.
+
+        Done and cancelled jobs move to the finished ones, dead ones to the dead
+        letters. Each job changes completely or not at all; after a crash the
+        unwritten rest runs again when its leases pass.
+        """
+
+    @abstractmethod
+    async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
+        """Say which tasks a worker knows, for `lease` microseconds from now.
+
+        Jobs parked for want of such a worker come back to their old places, in
+        bounded batches: the first now, the rest with upkeep and claims.
+        """
+
+    @abstractmethod
+    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience, not a deadline)
+        """Return when something may have changed, a parked job falls due, or time is up.
+
+        A hint: it may come for nothing and it may be lost, so callers look
+        again at least every poll interval. Returns whether a hint came.
+        """
+
+    @abstractmethod
+    async def upkeep(self, keep: int) -> Upkeep:
+        """Do one bounded round of housekeeping; any worker may, at any time.
+
+        Promotes due jobs, cancels expired ones, brings back jobs whose task a
+        live worker now knows, and forgets finished jobs and attempt-log lines
+        older than `keep` microseconds. Dead letters are never forgotten.
+        """
+
+
+class Admin(ABC):
+    """What people may ask of a store."""
+
+    @abstractmethod
+    async def find(self, job_id: JobId) -> JobRecord | None:
+        """Return a job in whatever state, or None if the store does not know it."""
+
+    @abstractmethod
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Return the job's lines of the attempt log, oldest first."""
+
+    @abstractmethod
+    async def count(self) -> dict[str, dict[State, int]]:
+        """Count jobs by queue and state."""
+
+    @abstractmethod
+    async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
+        """Cancel jobs.
+
+        A waiting job is cancelled at once and never starts. A running one is
+        marked; its worker learns of it with the next `extend`, and whatever the
+        run comes to is settled as cancelled. Final jobs stay as they are.
+        Returns the jobs as they are afterwards; unknown ids are missing in it.
+        """
+
+    @abstractmethod
+    async def pause(self, queue: str) -> None:
+        """Let no further job of this queue start. Running ones go on."""
+
+    @abstractmethod
+    async def resume(self, queue: str) -> None:
+        """Let jobs of this queue start again."""
+
+    @abstractmethod
+    async def paused(self) -> set[str]:
+        """Return the names of the paused queues."""
+
+    @abstractmethod
+    async def workers(self) -> list[Worker]:
+        """Return the workers that are announced and live."""
+
+    @abstractmethod
+    async def audit(self) -> list[Finding]:
+        """Check that every job is in exactly one place and every mark agrees.
+
+        A full scan on a consistent view. An empty list means all is well.
+        """
+
+
+class Backend(Store, Admin):
+    """A whole store."""

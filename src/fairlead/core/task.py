@@ -1,0 +1,136 @@
+"""A task: a Python function plus its options, known by name.
+
+The registry is the only way from a stored name to code. A name that nobody
+registered leads nowhere; it is never imported.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from typing import Any, Literal
+
+import msgspec
+
+from fairlead.core.codec import Signature
+from fairlead.core.errors import ConfigError, DuplicateTask, UnknownTask
+from fairlead.core.job import Job
+from fairlead.core.outcome import Knowledge, Policy
+from fairlead.core.queue import DEFAULT_QUEUE, check_name
+from fairlead.core.retry import Retry
+
+DEFAULT_TIMEOUT = 300.0
+
+
+class TaskOptions(msgspec.Struct, frozen=True):
+    """What a task says about how its jobs are run."""
+
+    queue: str = DEFAULT_QUEUE
+    retry: Retry = Retry()
+    timeout: float = DEFAULT_TIMEOUT
+    priority: int = 0
+    version: int = 1
+    effects: Literal["none", "external"] = "none"
+    idempotent: bool = False
+    crash_limit: int = 3
+    reconcile: Callable[[Job], Knowledge] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could never work."""
+        if not 0 < self.timeout <= 30 * 24 * 3600:
+            raise ConfigError(f"timeout must be seconds from 0 to 30 days, not {self.timeout!r}")
+        if self.effects not in ("none", "external"):
+            raise ConfigError(f'effects must be "none" or "external", not {self.effects!r}')
+        for name in ("version", "crash_limit"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)!r}")
+
+    @property
+    def policy(self) -> Policy:
+        """The part of the options that decides about failures."""
+        return Policy(self.retry, self.effects, self.idempotent, self.crash_limit)
+
+
+class Task:
+    """A function with its options and its signature."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: TaskOptions,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        self.name = check_name("task", name)
+        self.aliases = tuple(check_name("task", alias) for alias in aliases)
+        self.function = function
+        self.options = options
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """The function's parameters; read at first use, when every type is defined."""
+        return Signature(self.name, self.function)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is `async def`."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def place(self) -> str:
+        """Where the function is defined, for messages."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+        return f"{self.function.__module__}.{self.function.__qualname__}{where}"
+
+
+class Registry:
+    """The tasks of one app, by name and by former name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+
+    def add(self, task: Task) -> None:
+        """Register a task under its name and its aliases."""
+        for name in (task.name, *task.aliases):
+            other = self._tasks.get(name)
+            if other is not None:
+                raise DuplicateTask(name, other.place, task.place)
+        for name in (task.name, *task.aliases):
+            self._tasks[name] = task
+
+    def __getitem__(self, name: str) -> Task:
+        """Return the task of this name, or say what is close to it."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(name, self._tasks) from None
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether a task has this name."""
+        return name in self._tasks
+
+    def __iter__(self) -> Iterator[Task]:
+        """Go through the tasks, each once."""
+        return iter(dict.fromkeys(self._tasks.values()))
+
+    def versions(self) -> dict[str, int]:
+        """Return the newest payload version known for every name: what this program can run."""
+        return {name: task.options.version for name, task in self._tasks.items()}
+
+
+def default_name(function: Callable[..., Any]) -> str:
+    """Name a task after its module and function.
+
+    A script that is run directly is called `__main__` there and by its file
+    name in the worker that imports it; the worker's name is the one that counts.
+    """
+    module = function.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        module = spec.name if spec else PurePath(file).stem if file else "main"
+    name = f"{module.removesuffix('.__main__')}.{function.__qualname__}"
+    return name.replace(".<locals>", "")

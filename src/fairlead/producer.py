@@ -1,0 +1,349 @@
+"""What a producer holds: tasks that can be enqueued, calls on their way, handles to their jobs."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from fairlead.core.clock import FAR_FUTURE, instant, span
+from fairlead.core.errors import ConfigError, EnqueueError, JobFailed, JobNotFound
+from fairlead.core.ids import JobId
+from fairlead.core.job import (
+    LONGEST_HEAD_START,
+    JobOptions,
+    JobRecord,
+    NewJob,
+    State,
+    encode_options,
+)
+from fairlead.core.retry import Curve, Retry
+from fairlead.core.store import Backend
+from fairlead.core.task import Registry, Task
+from fairlead.sync import Bridge, refuse_to_block
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+POLL_SECONDS = 1.0
+"""How long a wait for a result trusts in hints before it looks again."""
+
+_LONGEST_TEXT = 1_024
+_MOST_LABELS = 64
+
+
+class Call(msgspec.Struct, Generic[R], frozen=True):
+    """One call of a task, encoded and checked, with its id: ready to be enqueued."""
+
+    job: NewJob
+
+    @property
+    def id(self) -> JobId:
+        """The id its job has, or will have."""
+        return self.job.id
+
+
+class Producer(Protocol):
+    """What tasks and handles need of their app."""
+
+    store: Backend
+    bridge: Bridge
+    tasks: Registry
+
+    def new_id(self) -> JobId:
+        """Make a job id."""
+        ...
+
+    def check_queue(self, queue: str, task: str) -> None:
+        """Raise unless the task may use the queue."""
+        ...
+
+    def put(self, call: Call[Any], connection: object) -> None:
+        """Enqueue one call from synchronous code."""
+        ...
+
+    async def aput(self, call: Call[Any], connection: object) -> None:
+        """Enqueue one call from a running loop."""
+        ...
+
+
+class Using(msgspec.Struct, frozen=True):
+    """The options of an enqueue, beside the task's own."""
+
+    queue: str
+    version: int = 1
+    run_at: int | None = None
+    delay: int = 0
+    priority: int = 0
+    expires_at: int | None = None
+    expires_in: int | None = None
+    options: str | None = None
+    connection: object = None
+
+
+class BoundTask(Generic[P, R]):
+    """A task of an app: call it as the function it is, or enqueue it to run later."""
+
+    def __init__(
+        self,
+        task: Task,
+        function: Callable[P, Any],
+        producer: Producer,
+        using: Using,
+        extra: JobOptions,
+    ) -> None:
+        self.task = task
+        self._function = function
+        self._producer = producer
+        self._using = using
+        self._extra = extra
+        self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", task.name)
+
+    @property
+    def name(self) -> str:
+        """The name the task is registered under."""
+        return self.task.name
+
+    def __repr__(self) -> str:
+        """Name the task and its queue."""
+        return f"<task {self.name!r} on queue {self._using.queue!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 (the function's)
+        """Call the function here and now."""
+        return self._function(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Prepare a call for `app.enqueue_many`."""
+        if self._using.connection is not None:
+            raise ConfigError("pass connection= to enqueue_many itself, not to using()")
+        return self._call(args, kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "JobHandle[R]":
+        """Store a call of this task, to be run by a worker."""
+        call = self._call(args, kwargs)
+        self._producer.put(call, self._using.connection)
+        return JobHandle(call.id, self._producer)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "JobHandle[R]":
+        """Store a call of this task, from a running loop."""
+        call = self._call(args, kwargs)
+        await self._producer.aput(call, self._using.connection)
+        return JobHandle(call.id, self._producer)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
+        using = self._using
+        job = NewJob(
+            self._producer.new_id(),
+            self.task.name,
+            using.queue,
+            self.task.signature.encode(args, kwargs),
+            using.version,
+            using.run_at,
+            using.delay,
+            using.priority,
+            using.expires_at,
+            using.expires_in,
+            using.options,
+        )
+        return Call(job)
+
+    def using(
+        self,
+        *,
+        queue: str | None = None,
+        delay: float | timedelta | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        expires: float | timedelta | datetime | None = None,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+        tags: Sequence[str] | None = None,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: object = None,
+    ) -> "BoundTask[P, R]":
+        """Return the same task with other options for what is enqueued through it.
+
+        `delay` and `run_at` put the start off; `priority` is a head start in
+        seconds; a job that has not started by `expires` never will. With
+        `connection`, the job is part of that connection's transaction.
+        """
+        changes: dict[str, Any] = {}
+        if queue is not None:
+            self._producer.check_queue(queue, self.task.name)
+            changes["queue"] = queue
+        if delay is not None and run_at is not None:
+            raise EnqueueError("give delay= or run_at=, not both")
+        if delay is not None:
+            changes |= {"delay": _span("delay", delay), "run_at": None}
+        if run_at is not None:
+            changes |= {"run_at": _instant("run_at", run_at), "delay": 0}
+        if priority is not None:
+            changes["priority"] = check_priority(priority)
+        if isinstance(expires, datetime):
+            changes |= {"expires_at": _instant("expires", expires), "expires_in": None}
+        elif expires is not None:
+            changes |= {"expires_in": _span("expires", expires), "expires_at": None}
+        if connection is not None:
+            changes["connection"] = connection
+        extra = self._changed(timeout, retry, tags, correlation_id, headers)
+        changes["options"] = encode_options(extra)
+        using = msgspec.structs.replace(self._using, **changes)
+        return BoundTask(self.task, self._function, self._producer, using, extra)
+
+    def _changed(
+        self,
+        timeout: float | None,
+        retry: Retry | None,
+        tags: Sequence[str] | None,
+        correlation_id: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> JobOptions:
+        changes: dict[str, Any] = {}
+        if timeout is not None:
+            if not 0 < timeout <= 30 * 24 * 3600:
+                raise EnqueueError(f"timeout= must be seconds from 0 to 30 days, not {timeout!r}")
+            changes["timeout"] = float(timeout)
+        if retry is not None:
+            changes |= {"attempts": retry.attempts, "backoff": _portable(retry)}
+        if tags is not None:
+            changes["tags"] = _labels("tags", tags)
+        if correlation_id is not None:
+            (changes["correlation_id"],) = _labels("correlation_id", [correlation_id])
+        if headers is not None:
+            _labels("headers", [*headers, *headers.values()])
+            changes["headers"] = dict(headers)
+        return msgspec.structs.replace(self._extra, **changes)
+
+
+class JobHandle(Generic[R]):
+    """A job that was enqueued: wait for its result, look at it, cancel it."""
+
+    def __init__(self, job_id: JobId, producer: Producer) -> None:
+        self.id = job_id
+        self._producer = producer
+
+    def __repr__(self) -> str:
+        """Name the job."""
+        return f"<job {self.id}>"
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the job to end and return what the task returned.
+
+        Raises `JobFailed` if it ended without a result, and `TimeoutError` if
+        it has not ended in time; the job itself goes on.
+        """
+        refuse_to_block("await job.aresult()")
+        return self._producer.bridge.run(self.aresult(timeout))
+
+    async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (public name)
+        """Wait for the job to end and return what the task returned."""
+        try:
+            async with asyncio.timeout(timeout):
+                record = await self._ended()
+        except TimeoutError:
+            raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s") from None
+        if record.state is not State.DONE:
+            error = record.errors[-1] if record.errors else None
+            text = f"{error.error}: {error.message}" if error else None
+            raise JobFailed(self.id, record.task, record.state, record.reason, text)
+        value: R = self._producer.tasks[record.task].signature.decode_result(record.result)
+        return value
+
+    def status(self) -> State:
+        """Return the state the job is in."""
+        return self._producer.bridge.run(self.astatus())
+
+    async def astatus(self) -> State:
+        """Return the state the job is in."""
+        return (await self.arecord()).state
+
+    def record(self) -> JobRecord:
+        """Return everything the store knows about the job."""
+        return self._producer.bridge.run(self.arecord())
+
+    async def arecord(self) -> JobRecord:
+        """Return everything the store knows about the job."""
+        record = await self._producer.store.find(self.id)
+        if record is None:
+            raise JobNotFound(self.id)
+        return record
+
+    def cancel(self, reason: str = "cancelled") -> State:
+        """Cancel the job; returns the state it is in then.
+
+        A waiting job is cancelled at once. A running one is told, and keeps
+        running until it notices; its result will not be kept.
+        """
+        return self._producer.bridge.run(self.acancel(reason))
+
+    async def acancel(self, reason: str = "cancelled") -> State:
+        """Cancel the job; returns the state it is in then."""
+        found = await self._producer.store.cancel([self.id], reason)
+        if self.id not in found:
+            raise JobNotFound(self.id)
+        return found[self.id].state
+
+    async def _ended(self) -> JobRecord:
+        while True:
+            record = await self.arecord()
+            if record.state.final:
+                return record
+            await self._producer.store.wait(POLL_SECONDS)
+
+
+def check_priority(priority: int) -> int:
+    """Return the head start, or say what it may be."""
+    if not isinstance(priority, int) or abs(priority) > LONGEST_HEAD_START:
+        raise EnqueueError(
+            f"priority= is a head start in whole seconds, at most a day "
+            f"({LONGEST_HEAD_START}), not {priority!r}"
+        )
+    return priority
+
+
+def _span(name: str, value: float | timedelta) -> int:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not 0 <= seconds <= 100 * 366 * 24 * 3600:
+        raise EnqueueError(f"{name}= must be between 0 and 100 years, not {value!r}")
+    return span(seconds)
+
+
+def _instant(name: str, value: datetime) -> int:
+    try:
+        at = instant(value)
+    except ValueError as problem:
+        raise EnqueueError(f"{name}=: {problem}") from None
+    return min(max(at, 0), FAR_FUTURE)
+
+
+def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        raise EnqueueError(f"{name}= takes a list of texts, not one text")
+    if len(texts) > _MOST_LABELS:
+        raise EnqueueError(f"{name}= takes at most {_MOST_LABELS} texts, not {len(texts)}")
+    for text in texts:
+        if not isinstance(text, str) or len(text) > _LONGEST_TEXT or "\0" in text:
+            raise EnqueueError(
+                f"{name}= takes texts of at most {_LONGEST_TEXT} characters without NUL, "
+                f"not {text!r:.80}"
+            )
+        try:
+            text.encode()
+        except UnicodeError:
+            raise EnqueueError(f"{name}= holds characters that are no valid Unicode") from None
+    return tuple(texts)
+
+
+def _portable(retry: Retry) -> Curve:
+    """Return the curve of a Retry that travels with its job, as JSON."""
+    if retry.on or retry.never or retry.when or not isinstance(retry.backoff, Curve):
+        raise EnqueueError(
+            "using(retry=…) travels with the job, so it can only hold attempts and one of the "
+            "curves exponential(), linear() and fixed(); put functions and exception classes on "
+            "the task, as in @app.task(retry=…)"
+        )
+    return retry.backoff

@@ -1,0 +1,508 @@
+"""Jobs in this process's memory: for tests and the simulator, and the reference for every store.
+
+The claim runs the selection rule as it is. Nothing survives the process, and
+nothing is faked: leases, fences, parking and audit work as in the other stores.
+"""
+
+import asyncio
+import heapq
+import threading
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.errors import ConfigError
+from fairlead.core.ids import JobId
+from fairlead.core.job import (
+    Attempt,
+    Gate,
+    Job,
+    JobRecord,
+    NewJob,
+    PastAttempt,
+    Reason,
+    State,
+)
+from fairlead.core.outcome import Settlement, overrule
+from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
+from fairlead.core.store import BATCH, Backend, Extended, Finding, Upkeep, Worker
+
+
+class _Entry(msgspec.Struct):
+    """A waiting or running job. `parked` is the gate it waits behind, outside the order."""
+
+    new: NewJob
+    run_at: int
+    order_at: int
+    enqueued_at: int
+    expires_at: int | None
+    parked: Gate | None
+    attempt: int = 0
+    crashes: int = 0
+    fence: int = 0
+    lease_until: int = 0
+    worker: str | None = None
+    claimed_at: int | None = None
+    cancel: str | None = None
+    errors: tuple[PastAttempt, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, JobId]:
+        return self.order_at, self.new.id
+
+    @property
+    def head(self) -> Head:
+        # A run that was lost must be decided on, whether the job has expired or not.
+        expires_at = None if self.lease_until else self.expires_at
+        new = self.new
+        return Head(new.id, new.task, new.version, self.order_at, self.run_at, expires_at)
+
+
+class MemoryStore(Backend):
+    """The store of `memory://`."""
+
+    url = "memory://"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._live: dict[JobId, _Entry] = {}
+        self._finished: dict[JobId, JobRecord] = {}
+        self._dead: dict[JobId, JobRecord] = {}
+        self._log: list[Attempt] = []
+        # Waiting and running jobs that are not parked, by queue, in claim order.
+        self._order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
+        # Jobs that were parked until a time; an entry may be stale, its job tells.
+        self._due: list[tuple[int, JobId]] = []
+        self._paused: set[str] = set()
+        self._workers: dict[str, Worker] = {}
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[bool]]] = []
+
+    async def open(self) -> None:
+        """Nothing to do: memory is always open."""
+
+    async def close(self) -> None:
+        """Nothing to do; the jobs stay as long as the object does."""
+
+    # The line
+
+    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs, all of them or none."""
+        return self.put_blocking(jobs)
+
+    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs from synchronous code."""
+        with self._lock:
+            now = self._clock.now()
+            fresh = [self._put(job, now) for job in jobs]
+        self._notify()
+        return fresh
+
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> None:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise ConfigError(
+            "memory:// has no transactions to share; enqueue without `connection=`, or use "
+            "sqlite:/// with a connection to the same file"
+        )
+
+    def _put(self, job: NewJob, now: int) -> bool:
+        if job.id in self._live or job.id in self._finished or job.id in self._dead:
+            return False
+        run_at = job.due_at(now)
+        entry = _Entry(
+            new=job,
+            run_at=run_at,
+            order_at=run_at - job.priority * SECOND,
+            enqueued_at=now,
+            expires_at=job.ends_at(now),
+            parked=None,
+        )
+        self._live[job.id] = entry
+        self._place(entry, now)
+        return True
+
+    def _place(self, entry: _Entry, now: int) -> None:
+        """Put a waiting job where it belongs: in the order, or parked until it is due."""
+        if entry.run_at > now:
+            entry.parked = Gate.NOT_DUE
+            heapq.heappush(self._due, (entry.run_at, entry.new.id))
+        else:
+            entry.parked = None
+            insort(self._order[entry.new.queue], entry.place)
+
+    def _displace(self, entry: _Entry) -> None:
+        if entry.parked is None:
+            order = self._order[entry.new.queue]
+            del order[bisect_left(order, entry.place)]
+
+    async def claim(self, plan: ClaimPlan) -> Claim:
+        """Give the worker what the selection rule chooses."""
+        with self._lock:
+            now = self._clock.now()
+            self._promote(now)
+            self._bring_back(plan.can_run)
+            self._expire(now)
+            lines = [
+                Line(queue, self._heads(queue.name, now), queue.name in self._paused)
+                for queue in plan.queues
+            ]
+            selection = select(Snapshot(plan, now, lines))
+            for job_id, gate in selection.held.items():
+                if gate is Gate.NO_CAPABLE_WORKER:
+                    self._park_unknown(self._live[job_id], now)
+            jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
+        return Claim(jobs, selection.credits)
+
+    def _heads(self, queue: str, now: int) -> Iterator[Head]:
+        for _, job_id in self._order[queue]:
+            entry = self._live[job_id]
+            if entry.lease_until <= now:
+                yield entry.head
+
+    def _lease(self, entry: _Entry, plan: ClaimPlan, now: int) -> Job:
+        lost = entry.lease_until > 0
+        entry.fence = max(entry.fence + 1, now)
+        entry.lease_until = now + plan.lease
+        if not lost:
+            entry.attempt += 1
+            entry.worker, entry.claimed_at = plan.worker, now
+        assert entry.worker is not None
+        assert entry.claimed_at is not None
+        return Job(
+            id=entry.new.id,
+            task=entry.new.task,
+            version=entry.new.version,
+            queue=entry.new.queue,
+            payload=entry.new.payload,
+            options=entry.new.options,
+            attempt=entry.attempt,
+            crashes=entry.crashes,
+            fence=entry.fence,
+            run_at=entry.run_at,
+            enqueued_at=entry.enqueued_at,
+            expires_at=entry.expires_at,
+            claimed_at=entry.claimed_at,
+            lease_until=entry.lease_until,
+            worker=entry.worker,
+            lost=lost,
+        )
+
+    def _park_unknown(self, entry: _Entry, now: int) -> None:
+        if not entry.lease_until and not self._known(entry.new.task, entry.new.version, now):
+            self._displace(entry)
+            entry.parked = Gate.NO_CAPABLE_WORKER
+
+    def _known(self, task: str, version: int, now: int) -> bool:
+        return any(
+            worker.live_until > now and worker.capable.get(task, 0) >= version
+            for worker in self._workers.values()
+        )
+
+    async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
+        """Renew leases under their current fence."""
+        with self._lock:
+            now = self._clock.now()
+            renewed = []
+            for job_id, fence in dict(leases).items():
+                entry = self._running(job_id, fence)
+                if entry is not None:
+                    entry.lease_until = now + lease
+                    renewed.append(Extended(job_id, entry.cancel is not None))
+            return renewed
+
+    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
+        """Write what became of running jobs, under their current fence."""
+        with self._lock:
+            now = self._clock.now()
+            written = {s.id for s in settlements if self._settle(s, now)}
+        self._notify()
+        return written
+
+    def _running(self, job_id: JobId, fence: int) -> _Entry | None:
+        """Return the job if this fence is the one it runs under: the only fence check there is."""
+        entry = self._live.get(job_id)
+        return entry if entry is not None and entry.lease_until and entry.fence == fence else None
+
+    def _settle(self, settlement: Settlement, now: int) -> bool:
+        entry = self._running(settlement.id, settlement.fence)
+        if entry is None:
+            return False
+        if entry.cancel is not None:
+            settlement = overrule(settlement, entry.cancel)
+        self._log_attempt(entry, settlement, now)
+        self._displace(entry)
+        entry.attempt, entry.crashes = settlement.attempt, settlement.crashes
+        if settlement.state is State.WAITING:
+            if settlement.run_at is not None:
+                head_start = entry.run_at - entry.order_at
+                entry.run_at = settlement.run_at
+                entry.order_at = settlement.run_at - head_start
+            entry.lease_until, entry.worker, entry.claimed_at = 0, None, None
+            self._place(entry, now)
+        else:
+            self._finish(entry, settlement.state, now, settlement.reason, settlement.result)
+        return True
+
+    def _log_attempt(self, entry: _Entry, settlement: Settlement, now: int) -> None:
+        failure = settlement.failure
+        assert entry.claimed_at is not None
+        self._log.append(
+            Attempt(
+                job_id=entry.new.id,
+                fence=entry.fence,
+                attempt=entry.attempt,
+                task=entry.new.task,
+                queue=entry.new.queue,
+                pool=settlement.pool,
+                worker=entry.worker,
+                ready_at=max(entry.run_at, entry.enqueued_at),
+                claimed_at=entry.claimed_at,
+                started_at=settlement.started_at,
+                finished_at=now,
+                outcome=settlement.outcome,
+                fingerprint=failure.fingerprint if failure else None,
+            )
+        )
+        past = settlement.remembered(entry.attempt, entry.worker, entry.claimed_at, now)
+        if past is not None:
+            entry.errors += (past,)
+
+    def _finish(
+        self, entry: _Entry, state: State, now: int, reason: str | None, result: str | None = None
+    ) -> None:
+        """Move a job out of the line for good."""
+        del self._live[entry.new.id]
+        record = msgspec.structs.replace(
+            self._record(entry),
+            state=state,
+            gate=None,
+            lease_until=None,
+            cancel_requested=False,
+            finished_at=now,
+            result=result,
+            reason=reason,
+        )
+        (self._dead if state is State.DEAD else self._finished)[record.id] = record
+
+    async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
+        """Say which tasks a worker knows."""
+        with self._lock:
+            self._workers[worker] = Worker(worker, dict(capable), self._clock.now() + lease)
+            self._bring_back(lambda task, version: capable.get(task, 0) >= version)
+        self._notify()
+
+    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
+        """Return when something may have changed, or time is up."""
+        loop = asyncio.get_running_loop()
+        hint: asyncio.Future[bool] = loop.create_future()
+        with self._lock:
+            self._waiters.append((loop, hint))
+            if self._due:
+                until_due = (self._due[0][0] - self._clock.now()) / SECOND
+                timeout = max(0.0, min(timeout, until_due))
+        try:
+            return await asyncio.wait_for(hint, timeout)
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._waiters = [w for w in self._waiters if w[1] is not hint]
+
+    def _notify(self) -> None:
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for loop, hint in waiters:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, hint)
+
+    async def upkeep(self, keep: int) -> Upkeep:
+        """Do one bounded round of housekeeping."""
+        with self._lock:
+            now = self._clock.now()
+            done = Upkeep(
+                promoted=self._promote(now),
+                brought_back=self._bring_back(lambda t, v: self._known(t, v, now)),
+                expired=self._expire(now),
+                pruned=self._prune(now - keep),
+            )
+        if done.promoted or done.brought_back:
+            self._notify()
+        return done
+
+    def _promote(self, now: int) -> int:
+        promoted = 0
+        while self._due and self._due[0][0] <= now and promoted < BATCH:
+            run_at, job_id = heapq.heappop(self._due)
+            entry = self._live.get(job_id)
+            if entry and entry.parked is Gate.NOT_DUE and entry.run_at == run_at:
+                self._place(entry, now)
+                promoted += 1
+        return promoted
+
+    def _bring_back(self, known: Callable[[str, int], bool]) -> int:
+        parked = [
+            entry
+            for entry in self._live.values()
+            if entry.parked is Gate.NO_CAPABLE_WORKER and known(entry.new.task, entry.new.version)
+        ][:BATCH]
+        for entry in parked:
+            entry.parked = None
+            insort(self._order[entry.new.queue], entry.place)
+        return len(parked)
+
+    def _expire(self, now: int) -> int:
+        expired = [
+            entry
+            for entry in self._live.values()
+            if entry.expires_at is not None and entry.expires_at <= now and not entry.lease_until
+        ][:BATCH]
+        for entry in expired:
+            self._displace(entry)
+            self._finish(entry, State.CANCELLED, now, Reason.EXPIRED)
+        return len(expired)
+
+    def _prune(self, before: int) -> int:
+        old = [r.id for r in self._finished.values() if (r.finished_at or 0) < before][:BATCH]
+        for job_id in old:
+            del self._finished[job_id]
+        kept = [attempt for attempt in self._log if attempt.finished_at >= before]
+        lines, self._log = len(self._log) - len(kept), kept
+        return max(len(old), min(lines, BATCH))
+
+    # For people
+
+    async def find(self, job_id: JobId) -> JobRecord | None:
+        """Return a job in whatever state."""
+        with self._lock:
+            entry = self._live.get(job_id)
+            if entry is not None:
+                return self._record(entry)
+            return self._finished.get(job_id) or self._dead.get(job_id)
+
+    def _record(self, entry: _Entry) -> JobRecord:
+        new = entry.new
+        return JobRecord(
+            id=new.id,
+            task=new.task,
+            version=new.version,
+            queue=new.queue,
+            state=State.RUNNING if entry.lease_until else State.WAITING,
+            payload=new.payload,
+            options=new.options,
+            priority=new.priority,
+            attempt=entry.attempt,
+            crashes=entry.crashes,
+            fence=entry.fence,
+            run_at=entry.run_at,
+            enqueued_at=entry.enqueued_at,
+            expires_at=entry.expires_at,
+            gate=entry.parked,
+            worker=entry.worker,
+            claimed_at=entry.claimed_at,
+            lease_until=entry.lease_until or None,
+            cancel_requested=entry.cancel is not None,
+            errors=entry.errors,
+        )
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Return the job's lines of the attempt log."""
+        with self._lock:
+            return [attempt for attempt in self._log if attempt.job_id == job_id]
+
+    async def count(self) -> dict[str, dict[State, int]]:
+        """Count jobs by queue and state."""
+        with self._lock:
+            records = [self._record(entry) for entry in self._live.values()]
+            records += [*self._finished.values(), *self._dead.values()]
+        counts: dict[str, dict[State, int]] = {}
+        for (queue, state), n in Counter((r.queue, r.state) for r in records).items():
+            counts.setdefault(queue, {})[state] = n
+        return counts
+
+    async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
+        """Cancel waiting jobs at once, and mark running ones."""
+        with self._lock:
+            now = self._clock.now()
+            for job_id in job_ids:
+                entry = self._live.get(job_id)
+                if entry is None:
+                    continue
+                if entry.lease_until:
+                    entry.cancel = reason
+                else:
+                    self._displace(entry)
+                    self._finish(entry, State.CANCELLED, now, reason)
+        self._notify()
+        found = {job_id: await self.find(job_id) for job_id in job_ids}
+        return {job_id: record for job_id, record in found.items() if record is not None}
+
+    async def pause(self, queue: str) -> None:
+        """Let no further job of this queue start."""
+        self._paused.add(queue)
+
+    async def resume(self, queue: str) -> None:
+        """Let jobs of this queue start again."""
+        self._paused.discard(queue)
+        self._notify()
+
+    async def paused(self) -> set[str]:
+        """Return the names of the paused queues."""
+        return set(self._paused)
+
+    async def workers(self) -> list[Worker]:
+        """Return the workers that are announced and live."""
+        now = self._clock.now()
+        return sorted(
+            (worker for worker in self._workers.values() if worker.live_until > now),
+            key=lambda worker: worker.id,
+        )
+
+    async def audit(self) -> list[Finding]:
+        """Check that every job is in exactly one place and every mark agrees."""
+        with self._lock:
+            problems = [
+                *(f"job {i} is in two places" for i in self._live.keys() & self._finished.keys()),
+                *(f"job {i} is in two places" for i in self._live.keys() & self._dead.keys()),
+                *(f"job {i} is in two places" for i in self._finished.keys() & self._dead.keys()),
+                *self._audit_order(),
+                *(problem for entry in self._live.values() for problem in _audit_entry(entry)),
+            ]
+        return [
+            Finding(problem, "report it: the memory store is inconsistent") for problem in problems
+        ]
+
+    def _audit_order(self) -> Iterator[str]:
+        placed = {(queue, *place) for queue, order in self._order.items() for place in order}
+        live = {
+            (entry.new.queue, *entry.place) for entry in self._live.values() if entry.parked is None
+        }
+        for _, _, job_id in placed ^ live:
+            yield f"job {job_id} and the order of its queue disagree"
+        for queue, order in self._order.items():
+            if order != sorted(order):
+                yield f"the order of queue {queue!r} is broken"
+        due = {job_id for _, job_id in self._due}
+        for job_id, entry in self._live.items():
+            if entry.parked is Gate.NOT_DUE and job_id not in due:
+                yield f"job {job_id} waits for a time that nobody watches"
+
+
+def _audit_entry(entry: _Entry) -> Iterator[str]:
+    running = entry.lease_until > 0
+    if running != (entry.worker is not None) or running != (entry.claimed_at is not None):
+        yield f"job {entry.new.id} does not agree with itself about running"
+    if running and entry.parked is not None:
+        yield f"job {entry.new.id} is parked and running at once"
+    if entry.order_at != entry.run_at - entry.new.priority * SECOND:
+        yield f"job {entry.new.id} has lost its head start"
+    if running and not entry.fence:
+        yield f"job {entry.new.id} runs without a fence"
+
+
+def _resolve(hint: asyncio.Future[bool]) -> None:
+    if not hint.done():
+        hint.set_result(True)

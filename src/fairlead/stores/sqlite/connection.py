@@ -1,0 +1,201 @@
+"""Connections to the file, and the wait for its one write lock.
+
+SQLite lets one connection write at a time and has no queue for the others: its
+own busy wait sleeps up to 100 ms between looks, so under load one process can
+wait for seconds while another goes on. Here waiting is our own:
+
+* Whoever wants to write first passes a turnstile, an flock on a side file. Only
+  the process inside looks at the write lock, every fraction of a millisecond;
+  it leaves the turnstile as soon as it has the lock. A process that has just
+  written must go through the turnstile again, so it cannot overtake.
+* Those outside look at the turnstile the more often the longer they wait, so
+  the one that came first is most likely the next.
+
+The turnstile is a courtesy. If its holder hangs, the others stop asking for it
+after a second and go for the write lock themselves; correctness never depends
+on it. Writers that know nothing of it (the application's own connections) are
+served by SQLite's lock as ever.
+"""
+
+import fcntl
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairlead.core.errors import ConfigError, StoreError, StoreUnavailable
+
+OLDEST_SQLITE = (3, 34, 0)
+_SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL"}
+_TURNSTILE_PATIENCE = 1.0
+
+
+class Place:
+    """Where the file is, and how it is to be opened."""
+
+    def __init__(self, path: Path, durability: str = "durable", patience: float = 30.0) -> None:
+        if durability not in _SYNCHRONOUS:
+            raise ConfigError(
+                f"durability must be one of {', '.join(_SYNCHRONOUS)}, not {durability!r}"
+            )
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise ConfigError(
+                f"this Python carries SQLite {sqlite3.sqlite_version}; Fairlead needs "
+                f"{'.'.join(map(str, OLDEST_SQLITE))} or newer"
+            )
+        self.path = path.absolute()
+        self.durability = durability
+        self.patience = patience
+        self.url = f"sqlite:///{path}"
+
+    @property
+    def wal(self) -> Path:
+        """The write-ahead log next to the file."""
+        return self.path.with_name(self.path.name + "-wal")
+
+    def connect(self) -> sqlite3.Connection:
+        """Open a connection that never waits by itself and never checkpoints."""
+        self._create()
+        connection = sqlite3.connect(
+            self.path, timeout=0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _create(self) -> None:
+        """Make the file readable to its owner only; SQLite gives its side files the same mode."""
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as problem:
+            raise StoreUnavailable(
+                self.url,
+                f"cannot open the file: {problem.strerror}; check that the folder exists and "
+                "that this user may write in it",
+            ) from problem
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for pragma in (
+            f"synchronous = {_SYNCHRONOUS[self.durability]}",
+            # One checkpointer per file (see checkpoint.py): before 3.51.3 two at once could
+            # corrupt it.
+            "wal_autocheckpoint = 0",
+            "cache_size = -65536",
+            "foreign_keys = OFF",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        for _ in waiting(self):
+            with typed_errors(self):
+                try:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    return
+                except sqlite3.OperationalError as problem:
+                    if not is_busy(problem):
+                        raise
+
+
+def is_busy(problem: sqlite3.Error) -> bool:
+    """Say whether another connection is in the way, for now."""
+    code = getattr(problem, "sqlite_errorcode", None) or 0
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def typed_errors(place: Place) -> Iterator[None]:
+    """Turn what the driver raises into our own errors, with a next step."""
+    try:
+        yield
+    except sqlite3.Error as problem:
+        code = (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF
+        remedy = _REMEDIES.get(code)
+        if remedy is None and not isinstance(problem, sqlite3.OperationalError):
+            raise StoreError(f"{place.url}: {problem}") from problem
+        raise StoreUnavailable(place.url, f"{problem}{remedy or ''}") from problem
+
+
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "; free some space, nothing was accepted that is not on disk",
+    sqlite3.SQLITE_READONLY: "; let this user write the file and its folder",
+    sqlite3.SQLITE_NOTADB: "; name another file, this one belongs to something else",
+    sqlite3.SQLITE_CORRUPT: "; restore a backup, or rescue what is left with `sqlite3 .recover`",
+    sqlite3.SQLITE_IOERR: "; check the disk",
+    sqlite3.SQLITE_CANTOPEN: "; check that the folder exists and that this user may write in it",
+}
+
+
+def waiting(place: Place) -> Iterator[float]:
+    """Yield the seconds waited so far, again and again, until the place's patience is over.
+
+    Pauses a little between looks, shorter the longer the wait has been.
+    """
+    began = time.monotonic()
+    waited = 0.0
+    while waited < place.patience:
+        yield waited
+        # 2 ms at first, down to 0.2 ms after some 20 ms of waiting: old waiters look more often.
+        time.sleep(random.uniform(0.5, 1.0) * max(0.0002, 0.002 / (1 + waited * 500)))
+        waited = time.monotonic() - began
+    raise StoreUnavailable(
+        place.url,
+        f"another connection has held the write lock for {place.patience:g} s; look for a long "
+        "transaction in your own code, or a stopped process that has the file open",
+    )
+
+
+class WriteLock:
+    """The way to SQLite's write lock for one process."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        path = place.path.with_name(place.path.name + "-turn")
+        self._turnstile = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        """Let go of the side file."""
+        os.close(self._turnstile)
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a write transaction, or raise `StoreUnavailable` when patience is over."""
+        with self.turnstile():
+            for _ in looks(self._place):
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as problem:
+                    if not is_busy(problem):
+                        raise
+
+    @contextmanager
+    def turnstile(self) -> Iterator[None]:
+        """Be the one who looks at the write lock, or wait for that; give up after a while."""
+        inside = self._enter()
+        try:
+            yield
+        finally:
+            if inside:
+                fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+
+    def _enter(self) -> bool:
+        for waited in waiting(self._place):
+            try:
+                fcntl.flock(self._turnstile, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if waited > _TURNSTILE_PATIENCE:
+                    return False
+        return False
+
+
+def looks(place: Place) -> Iterator[None]:
+    """Yield in quick succession for as long as a write usually takes, then as `waiting` does."""
+    for _ in range(200):
+        yield
+        time.sleep(0.0001)
+    for _ in waiting(place):
+        yield

@@ -1,0 +1,366 @@
+"""The hot verbs, inside the writer's open transaction.
+
+Each verb takes a list and returns an answer per item. Rows travel as JSON, many
+at a time: every step of a statement lets go of the interpreter lock, and beside
+a busy handler each step can cost 5 ms. A verb takes a handful of steps however
+long the list is.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.core.clock import SECOND, Clock
+from fairlead.core.failure import described
+from fairlead.core.ids import JobId
+from fairlead.core.job import Gate, Job, NewJob, Reason, State
+from fairlead.core.outcome import Settlement, overrule
+from fairlead.core.queue import Queue
+from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
+from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.sqlite.statements import put_statement, statements
+
+_PUT_SIZES = (256, 64, 16, 4, 1)
+_FIRST = -(2**63)
+
+_encode = msgspec.json.Encoder().encode
+_decode_heads = msgspec.json.Decoder(list[Head]).decode
+_decode_jobs = msgspec.json.Decoder(list[Job]).decode
+_decode_ids = msgspec.json.Decoder(set[JobId]).decode
+_decode_seqs = msgspec.json.Decoder(list[int]).decode
+_decode_pairs = msgspec.json.Decoder(list[tuple[str, int]]).decode
+_decode_pending = msgspec.json.Decoder(tuple[int, int, int, set[str]]).decode
+
+
+class _Current(msgspec.Struct, frozen=True, array_like=True):
+    """A running job, as far as its settlement needs it."""
+
+    seq: int
+    id: JobId
+    fence: int
+    cancel: str | None
+    attempt: int
+    worker: str | None
+    claimed_at: int
+
+
+_decode_current = msgspec.json.Decoder(list[_Current]).decode
+
+
+def to_json(value: object) -> str:
+    """Return a value as the JSON text that statements take for a list of rows."""
+    return _encode(value).decode()
+
+
+def ask(connection: sqlite3.Connection, statement: str, **values: object) -> Any:  # noqa: ANN401
+    """Run a statement that returns one value."""
+    return connection.execute(statements()[statement], values).fetchone()[0]
+
+
+def tell(connection: sqlite3.Connection, statement: str, **values: object) -> int:
+    """Run a statement that changes rows; returns how many."""
+    return connection.execute(statements()[statement], values).rowcount
+
+
+def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
+    """Add jobs on any connection to the file; says for each whether it is new."""
+    fresh: list[bool] = []
+    start = 0
+    for size in _PUT_SIZES:
+        while len(jobs) - start >= size:
+            fresh += _put_some(connection, jobs[start : start + size], now)
+            start += size
+    return fresh
+
+
+def _put_some(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
+    values: list[object] = []
+    for job in jobs:
+        due = job.due_at(now)
+        values += (
+            job.id,
+            job.queue,
+            job.task,
+            job.version,
+            int(due > now),
+            due,
+            due - job.priority * SECOND,
+            job.ends_at(now),
+            now,
+            job.payload,
+            job.options,
+        )
+    cursor = connection.execute(put_statement(len(jobs)), values)
+    if cursor.rowcount == len(jobs):
+        return [True] * len(jobs)
+    if not cursor.rowcount:
+        return [False] * len(jobs)
+    upto = cursor.lastrowid or 0
+    added = _decode_ids(ask(connection, "added", after=upto - cursor.rowcount, upto=upto))
+    fresh = []
+    for job in jobs:
+        fresh.append(job.id in added)
+        added.discard(job.id)  # An id that stands twice in the batch is new only once.
+    return fresh
+
+
+class SqliteLine:
+    """Put, claim, extend, settle, announce and upkeep, as the writer runs them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def put(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[bool]:
+        """Add jobs."""
+        return put_rows(connection, jobs, self._clock.now())
+
+    def claim(self, connection: sqlite3.Connection, plans: Sequence[ClaimPlan]) -> list[Claim]:
+        """Lease what the selection rule chooses for each plan."""
+        return [self._claim(connection, plan) for plan in plans]
+
+    def _claim(self, connection: sqlite3.Connection, plan: ClaimPlan) -> Claim:
+        now = self._clock.now()
+        paused = self._prepare(connection, plan, now)
+        lines = [
+            Line(queue, _heads(connection, plan, queue, now), queue.name in paused)
+            for queue in plan.queues
+        ]
+        selection = select(Snapshot(plan, now, lines))
+        unknown = [
+            job_id for job_id, gate in selection.held.items() if gate is Gate.NO_CAPABLE_WORKER
+        ]
+        if unknown:
+            tell(connection, "park_unknown", ids=to_json(unknown), now=now)
+        if not selection.chosen:
+            return Claim([], selection.credits)
+        ids = [head.id for _, head in selection.chosen]
+        tell(
+            connection,
+            "lease",
+            ids=to_json(ids),
+            now=now,
+            worker=plan.worker,
+            lease=plan.lease,
+        )
+        return Claim(_leased(connection, ids, now), selection.credits)
+
+    def _prepare(self, connection: sqlite3.Connection, plan: ClaimPlan, now: int) -> set[str]:
+        """Look after jobs that are due, known again or expired; returns the paused queues."""
+        due, unknown, expired, paused = _decode_pending(ask(connection, "pending", now=now))
+        if due:
+            tell(connection, "promote", now=now, batch=BATCH)
+        if unknown:
+            _bring_back(connection, plan.can_run)
+        if expired:
+            _expire(connection, now)
+        return paused
+
+    def extend(
+        self, connection: sqlite3.Connection, leases: Sequence[tuple[JobId, int, int]]
+    ) -> list[Extended | None]:
+        """Renew leases; None for those that are lost. Items are (id, fence, lease)."""
+        now = self._clock.now()
+        current = _current(connection, (job_id for job_id, _, _ in leases))
+        answers: list[Extended | None] = []
+        renewed: dict[int, list[int]] = {}
+        for job_id, fence, lease in leases:
+            job = current.get((job_id, fence))
+            answers.append(None if job is None else Extended(job_id, job.cancel is not None))
+            if job is not None:
+                renewed.setdefault(lease, []).append(job.seq)
+        for lease, seqs in renewed.items():
+            tell(connection, "extend", seqs=to_json(seqs), until=now + lease)
+        return answers
+
+    def settle(
+        self, connection: sqlite3.Connection, settlements: Sequence[Settlement]
+    ) -> list[bool]:
+        """Write what became of running jobs; False for those whose fence has moved on."""
+        now = self._clock.now()
+        current = _current(connection, (settlement.id for settlement in settlements))
+        answers: list[bool] = []
+        valid: list[tuple[_Current, Settlement]] = []
+        for settlement in settlements:
+            job = current.pop((settlement.id, settlement.fence), None)
+            answers.append(job is not None)
+            if job is not None:
+                ruled = settlement if job.cancel is None else overrule(settlement, job.cancel)
+                valid.append((job, ruled))
+        if valid:
+            _write_settlements(connection, valid, now)
+        return answers
+
+    def announce(
+        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Mapping[str, int], int]]
+    ) -> list[None]:
+        """Note which tasks workers know. Items are (worker, capable, lease)."""
+        now = self._clock.now()
+        for worker, capable, lease in items:
+            tell(
+                connection,
+                "announce",
+                worker=worker,
+                capable=to_json(dict(capable)),
+                until=now + lease,
+            )
+            _bring_back(connection, lambda task, version, c=capable: c.get(task, 0) >= version)  # type: ignore[misc]
+        return [None] * len(items)
+
+    def upkeep(self, connection: sqlite3.Connection, keeps: Sequence[int]) -> list[Upkeep]:
+        """Do one bounded round of housekeeping for each request."""
+        return [self._upkeep(connection, keep) for keep in keeps]
+
+    def _upkeep(self, connection: sqlite3.Connection, keep: int) -> Upkeep:
+        now = self._clock.now()
+        known: dict[str, int] = {}
+        for (capable,) in connection.execute(
+            "SELECT capable FROM fairlead_worker WHERE live_until > ?", (now,)
+        ).fetchall():
+            for task, version in msgspec.json.decode(capable, type=dict[str, int]).items():
+                known[task] = max(version, known.get(task, 0))
+        old = {"before": now - keep, "batch": BATCH}
+        tell(connection, "prune_workers", before=now - keep)
+        return Upkeep(
+            promoted=tell(connection, "promote", now=now, batch=BATCH),
+            brought_back=_bring_back(connection, lambda t, v: known.get(t, 0) >= v),
+            expired=_expire(connection, now),
+            pruned=max(
+                tell(connection, "prune_finished", **old), tell(connection, "prune_attempts", **old)
+            ),
+        )
+
+
+def _heads(
+    connection: sqlite3.Connection, plan: ClaimPlan, queue: Queue, now: int
+) -> Iterator[Head]:
+    """Go along a queue's order, reading about as many jobs at a time as its share will take."""
+    weights = sum(other.weight for other in plan.queues)
+    chunk = plan.slots * queue.weight // weights + queue.reserved + 2
+    place = (_FIRST, "")
+    while True:
+        found = _decode_heads(
+            ask(
+                connection,
+                "heads",
+                queue=queue.name,
+                order_at=place[0],
+                id=place[1],
+                now=now,
+                limit=chunk,
+            )
+        )
+        yield from found
+        if len(found) < chunk:
+            return
+        place = (found[-1].order_at, found[-1].id)
+
+
+def _leased(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Job]:
+    """Read the jobs just leased. Those that cannot be read become dead letters, the rest go on."""
+    try:
+        return _decode_jobs(ask(connection, "leased", ids=to_json(ids), now=now))
+    except (sqlite3.OperationalError, msgspec.MsgspecError, ValueError) as problem:
+        if len(ids) > 1:
+            return [job for one in ids for job in _leased(connection, [one], now)]
+        _quarantine(connection, ids[0], str(problem), now)
+        return []
+
+
+def _quarantine(connection: sqlite3.Connection, job_id: JobId, problem: str, now: int) -> None:
+    fence, attempt, crashes = connection.execute(
+        "SELECT fence, attempt, crashes FROM fairlead_job WHERE id = ?", (job_id,)
+    ).fetchone()
+    settlement = Settlement(
+        id=job_id,
+        fence=fence,
+        state=State.DEAD,
+        outcome="failed",
+        attempt=attempt,
+        crashes=crashes,
+        reason=Reason.UNREADABLE,
+        failure=described("Unreadable", f"the stored row cannot be read: {problem}"),
+    )
+    job = _current(connection, [job_id])[job_id, fence]
+    _write_settlements(connection, [(job, settlement)], now)
+
+
+def _current(
+    connection: sqlite3.Connection, ids: Iterable[JobId]
+) -> dict[tuple[JobId, int], _Current]:
+    """Return the running jobs among these by id and fence: the only fence check there is."""
+    running = _decode_current(ask(connection, "current", ids=to_json(list(ids))))
+    return {(job.id, job.fence): job for job in running}
+
+
+def _write_settlements(
+    connection: sqlite3.Connection, valid: list[tuple[_Current, Settlement]], now: int
+) -> None:
+    log, failed = [], []
+    moved: dict[State, list[object]] = {state: [] for state in State}
+    gone: list[int] = []
+    for job, settlement in valid:
+        failure = settlement.failure
+        log.append(
+            (
+                job.seq,
+                settlement.outcome,
+                settlement.started_at,
+                settlement.pool,
+                failure.fingerprint if failure else None,
+            )
+        )
+        past = settlement.remembered(job.attempt, job.worker, job.claimed_at, now)
+        if past is not None:
+            failed.append((job.seq, past))
+        if settlement.state is State.WAITING:
+            moved[State.WAITING].append(
+                (job.seq, settlement.attempt, settlement.crashes, settlement.run_at)
+            )
+        else:
+            moved[settlement.state].append(
+                (
+                    job.seq,
+                    settlement.state,
+                    settlement.attempt,
+                    settlement.crashes,
+                    settlement.reason,
+                    settlement.result,
+                )
+            )
+            gone.append(job.seq)
+    tell(connection, "log", rows=to_json(log), now=now)
+    if failed:
+        tell(connection, "remember", rows=to_json(failed))
+    if moved[State.WAITING]:
+        tell(connection, "requeue", rows=to_json(moved[State.WAITING]), now=now)
+    _move(connection, "bury", moved[State.DEAD], now)
+    _move(connection, "finish", moved[State.DONE] + moved[State.CANCELLED], now)
+    if gone:
+        tell(connection, "remove", seqs=to_json(gone))
+
+
+def _move(connection: sqlite3.Connection, statement: str, rows: list[object], now: int) -> None:
+    if rows:
+        tell(connection, statement, rows=to_json(rows), now=now)
+
+
+def _bring_back(connection: sqlite3.Connection, known: Callable[[str, int], bool]) -> int:
+    parked = _decode_pairs(ask(connection, "unknown"))
+    pairs = [pair for pair in parked if known(*pair)]
+    return tell(connection, "bring_back", known=to_json(pairs), batch=BATCH) if pairs else 0
+
+
+def _expire(connection: sqlite3.Connection, now: int) -> int:
+    seqs = _decode_seqs(ask(connection, "expired", now=now, batch=BATCH))
+    cancel_waiting(connection, seqs, Reason.EXPIRED, now)
+    return len(seqs)
+
+
+def cancel_waiting(connection: sqlite3.Connection, seqs: list[int], reason: str, now: int) -> None:
+    """Move waiting jobs to the finished ones as cancelled, their counts as they are."""
+    if seqs:
+        rows = [(seq, State.CANCELLED, None, None, reason, None) for seq in seqs]
+        tell(connection, "finish", rows=to_json(rows), now=now)
+        tell(connection, "remove", seqs=to_json(seqs))

@@ -1,0 +1,66 @@
+"""Bring the file's schema up to date: numbered scripts, each in its own transaction."""
+
+import sqlite3
+
+from fairlead.core.clock import Clock
+from fairlead.core.errors import SchemaOutdated
+from fairlead.stores.sqlite.connection import Place, WriteLock, typed_errors
+from fairlead.stores.sqlite.statements import migrations
+
+_FOUND = "SELECT 1 FROM sqlite_master WHERE name = 'fairlead_migration'"
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """Return the number of the last migration this file has seen."""
+    if connection.execute(_FOUND).fetchone() is None:
+        return 0
+    newest = connection.execute("SELECT max(version) FROM fairlead_migration").fetchone()[0]
+    return int(newest or 0)
+
+
+def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, clock: Clock) -> None:
+    """Apply what is missing. Several processes may do this at once; each step happens once."""
+    needed = max(migrations())
+    with typed_errors(place):
+        found = version(connection)
+        for number, script in migrations().items():
+            if number > found:
+                _apply(connection, lock, number, script, clock.now())
+        found = version(connection)
+    if found > needed:
+        raise SchemaOutdated(found, needed)
+
+
+def _apply(
+    connection: sqlite3.Connection, lock: WriteLock, number: int, script: str, now: int
+) -> None:
+    lock.begin(connection)
+    try:
+        # Somebody else may have been quicker; under the write lock the answer stands.
+        if version(connection) < number:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS fairlead_migration "
+                "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL)"
+            )
+            for statement in _split(script):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO fairlead_migration (version, applied_at) VALUES (?, ?)", (number, now)
+            )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _split(script: str) -> list[str]:
+    """Split a script into statements; `executescript` would commit behind our back."""
+    statements: list[str] = []
+    rest = ""
+    for line in script.splitlines():
+        rest += line + "\n"
+        if sqlite3.complete_statement(rest):
+            statements.append(rest)
+            rest = ""
+    return statements

@@ -1,0 +1,42 @@
+-- name: promote
+UPDATE fairlead_job SET parked = 0
+WHERE seq IN (
+    SELECT seq FROM fairlead_job WHERE parked = 1 AND run_at <= :now ORDER BY run_at LIMIT :batch
+)
+
+-- name: unknown
+-- The tasks that jobs are parked for.
+SELECT json_group_array(json_array(task, version))
+FROM (SELECT DISTINCT task, version FROM fairlead_job WHERE parked = 2)
+
+-- name: bring_back
+-- The tasks are those of :known, a JSON array of [task, version] pairs.
+UPDATE fairlead_job SET parked = 0
+WHERE seq IN (
+    SELECT job.seq FROM json_each(:known) AS known
+    CROSS JOIN fairlead_job AS job
+      ON job.parked = 2 AND job.task = json_extract(known.value, '$[0]') AND job.version = json_extract(known.value, '$[1]')
+    LIMIT :batch
+)
+
+-- name: expired
+SELECT json_group_array(seq) FROM (
+    SELECT seq FROM fairlead_job
+    WHERE expires_at <= :now AND lease_until = 0
+    ORDER BY expires_at LIMIT :batch
+)
+
+-- name: due
+SELECT min(run_at) FROM fairlead_job WHERE parked = 1
+
+-- name: prune_finished
+-- Finished jobs stand in the order they finished, so the oldest are the first.
+DELETE FROM fairlead_finished
+WHERE seq IN (SELECT seq FROM fairlead_finished ORDER BY seq LIMIT :batch) AND finished_at < :before
+
+-- name: prune_attempts
+DELETE FROM fairlead_attempt
+WHERE seq IN (SELECT seq FROM fairlead_attempt ORDER BY seq LIMIT :batch) AND finished_at < :before
+
+-- name: prune_workers
+DELETE FROM fairlead_worker WHERE live_until < :before

@@ -1,0 +1,214 @@
+"""All writes of one process: one connection, one transaction at a time, shared by all callers.
+
+A caller hands over a request and waits. Whoever holds the turn takes everything
+that has gathered, does it in one transaction, commits, and only then answers:
+while one commit is under way the next batch forms by itself, without timers.
+
+* A synchronous caller takes the turn in its own thread: alone it pays no thread
+  hop, and among many threads each turn commits for all that wait.
+* Async callers ring a bell, and the writer's thread takes the turn for them.
+  Cancelling one cancels its wait; the work is done all the same.
+
+Requests of the same verb are done together, as one list. If that fails, each
+request is done by itself under a savepoint, so a bad one fails alone.
+"""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from fairlead.core.errors import StoreError
+from fairlead.stores.sqlite.checkpoint import Checkpointer
+from fairlead.stores.sqlite.connection import Place, WriteLock, typed_errors
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Verb = Callable[[sqlite3.Connection, Sequence[Item]], Sequence[Answer]]
+"""Does a list of items in the open transaction and returns one answer for each."""
+
+ITEMS_PER_COMMIT = 2_000
+"""Enough to make the commit's cost vanish, few enough that others wait for milliseconds only."""
+
+
+class _Request(Generic[Item, Answer]):
+    """Items for one verb, and where the answers go."""
+
+    def __init__(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> None:
+        self.verb = verb
+        self.items = items
+        self.answers: Sequence[Answer] = ()
+        self.error: BaseException | None = None
+        self.done = False
+        self.since = time.monotonic()
+        self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    def outcome(self) -> Sequence[Answer]:
+        if self.error is not None:
+            raise self.error
+        return self.answers
+
+
+class Writer:
+    """The one writing connection of this process, and its group commit."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lock = WriteLock(place)
+        self._connection = place.connect()
+        self._checkpointer = Checkpointer(place)
+        self._pending: deque[_Request[Any, Any]] = deque()
+        self._turn = threading.Lock()
+        self._bell = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="fairlead-writer", daemon=True)
+        self._thread.start()
+
+    def run(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
+        """Do this and return the answers, once they are committed."""
+        self._check_open()
+        request = _Request(verb, items)
+        self._pending.append(request)
+        with self._turn:
+            while not request.done:
+                self._commit_some()
+        if self._checkpointer.is_due():
+            self._bell.set()
+        return request.outcome()
+
+    async def submit(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
+        """Do this from a running loop."""
+        self._check_open()
+        request = _Request(verb, items)
+        loop = asyncio.get_running_loop()
+        request.waiter = (loop, loop.create_future())
+        self._pending.append(request)
+        self._bell.set()
+        await request.waiter[1]
+        return request.outcome()
+
+    def close(self) -> None:
+        """Finish what was handed over, then let go of the file."""
+        self._closing = True
+        self._bell.set()
+        self._thread.join()
+        with self._turn:
+            while self._pending:
+                self._commit_some()
+            self._connection.close()
+        self._checkpointer.close()
+        self._lock.close()
+
+    def forsake(self) -> list[sqlite3.Connection]:
+        """After a fork, in the child: drop all but the connections, which must not be closed."""
+        self._closing = True
+        self._lock.close()
+        return [self._connection, self._checkpointer.forsake()]
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise StoreError(f"{self._place.url}: the store is closed; open the app again")
+
+    def _serve(self) -> None:
+        while not self._closing:
+            self._bell.wait()
+            self._bell.clear()
+            while self._pending:
+                with self._turn:
+                    self._commit_some()
+            if self._checkpointer.is_due():
+                self._checkpointer.run()
+
+    def _commit_some(self) -> None:
+        """Do what has gathered, up to a limit, in one transaction; then answer."""
+        batch: list[_Request[Any, Any]] = []
+        try:
+            with typed_errors(self._place):
+                self._lock.begin(self._connection)
+                batch = self._gather()
+                for verb in dict.fromkeys(request.verb for request in batch):
+                    self._do(verb, [request for request in batch if request.verb == verb])
+                self._connection.execute("COMMIT")
+        except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
+            self._roll_back()
+            batch = batch or self._overdue()
+            for request in batch:
+                request.error = request.error or problem
+        except BaseException:
+            # Only the caller in whose thread this happens was interrupted; others go on.
+            if self._roll_back():
+                self._pending.extendleft(reversed(batch))
+            raise
+        self._answer(batch)
+
+    def _gather(self) -> list[_Request[Any, Any]]:
+        batch: list[_Request[Any, Any]] = []
+        room = ITEMS_PER_COMMIT
+        while self._pending and room > 0:
+            batch.append(self._pending.popleft())
+            room -= len(batch[-1].items)
+        return batch
+
+    def _do(self, verb: Verb[Any, Any], requests: list[_Request[Any, Any]]) -> None:
+        if len(requests) > 1:
+            together = [item for request in requests for item in request.items]
+            if self._try(verb, together, requests) is None:
+                return
+        for request in requests:
+            request.error = self._try(verb, request.items, [request])
+
+    def _try(
+        self, verb: Verb[Any, Any], items: Sequence[Any], requests: list[_Request[Any, Any]]
+    ) -> BaseException | None:
+        """Do the items and hand out the answers, or undo them and return what went wrong."""
+        connection = self._connection
+        connection.execute("SAVEPOINT request")
+        try:
+            answers = verb(connection, items)
+        except Exception as problem:
+            if not connection.in_transaction:
+                raise  # Disk full and the like end the whole transaction.
+            connection.execute("ROLLBACK TO request")
+            connection.execute("RELEASE request")
+            return problem
+        connection.execute("RELEASE request")
+        start = 0
+        for request in requests:
+            request.answers = answers[start : start + len(request.items)]
+            start += len(request.items)
+        return None
+
+    def _overdue(self) -> list[_Request[Any, Any]]:
+        """Take out those who waited for the lock as long as they were told to."""
+        latest = time.monotonic() - self._place.patience
+        overdue = [request for request in self._pending if request.since <= latest]
+        for request in overdue:
+            self._pending.remove(request)
+        return overdue
+
+    def _roll_back(self) -> bool:
+        open_ = self._connection.in_transaction
+        if open_:
+            self._connection.execute("ROLLBACK")
+        return open_
+
+    def _answer(self, batch: list[_Request[Any, Any]]) -> None:
+        """Wake everybody, with one call per event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for request in batch:
+            request.done = True
+            if request.waiter is not None:
+                loop, future = request.waiter
+                by_loop.setdefault(loop, []).append(future)
+        for loop, futures in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, futures)
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
