@@ -1,22 +1,22 @@
 """The app: tasks, queues and a store, wired together. Nothing else wires."""
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 from fairlead.config import Settings, choose_url, load
 from fairlead.core.clock import Clock, span
-from fairlead.core.errors import TaskNotAllowed, UnknownQueue
+from fairlead.core.errors import ConfigError, TaskNotAllowed, UnknownQueue, did_you_mean
 from fairlead.core.events import Bus, Enqueued
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import Job, JobOptions, NewJob, decode_options
 from fairlead.core.outcome import Knowledge
-from fairlead.core.queue import DEFAULT_QUEUE, Pool, Queue, allot, declare
+from fairlead.core.queue import Pool, Queue, allot, declare
 from fairlead.core.retry import Retry
-from fairlead.core.task import DEFAULT_TIMEOUT, Registry, Task, TaskOptions, default_name
+from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.log import report_subscriber
 from fairlead.producer import BoundTask, Call, JobHandle, Using, check_priority
 from fairlead.stores import store_for
@@ -30,6 +30,22 @@ Progress = Callable[[int], object]
 
 BATCH = 1_000
 DEFAULT_KEEP = timedelta(days=7)
+
+
+class TaskSettings(TypedDict, total=False):
+    """What `@app.task(…)` takes: a name, former names, and the fields of `TaskOptions`."""
+
+    name: str
+    aliases: Sequence[str]
+    queue: str
+    retry: Retry
+    timeout: float
+    priority: int
+    version: int
+    effects: Literal["none", "external"]
+    idempotent: bool
+    crash_limit: int
+    reconcile: Callable[[Job], Knowledge | Awaitable[Knowledge]]
 
 
 class TaskDecorator(Protocol):
@@ -81,61 +97,33 @@ class Fairlead:
     @overload
     def task(self, function: Callable[P, R], /) -> BoundTask[P, R]: ...
     @overload
+    def task(self, /, **settings: Unpack[TaskSettings]) -> TaskDecorator: ...
     def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        retry: Retry | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        priority: int = 0,
-        version: int = 1,
-        aliases: Sequence[str] = (),
-        effects: Literal["none", "external"] = "none",
-        idempotent: bool = False,
-        crash_limit: int = 3,
-        reconcile: Callable[[Job], Knowledge] | None = None,
-    ) -> TaskDecorator: ...
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        retry: Retry | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        priority: int = 0,
-        version: int = 1,
-        aliases: Sequence[str] = (),
-        effects: Literal["none", "external"] = "none",
-        idempotent: bool = False,
-        crash_limit: int = 3,
-        reconcile: Callable[[Job], Knowledge] | None = None,
+        self, function: Callable[..., Any] | None = None, /, **settings: Unpack[TaskSettings]
     ) -> Any:
         """Make a task of a function, so that calls of it can be enqueued.
 
-        Use it bare or with options. A task is known by its name, by default
+        Use it bare or with settings. A task is known by its name, by default
         module and function; give one yourself before you move the function, or
         list the old name in `aliases`.
         """
-        options = TaskOptions(
-            queue=queue,
-            retry=retry or Retry(),
-            timeout=timeout,
-            priority=check_priority(priority),
-            version=version,
-            effects=effects,
-            idempotent=idempotent,
-            crash_limit=crash_limit,
-            reconcile=reconcile,
-        )
+        given: dict[str, Any] = dict(settings)
+        name, aliases = given.pop("name", None), tuple(given.pop("aliases", ()))
+        unknown = given.keys() - set(TaskOptions.__struct_fields__)
+        if unknown:
+            known = TaskSettings.__optional_keys__
+            raise ConfigError(
+                f"a task has no setting {min(unknown)!r}{did_you_mean(min(unknown), known)}; "
+                f"it takes {', '.join(sorted(known))}"
+            )
+        options = TaskOptions(**given)
+        check_priority(options.priority)
 
         def register(function: Callable[..., Any]) -> BoundTask[..., Any]:
-            task = Task(name or default_name(function), function, options, tuple(aliases))
-            self.check_queue(queue, task.name)
+            task = Task(name or default_name(function), function, options, aliases)
+            self.check_queue(options.queue, task.name)
             self.tasks.add(task)
-            using = Using(queue, version=version, priority=priority)
+            using = Using(options.queue, version=options.version, priority=options.priority)
             return BoundTask(task, function, self, using, JobOptions())
 
         return register if function is None else register(function)

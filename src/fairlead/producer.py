@@ -33,7 +33,7 @@ _LONGEST_TEXT = 1_024
 _MOST_LABELS = 64
 
 
-class Call(msgspec.Struct, Generic[R], frozen=True):
+class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """One call of a task, encoded and checked, with its id: ready to be enqueued."""
 
     job: NewJob

@@ -54,7 +54,8 @@ class Signature:
         call = self._bind(args, kwargs)
         try:
             payload = self._encode(call)
-            self._check_shape(payload)
+            if len(payload) > 2 * DEPTH_LIMIT:
+                self._check_shape(payload)
             back = self._decode(payload)
         except _UNFIT as problem:
             raise self._explain(call, problem) from None
@@ -130,7 +131,7 @@ class Signature:
     def _check_shape(self, payload: bytes) -> None:
         if len(payload) > PAYLOAD_LIMIT:
             raise PayloadTooLarge(self.task, len(payload), PAYLOAD_LIMIT)
-        if payload.count(b"[") + payload.count(b"{") > DEPTH_LIMIT and _too_deep(payload):
+        if _too_deep(payload):
             raise RecursionError
 
     def _check_finite(self, call: msgspec.Struct) -> None:
@@ -260,6 +261,8 @@ def _decode_hook(kind: Any, value: object) -> object:  # noqa: ANN401 (whatever 
 
 
 def _too_deep(payload: bytes) -> bool:
+    if payload.count(b"[") + payload.count(b"{") <= DEPTH_LIMIT:
+        return False
     depth = 0
     for byte in _STRINGS.sub(b"", payload):
         if byte in b"[{":

@@ -195,7 +195,7 @@ class JobFailed(FairleadError):
         )
 
 
-class Signal(Exception):  # noqa: N818 (a message from task code, not an error)
+class Signal(Exception):
     """Raised by task code to say how its run should end."""
 
 

@@ -19,7 +19,7 @@ _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "pl
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """An exception as kept with the job: its class, message, traceback and fingerprint.
 
     Failures with the same fingerprint have the same class, the same message but

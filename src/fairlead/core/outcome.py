@@ -24,7 +24,7 @@ Knowledge = Literal["done", "not_done", "unknown"]
 """What a task's `reconcile` found out about an outside effect."""
 
 
-class Done(msgspec.Struct, frozen=True):
+class Done(msgspec.Struct, frozen=True, gc=False):
     """The handler returned; `result` is its JSON text."""
 
     result: str | None = None
@@ -90,19 +90,20 @@ class Policy(msgspec.Struct, frozen=True):
     crash_limit: int = 3
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What to write for a run that ended.
 
-    `attempt` and `crashes` are the job's new counts. A job that goes back to
-    waiting gets a new place at `run_at`, or keeps its old one if that is None.
+    A run that does not count gives its attempt back; one that crashed adds to the
+    job's crashes. A job that goes back to waiting gets a new place at `run_at`,
+    or keeps its old one if that is None.
     """
 
     id: JobId
     fence: int
     state: State
     outcome: str
-    attempt: int
-    crashes: int
+    counts: bool = True
+    crashed: bool = False
     run_at: int | None = None
     result: str | None = None
     reason: str | None = None
@@ -174,18 +175,19 @@ def decide(
     attempt comes back, and `crash_limit` crashes make a dead letter. Any other
     failure is tried again until the attempts are used up, if it is worth it.
     """
-    unclear = ambiguous(outcome, policy)
-    if unclear is not None:
-        return _decide_ambiguous(job, unclear, policy, now, random)
     match outcome:
         case Done(result):
             return _settle(job, outcome, State.DONE, result=result)
         case Cancelled(reason):
             return _settle(job, outcome, State.CANCELLED, reason=reason)
         case Snoozed(seconds):
-            return _uncounted(job, outcome, run_at=now + _micros(seconds))
+            run_at = now + _micros(seconds)
+            return _settle(job, outcome, State.WAITING, counts=False, run_at=run_at)
         case Returned():
-            return _uncounted(job, outcome)
+            return _settle(job, outcome, State.WAITING, counts=False)
+    unclear = ambiguous(outcome, policy)
+    if unclear is not None:
+        return _decide_ambiguous(job, unclear, policy, now, random)
     return _decide_failure(job, outcome, _retry_of(job, policy), policy.crash_limit, now, random)
 
 
@@ -216,16 +218,16 @@ def _decide_failure(
 
 
 def _decide_crash(job: Job, outcome: Outcome, failure: Failure, limit: int) -> Settlement:
-    crashes = job.crashes + 1
-    poison = crashes >= limit
-    settled = _settle(
+    poison = job.crashes + 1 >= limit
+    return _settle(
         job,
         outcome,
         State.DEAD if poison else State.WAITING,
+        counts=False,
+        crashed=True,
         reason=Reason.POISON if poison else None,
         failure=failure,
     )
-    return msgspec.structs.replace(settled, crashes=crashes, attempt=job.attempt - 1)
 
 
 def _decide_ambiguous(
@@ -300,6 +302,8 @@ def _settle(
     outcome: Outcome,
     state: State,
     *,
+    counts: bool = True,
+    crashed: bool = False,
     run_at: int | None = None,
     result: str | None = None,
     reason: str | None = None,
@@ -310,18 +314,13 @@ def _settle(
         fence=job.fence,
         state=state,
         outcome=type(outcome).__name__.lower(),
-        attempt=job.attempt,
-        crashes=job.crashes,
+        counts=counts,
+        crashed=crashed,
         run_at=run_at,
         result=result,
         reason=reason,
         failure=failure,
     )
-
-
-def _uncounted(job: Job, outcome: Outcome, run_at: int | None = None) -> Settlement:
-    settled = _settle(job, outcome, State.WAITING, run_at=run_at)
-    return msgspec.structs.replace(settled, attempt=job.attempt - 1)
 
 
 def _dead(job: Job, outcome: Outcome, reason: Reason, failure: Failure) -> Settlement:

@@ -14,9 +14,11 @@ from fairlead.core.errors import ConfigError, FairleadWarning, UnknownQueue
 
 DEFAULT_QUEUE = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-_IMPORTANCE = frozenset(
-    ["high", "higher", "highest", "low", "lower", "lowest", "medium", "normal", "urgent", "important", "priority", "prio", "asap", "bulk-low", "critical", "background"]
-) | {"high-priority", "low-priority"}
+_IMPORTANCE = re.compile(
+    r"(very[-_.])?(high|low|medium|normal|urgent|important|critical|prio|priority|asap|express"
+    r"|(high|low)(er|est)|(high|low|top)[-_.]?prio(rity)?)",
+    re.IGNORECASE,
+)
 _RUNNERS = ("async", "thread", "process")
 _MOST = 1_000_000
 
@@ -65,7 +67,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.reserve is not None:
             _check_count(f"the reserve of queue {self.name!r}", self.reserve, 0)
         self._check_critical()
-        if self.name.lower() in _IMPORTANCE:
+        if _IMPORTANCE.fullmatch(self.name):
             warnings.warn(
                 f"queue {self.name!r} is named for an importance: sooner or later everything is "
                 "important and the name says nothing; name it for the work in it, and give that "

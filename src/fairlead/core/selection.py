@@ -40,8 +40,12 @@ Credits = Mapping[str, float]
 """Credit by queue, zero or less; a queue that is not in it has zero."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
-    """A waiting job as the rule sees it."""
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A waiting job as the rule sees it.
+
+    `lost` says that a run of it was lost. That must be decided on, so the job
+    is claimed even if it has expired meanwhile.
+    """
 
     id: JobId
     task: str
@@ -49,6 +53,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     order_at: int
     run_at: int
     expires_at: int | None = None
+    lost: bool = False
 
 
 class ClaimPlan(msgspec.Struct, frozen=True):
@@ -112,8 +117,9 @@ def _not_due(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
 
 
 def _expired(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    expired = head.expires_at is not None and head.expires_at <= snapshot.now
-    return Gate.EXPIRED if expired else None
+    if head.expires_at is None or head.lost or head.expires_at > snapshot.now:
+        return None
+    return Gate.EXPIRED
 
 
 def _incapable(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:

@@ -7,7 +7,7 @@ registered leads nowhere; it is never imported.
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
     effects: Literal["none", "external"] = "none"
     idempotent: bool = False
     crash_limit: int = 3
-    reconcile: Callable[[Job], Knowledge] | None = None
+    reconcile: Callable[[Job], Knowledge | Awaitable[Knowledge]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never work."""

@@ -26,6 +26,7 @@ from fairlead.core.job import (
     PastAttempt,
     Reason,
     State,
+    next_fence,
 )
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
@@ -56,10 +57,15 @@ class _Entry(msgspec.Struct):
 
     @property
     def head(self) -> Head:
-        # A run that was lost must be decided on, whether the job has expired or not.
-        expires_at = None if self.lease_until else self.expires_at
-        new = self.new
-        return Head(new.id, new.task, new.version, self.order_at, self.run_at, expires_at)
+        return Head(
+            self.new.id,
+            self.new.task,
+            self.new.version,
+            self.order_at,
+            self.run_at,
+            self.expires_at,
+            lost=self.lease_until > 0,
+        )
 
 
 class MemoryStore(Backend):
@@ -165,7 +171,7 @@ class MemoryStore(Backend):
 
     def _lease(self, entry: _Entry, plan: ClaimPlan, now: int) -> Job:
         lost = entry.lease_until > 0
-        entry.fence = max(entry.fence + 1, now)
+        entry.fence = next_fence(entry.fence, now)
         entry.lease_until = now + plan.lease
         if not lost:
             entry.attempt += 1
@@ -235,7 +241,8 @@ class MemoryStore(Backend):
             settlement = overrule(settlement, entry.cancel)
         self._log_attempt(entry, settlement, now)
         self._displace(entry)
-        entry.attempt, entry.crashes = settlement.attempt, settlement.crashes
+        entry.attempt -= not settlement.counts
+        entry.crashes += settlement.crashed
         if settlement.state is State.WAITING:
             if settlement.run_at is not None:
                 head_start = entry.run_at - entry.order_at

@@ -21,8 +21,11 @@ _CHECKS = (
     ),
     (
         "job {} does not agree with itself about running",
-        "SELECT id FROM fairlead_job WHERE (lease_until > 0) <> (worker IS NOT NULL) "
-        "OR (lease_until > 0) <> (claimed_at IS NOT NULL)",
+        """
+        SELECT id FROM fairlead_job
+        WHERE (lease_until > 0) <> (worker IS NOT NULL)
+           OR (lease_until > 0) <> (claimed_at IS NOT NULL)
+        """,
     ),
     (
         "job {} is parked and running at once",

@@ -50,11 +50,11 @@ class Place:
         self.durability = durability
         self.patience = patience
         self.url = f"sqlite:///{path}"
+        self.wal = self.beside("-wal")
 
-    @property
-    def wal(self) -> Path:
-        """The write-ahead log next to the file."""
-        return self.path.with_name(self.path.name + "-wal")
+    def beside(self, ending: str) -> Path:
+        """Name a side file: the write-ahead log, a lock."""
+        return self.path.with_name(self.path.name + ending)
 
     def connect(self) -> sqlite3.Connection:
         """Open a connection that never waits by itself and never checkpoints."""
@@ -87,6 +87,8 @@ class Place:
             # corrupt it.
             "wal_autocheckpoint = 0",
             "cache_size = -65536",
+            # A log that a long reader made huge shrinks again when it starts anew.
+            "journal_size_limit = 67108864",
             "foreign_keys = OFF",
         ):
             connection.execute(f"PRAGMA {pragma}")
@@ -153,8 +155,9 @@ class WriteLock:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        path = place.path.with_name(place.path.name + "-turn")
-        self._turnstile = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._turnstile = os.open(
+            place.beside("-turn"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
 
     def close(self) -> None:
         """Let go of the side file."""

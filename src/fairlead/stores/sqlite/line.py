@@ -7,15 +7,24 @@ long the list is.
 """
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Gate, Job, NewJob, Reason, State
+from fairlead.core.job import (
+    Gate,
+    Job,
+    NewJob,
+    PastAttempt,
+    Reason,
+    State,
+    encode_errors,
+    next_fence,
+)
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Queue
 from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
@@ -26,15 +35,13 @@ _PUT_SIZES = (256, 64, 16, 4, 1)
 _FIRST = -(2**63)
 
 _encode = msgspec.json.Encoder().encode
-_decode_heads = msgspec.json.Decoder(list[Head]).decode
-_decode_jobs = msgspec.json.Decoder(list[Job]).decode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
 _decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_pairs = msgspec.json.Decoder(list[tuple[str, int]]).decode
 _decode_pending = msgspec.json.Decoder(tuple[int, int, int, set[str]]).decode
 
 
-class _Current(msgspec.Struct, frozen=True, array_like=True):
+class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A running job, as far as its settlement needs it."""
 
     seq: int
@@ -46,6 +53,22 @@ class _Current(msgspec.Struct, frozen=True, array_like=True):
     claimed_at: int
 
 
+class _Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
+    """A waiting job with all that its claim needs."""
+
+    seq: int
+    payload: str
+    options: str | None
+    attempt: int
+    crashes: int
+    fence: int
+    enqueued_at: int
+    claimed_at: int | None
+    worker: str | None
+
+
+_decode_readable = msgspec.json.Decoder(tuple[str, str, int, str, str | None, str | None]).decode
+_decode_rows = msgspec.json.Decoder(list[_Row]).decode
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
 
 
@@ -135,16 +158,8 @@ class SqliteLine:
             tell(connection, "park_unknown", ids=to_json(unknown), now=now)
         if not selection.chosen:
             return Claim([], selection.credits)
-        ids = [head.id for _, head in selection.chosen]
-        tell(
-            connection,
-            "lease",
-            ids=to_json(ids),
-            now=now,
-            worker=plan.worker,
-            lease=plan.lease,
-        )
-        return Claim(_leased(connection, ids, now), selection.credits)
+        rows = cast("list[tuple[str, _Row]]", selection.chosen)
+        return Claim(_lease(connection, rows, plan, now), selection.credits)
 
     def _prepare(self, connection: sqlite3.Connection, plan: ClaimPlan, now: int) -> set[str]:
         """Look after jobs that are due, known again or expired; returns the paused queues."""
@@ -238,52 +253,74 @@ def _heads(
     """Go along a queue's order, reading about as many jobs at a time as its share will take."""
     weights = sum(other.weight for other in plan.queues)
     chunk = plan.slots * queue.weight // weights + queue.reserved + 2
-    place = (_FIRST, "")
+    place: dict[str, object] = {"order_at": _FIRST, "id": ""}
     while True:
-        found = _decode_heads(
-            ask(
-                connection,
-                "heads",
-                queue=queue.name,
-                order_at=place[0],
-                id=place[1],
-                now=now,
-                limit=chunk,
-            )
-        )
+        where = {"queue": queue.name, "now": now, "limit": chunk, **place}
+        try:
+            found = _decode_rows(ask(connection, "heads", **where))
+        except _UNREADABLE:
+            _quarantine(connection, _decode_seqs(ask(connection, "places", **where)), now)
+            continue
         yield from found
         if len(found) < chunk:
             return
-        place = (found[-1].order_at, found[-1].id)
+        place = {"order_at": found[-1].order_at, "id": found[-1].id}
 
 
-def _leased(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Job]:
-    """Read the jobs just leased. Those that cannot be read become dead letters, the rest go on."""
-    try:
-        return _decode_jobs(ask(connection, "leased", ids=to_json(ids), now=now))
-    except (sqlite3.OperationalError, msgspec.MsgspecError, ValueError) as problem:
-        if len(ids) > 1:
-            return [job for one in ids for job in _leased(connection, [one], now)]
-        _quarantine(connection, ids[0], str(problem), now)
-        return []
+def _lease(
+    connection: sqlite3.Connection, rows: list[tuple[str, _Row]], plan: ClaimPlan, now: int
+) -> list[Job]:
+    """Write the leases and return the jobs as they are then, in the order of the rows."""
+    until = now + plan.lease
+    jobs: list[Job] = []
+    alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
+    for queue, row in rows:
+        lost = row.lost
+        fence = next_fence(row.fence, now)
+        alike[lost, fence].append(row.seq)
+        jobs.append(
+            Job(
+                row.id,
+                row.task,
+                row.version,
+                queue,
+                row.payload,
+                row.options,
+                row.attempt if lost else row.attempt + 1,
+                row.crashes,
+                fence,
+                row.run_at,
+                row.enqueued_at,
+                row.expires_at,
+                row.claimed_at or now,
+                until,
+                row.worker or plan.worker,
+                lost,
+            )
+        )
+    for (lost, fence), seqs in alike.items():
+        values: dict[str, object] = {"fence": fence, "until": until, "seqs": to_json(seqs)}
+        if lost:
+            tell(connection, "take_over", **values)
+        else:
+            tell(connection, "lease", worker=plan.worker, now=now, **values)
+    return jobs
 
 
-def _quarantine(connection: sqlite3.Connection, job_id: JobId, problem: str, now: int) -> None:
-    fence, attempt, crashes = connection.execute(
-        "SELECT fence, attempt, crashes FROM fairlead_job WHERE id = ?", (job_id,)
-    ).fetchone()
-    settlement = Settlement(
-        id=job_id,
-        fence=fence,
-        state=State.DEAD,
-        outcome="failed",
-        attempt=attempt,
-        crashes=crashes,
-        reason=Reason.UNREADABLE,
-        failure=described("Unreadable", f"the stored row cannot be read: {problem}"),
-    )
-    job = _current(connection, [job_id])[job_id, fence]
-    _write_settlements(connection, [(job, settlement)], now)
+_UNREADABLE = (sqlite3.OperationalError, msgspec.MsgspecError, UnicodeError)
+"""What a row raises that somebody damaged: not text, not UTF-8, not a number."""
+
+
+def _quarantine(connection: sqlite3.Connection, seqs: list[int], now: int) -> None:
+    """Make dead letters of those among these jobs that cannot be read; the others go on."""
+    for seq in seqs:
+        try:
+            _decode_readable(ask(connection, "readable", seq=seq))
+        except _UNREADABLE as problem:
+            text = f"the stored row cannot be read: {problem}"
+            past = PastAttempt(0, "failed", None, None, None, now, "Unreadable", text)
+            tell(connection, "remember_damage", seq=seq, errors=encode_errors((past,)))
+            _End(State.DEAD, reason=Reason.UNREADABLE).write(connection, {seq: None}, now)
 
 
 def _current(
@@ -297,53 +334,50 @@ def _current(
 def _write_settlements(
     connection: sqlite3.Connection, valid: list[tuple[_Current, Settlement]], now: int
 ) -> None:
-    log, failed = [], []
-    moved: dict[State, list[object]] = {state: [] for state in State}
-    gone: list[int] = []
+    """Write a batch with one statement for each kind of end there is in it, mostly one."""
+    ended: defaultdict[tuple[State, bool, bool, str | None], dict[int, object]]
+    ended = defaultdict(dict)
+    runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
+    failed: dict[int, str] = {}
     for job, settlement in valid:
-        failure = settlement.failure
-        log.append(
-            (
-                job.seq,
-                settlement.outcome,
-                settlement.started_at,
-                settlement.pool,
-                failure.fingerprint if failure else None,
-            )
-        )
         past = settlement.remembered(job.attempt, job.worker, job.claimed_at, now)
+        mark = None
         if past is not None:
-            failed.append((job.seq, past))
-        if settlement.state is State.WAITING:
-            moved[State.WAITING].append(
-                (job.seq, settlement.attempt, settlement.crashes, settlement.run_at)
-            )
-        else:
-            moved[settlement.state].append(
-                (
-                    job.seq,
-                    settlement.state,
-                    settlement.attempt,
-                    settlement.crashes,
-                    settlement.reason,
-                    settlement.result,
-                )
-            )
-            gone.append(job.seq)
-    tell(connection, "log", rows=to_json(log), now=now)
+            mark = past.fingerprint
+            failed[job.seq] = to_json(past)
+        runs[settlement.outcome, settlement.pool, mark][job.seq] = settlement.started_at
+        again = settlement.state is State.WAITING
+        end = (settlement.state, settlement.counts, settlement.crashed, settlement.reason)
+        ended[end][job.seq] = settlement.run_at if again else settlement.result
+    for (outcome, pool, mark), started in runs.items():
+        run = {"outcome": outcome, "pool": pool, "fingerprint": mark, "now": now}
+        tell(connection, "log", runs=to_json(started), **run)
     if failed:
-        tell(connection, "remember", rows=to_json(failed))
-    if moved[State.WAITING]:
-        tell(connection, "requeue", rows=to_json(moved[State.WAITING]), now=now)
-    _move(connection, "bury", moved[State.DEAD], now)
-    _move(connection, "finish", moved[State.DONE] + moved[State.CANCELLED], now)
-    if gone:
-        tell(connection, "remove", seqs=to_json(gone))
+        tell(connection, "remember", runs=to_json(failed))
+    for end, jobs in ended.items():
+        _End(*end).write(connection, jobs, now)
 
 
-def _move(connection: sqlite3.Connection, statement: str, rows: list[object], now: int) -> None:
-    if rows:
-        tell(connection, statement, rows=to_json(rows), now=now)
+class _End(NamedTuple):
+    """One kind of end: jobs that share it are written together."""
+
+    state: State
+    counts: bool = True
+    crashed: bool = False
+    reason: str | None = None
+
+    def write(self, connection: sqlite3.Connection, jobs: dict[int, object], now: int) -> None:
+        """Write it for these jobs: sequence numbers with their results, or new due times."""
+        counts = {"uncounted": not self.counts, "crashed": self.crashed, "now": now}
+        if self.state is State.WAITING:
+            tell(connection, "requeue", times=to_json(jobs), **counts)
+            return
+        if self.state is State.DEAD:
+            tell(connection, "bury", results=to_json(jobs), reason=self.reason, **counts)
+        else:
+            told = {"state": self.state, "reason": self.reason, **counts}
+            tell(connection, "finish", results=to_json(jobs), **told)
+        tell(connection, "remove", seqs=to_json(list(jobs)))
 
 
 def _bring_back(connection: sqlite3.Connection, known: Callable[[str, int], bool]) -> int:
@@ -361,6 +395,4 @@ def _expire(connection: sqlite3.Connection, now: int) -> int:
 def cancel_waiting(connection: sqlite3.Connection, seqs: list[int], reason: str, now: int) -> None:
     """Move waiting jobs to the finished ones as cancelled, their counts as they are."""
     if seqs:
-        rows = [(seq, State.CANCELLED, None, None, reason, None) for seq in seqs]
-        tell(connection, "finish", rows=to_json(rows), now=now)
-        tell(connection, "remove", seqs=to_json(seqs))
+        _End(State.CANCELLED, reason=reason).write(connection, dict.fromkeys(seqs), now)

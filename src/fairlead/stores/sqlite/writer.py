@@ -86,7 +86,8 @@ class Writer:
         loop = asyncio.get_running_loop()
         request.waiter = (loop, loop.create_future())
         self._pending.append(request)
-        self._bell.set()
+        if not self._bell.is_set():
+            self._bell.set()
         await request.waiter[1]
         return request.outcome()
 

@@ -10,39 +10,46 @@ SELECT json_array(
 
 -- name: heads
 -- The next waiting jobs of a queue after a place in its order, in order. Running jobs are in
--- the order too and are stepped over until their lease has passed; a run that was lost must
--- be decided on whether the job has expired or not.
-SELECT json_group_array(json_array(id, task, version, order_at, run_at, expires_at))
+-- the order too, and are stepped over until their lease has passed.
+SELECT json_group_array(json_array(
+    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')), seq,
+    payload, options, attempt, crashes, fence, enqueued_at, claimed_at, worker
+))
 FROM (
-    SELECT id, task, version, order_at, run_at, iif(lease_until, NULL, expires_at) AS expires_at
-    FROM fairlead_job INDEXED BY fairlead_job_order
+    SELECT * FROM fairlead_job INDEXED BY fairlead_job_order
     WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id)
       AND lease_until <= :now
     ORDER BY order_at, id
     LIMIT :limit
 )
 
--- name: lease
--- A lost run keeps its attempt, its worker and its claim time: they tell of that run.
-UPDATE fairlead_job
-SET fence = max(fence + 1, :now),
-    attempt = attempt + (lease_until = 0),
-    worker = iif(lease_until, worker, :worker),
-    claimed_at = iif(lease_until, claimed_at, :now),
-    lease_until = :now + :lease
-WHERE id IN (SELECT value FROM json_each(:ids))
-
--- name: leased
--- The jobs just leased, in the order of the ids. A claim time in the past marks a lost run.
-SELECT json_group_array(json_array(
-    id, task, version, queue, CAST(payload AS TEXT), options, attempt, crashes, fence, run_at, enqueued_at,
-    expires_at, claimed_at, lease_until, worker, json(iif(claimed_at < :now, 'true', 'false'))
-))
+-- name: places
+-- The same jobs by sequence number only: what is always readable.
+SELECT json_group_array(seq)
 FROM (
-    SELECT job.* FROM json_each(:ids) AS chosen
-    CROSS JOIN fairlead_job AS job ON job.id = chosen.value
-    ORDER BY chosen.key
+    SELECT seq FROM fairlead_job INDEXED BY fairlead_job_order
+    WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id)
+      AND lease_until <= :now
+    ORDER BY order_at, id
+    LIMIT :limit
 )
+
+-- name: readable
+-- One row, as far as `heads` could trip over it.
+SELECT json_array(id, task, version, payload, options, worker) FROM fairlead_job WHERE seq = :seq
+
+-- name: remember_damage
+UPDATE fairlead_job SET errors = :errors WHERE seq = :seq
+
+-- name: lease
+UPDATE fairlead_job
+SET fence = :fence, lease_until = :until, attempt = attempt + 1, worker = :worker, claimed_at = :now
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+
+-- name: take_over
+-- A lost run keeps its attempt, its worker and its claim time: they tell of that run.
+UPDATE fairlead_job SET fence = :fence, lease_until = :until
+WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: park_unknown
 -- Jobs whose task no live worker knows leave the order.

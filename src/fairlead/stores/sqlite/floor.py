@@ -1,0 +1,91 @@
+"""The raw engine, for benchmarks to be compared with.
+
+The same rows in the same tables with the same durability and batch size, by the
+plainest fast SQL: no fences, no rule, no group commit, nothing checked. What
+Fairlead takes longer than this is the price of what it promises.
+"""
+
+import time
+from pathlib import Path
+
+from fairlead.core.clock import SystemClock
+from fairlead.core.job import NewJob
+from fairlead.stores.sqlite.connection import Place, WriteLock
+from fairlead.stores.sqlite.migrate import migrate
+
+_PUT = """
+INSERT INTO fairlead_job
+    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options)
+VALUES (?, ?, ?, ?, 0, ?, ?, NULL, ?, ?, NULL)
+"""
+_CLAIM = """
+UPDATE fairlead_job
+SET fence = :now, attempt = attempt + 1, worker = 'raw', claimed_at = :now, lease_until = :until
+WHERE seq IN (
+    SELECT seq FROM fairlead_job
+    WHERE queue = :queue AND parked = 0 AND lease_until <= :now ORDER BY order_at, id LIMIT :batch
+)
+RETURNING seq, id, task, payload
+"""
+_FINISH = """
+INSERT INTO fairlead_finished
+    (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload, options,
+     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result)
+SELECT id, queue, task, version, 'done', run_at, order_at, expires_at, enqueued_at, payload,
+       options, attempt, crashes, fence, worker, claimed_at, errors, :now, NULL, NULL
+FROM fairlead_job WHERE seq BETWEEN :first AND :last
+"""
+_LOG = """
+INSERT INTO fairlead_attempt
+    (job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
+     finished_at, outcome, fingerprint)
+SELECT id, fence, attempt, task, queue, NULL, worker, run_at, claimed_at, NULL, :now, 'done', NULL
+FROM fairlead_job WHERE seq BETWEEN :first AND :last
+"""
+
+
+class Floor:
+    """A file with our tables, and bare `sqlite3` at work on it."""
+
+    def __init__(self, path: Path, durability: str) -> None:
+        place = Place(path, durability)
+        self._connection = place.connect()
+        lock = WriteLock(place)
+        migrate(self._connection, place, lock, SystemClock())
+        lock.close()
+        # Left to itself, SQLite checkpoints at the end of a commit; that is part of the raw cost.
+        self._connection.execute("PRAGMA wal_autocheckpoint = 4000")
+
+    def put(self, jobs: list[NewJob], batch: int) -> float:
+        """Insert prepared rows in batches; returns the seconds it took."""
+        now = time.time_ns() // 1_000
+        rows = [(j.id, j.queue, j.task, j.version, now, now, now, j.payload) for j in jobs]
+        began = time.perf_counter()
+        for start in range(0, len(rows), batch):
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(_PUT, rows[start : start + batch])
+            self._connection.execute("COMMIT")
+        return time.perf_counter() - began
+
+    def drain(self, queue: str, batch: int, limit: int) -> float:
+        """Claim and settle jobs in batches, two commits a batch; returns the seconds it took."""
+        began = time.perf_counter()
+        for _ in range(0, limit, batch):
+            now = time.time_ns() // 1_000
+            values = {"now": now, "until": now + 20_000_000, "queue": queue, "batch": batch}
+            self._connection.execute("BEGIN IMMEDIATE")
+            seqs = [row[0] for row in self._connection.execute(_CLAIM, values).fetchall()]
+            self._connection.execute("COMMIT")
+            ends = {"now": now, "first": min(seqs), "last": max(seqs)}
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(_FINISH, ends)
+            self._connection.execute(_LOG, ends)
+            self._connection.execute(
+                "DELETE FROM fairlead_job WHERE seq BETWEEN :first AND :last", ends
+            )
+            self._connection.execute("COMMIT")
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
