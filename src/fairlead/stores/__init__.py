@@ -14,7 +14,7 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
     """Build the store a URL names. Nothing is opened yet."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
-        from fairlead.stores.memory import MemoryStore  # noqa: PLC0415 (stores load when used)
+        from fairlead.stores.memory.store import MemoryStore  # noqa: PLC0415 (stores load when used)
 
         return MemoryStore(clock)
     if parts.scheme == "sqlite":

@@ -1,8 +1,4 @@
-"""Jobs in this process's memory: for tests and the simulator, and the reference for every store.
-
-The claim runs the selection rule as it is. Nothing survives the process, and
-nothing is faked: leases, fences, parking and audit work as in the other stores.
-"""
+"""The store of `memory://`."""
 
 import asyncio
 import heapq
@@ -17,66 +13,22 @@ import msgspec
 from fairlead.core.clock import SECOND, Clock, SystemClock
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
-from fairlead.core.job import (
-    Attempt,
-    Gate,
-    Job,
-    JobRecord,
-    NewJob,
-    PastAttempt,
-    Reason,
-    State,
-    next_fence,
-)
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
 from fairlead.core.store import BATCH, Backend, Extended, Finding, Upkeep, Worker
-
-
-class _Entry(msgspec.Struct):
-    """A waiting or running job. `parked` is the gate it waits behind, outside the order."""
-
-    new: NewJob
-    run_at: int
-    order_at: int
-    enqueued_at: int
-    expires_at: int | None
-    parked: Gate | None
-    attempt: int = 0
-    crashes: int = 0
-    fence: int = 0
-    lease_until: int = 0
-    worker: str | None = None
-    claimed_at: int | None = None
-    cancel: str | None = None
-    errors: tuple[PastAttempt, ...] = ()
-
-    @property
-    def place(self) -> tuple[int, JobId]:
-        return self.order_at, self.new.id
-
-    @property
-    def head(self) -> Head:
-        return Head(
-            self.new.id,
-            self.new.task,
-            self.new.version,
-            self.order_at,
-            self.run_at,
-            self.expires_at,
-            lost=self.lease_until > 0,
-        )
+from fairlead.stores.memory.entry import Entry
 
 
 class MemoryStore(Backend):
-    """The store of `memory://`."""
+    """Jobs in dicts, claimed by the selection rule as it is."""
 
     url = "memory://"
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._live: dict[JobId, _Entry] = {}
+        self._live: dict[JobId, Entry] = {}
         self._finished: dict[JobId, JobRecord] = {}
         self._dead: dict[JobId, JobRecord] = {}
         self._log: list[Attempt] = []
@@ -119,7 +71,7 @@ class MemoryStore(Backend):
         if job.id in self._live or job.id in self._finished or job.id in self._dead:
             return False
         run_at = job.due_at(now)
-        entry = _Entry(
+        entry = Entry(
             new=job,
             run_at=run_at,
             order_at=run_at - job.priority * SECOND,
@@ -131,7 +83,7 @@ class MemoryStore(Backend):
         self._place(entry, now)
         return True
 
-    def _place(self, entry: _Entry, now: int) -> None:
+    def _place(self, entry: Entry, now: int) -> None:
         """Put a waiting job where it belongs: in the order, or parked until it is due."""
         if entry.run_at > now:
             entry.parked = Gate.NOT_DUE
@@ -140,7 +92,7 @@ class MemoryStore(Backend):
             entry.parked = None
             insort(self._order[entry.new.queue], entry.place)
 
-    def _displace(self, entry: _Entry) -> None:
+    def _displace(self, entry: Entry) -> None:
         if entry.parked is None:
             order = self._order[entry.new.queue]
             del order[bisect_left(order, entry.place)]
@@ -169,35 +121,16 @@ class MemoryStore(Backend):
             if entry.lease_until <= now:
                 yield entry.head
 
-    def _lease(self, entry: _Entry, plan: ClaimPlan, now: int) -> Job:
+    def _lease(self, entry: Entry, plan: ClaimPlan, now: int) -> Job:
         lost = entry.lease_until > 0
         entry.fence = next_fence(entry.fence, now)
         entry.lease_until = now + plan.lease
         if not lost:
             entry.attempt += 1
             entry.worker, entry.claimed_at = plan.worker, now
-        assert entry.worker is not None
-        assert entry.claimed_at is not None
-        return Job(
-            id=entry.new.id,
-            task=entry.new.task,
-            version=entry.new.version,
-            queue=entry.new.queue,
-            payload=entry.new.payload,
-            options=entry.new.options,
-            attempt=entry.attempt,
-            crashes=entry.crashes,
-            fence=entry.fence,
-            run_at=entry.run_at,
-            enqueued_at=entry.enqueued_at,
-            expires_at=entry.expires_at,
-            claimed_at=entry.claimed_at,
-            lease_until=entry.lease_until,
-            worker=entry.worker,
-            lost=lost,
-        )
+        return entry.job(lost=lost)
 
-    def _park_unknown(self, entry: _Entry, now: int) -> None:
+    def _park_unknown(self, entry: Entry, now: int) -> None:
         if not entry.lease_until and not self._known(entry.new.task, entry.new.version, now):
             self._displace(entry)
             entry.parked = Gate.NO_CAPABLE_WORKER
@@ -228,7 +161,7 @@ class MemoryStore(Backend):
         self._notify()
         return written
 
-    def _running(self, job_id: JobId, fence: int) -> _Entry | None:
+    def _running(self, job_id: JobId, fence: int) -> Entry | None:
         """Return the job if this fence is the one it runs under: the only fence check there is."""
         entry = self._live.get(job_id)
         return entry if entry is not None and entry.lease_until and entry.fence == fence else None
@@ -239,7 +172,7 @@ class MemoryStore(Backend):
             return False
         if entry.cancel is not None:
             settlement = overrule(settlement, entry.cancel)
-        self._log_attempt(entry, settlement, now)
+        self._log.append(entry.end_run(settlement, now))
         self._displace(entry)
         entry.attempt -= not settlement.counts
         entry.crashes += settlement.crashed
@@ -254,37 +187,13 @@ class MemoryStore(Backend):
             self._finish(entry, settlement.state, now, settlement.reason, settlement.result)
         return True
 
-    def _log_attempt(self, entry: _Entry, settlement: Settlement, now: int) -> None:
-        failure = settlement.failure
-        assert entry.claimed_at is not None
-        self._log.append(
-            Attempt(
-                job_id=entry.new.id,
-                fence=entry.fence,
-                attempt=entry.attempt,
-                task=entry.new.task,
-                queue=entry.new.queue,
-                pool=settlement.pool,
-                worker=entry.worker,
-                ready_at=max(entry.run_at, entry.enqueued_at),
-                claimed_at=entry.claimed_at,
-                started_at=settlement.started_at,
-                finished_at=now,
-                outcome=settlement.outcome,
-                fingerprint=failure.fingerprint if failure else None,
-            )
-        )
-        past = settlement.remembered(entry.attempt, entry.worker, entry.claimed_at, now)
-        if past is not None:
-            entry.errors += (past,)
-
     def _finish(
-        self, entry: _Entry, state: State, now: int, reason: str | None, result: str | None = None
+        self, entry: Entry, state: State, now: int, reason: str | None, result: str | None = None
     ) -> None:
         """Move a job out of the line for good."""
         del self._live[entry.new.id]
         record = msgspec.structs.replace(
-            self._record(entry),
+            entry.record(),
             state=state,
             gate=None,
             lease_until=None,
@@ -387,33 +296,8 @@ class MemoryStore(Backend):
         with self._lock:
             entry = self._live.get(job_id)
             if entry is not None:
-                return self._record(entry)
+                return entry.record()
             return self._finished.get(job_id) or self._dead.get(job_id)
-
-    def _record(self, entry: _Entry) -> JobRecord:
-        new = entry.new
-        return JobRecord(
-            id=new.id,
-            task=new.task,
-            version=new.version,
-            queue=new.queue,
-            state=State.RUNNING if entry.lease_until else State.WAITING,
-            payload=new.payload,
-            options=new.options,
-            priority=new.priority,
-            attempt=entry.attempt,
-            crashes=entry.crashes,
-            fence=entry.fence,
-            run_at=entry.run_at,
-            enqueued_at=entry.enqueued_at,
-            expires_at=entry.expires_at,
-            gate=entry.parked,
-            worker=entry.worker,
-            claimed_at=entry.claimed_at,
-            lease_until=entry.lease_until or None,
-            cancel_requested=entry.cancel is not None,
-            errors=entry.errors,
-        )
 
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         """Return the job's lines of the attempt log."""
@@ -423,7 +307,7 @@ class MemoryStore(Backend):
     async def count(self) -> dict[str, dict[State, int]]:
         """Count jobs by queue and state."""
         with self._lock:
-            records = [self._record(entry) for entry in self._live.values()]
+            records = [entry.record() for entry in self._live.values()]
             records += [*self._finished.values(), *self._dead.values()]
         counts: dict[str, dict[State, int]] = {}
         for (queue, state), n in Counter((r.queue, r.state) for r in records).items():
@@ -476,7 +360,7 @@ class MemoryStore(Backend):
                 *(f"job {i} is in two places" for i in self._live.keys() & self._dead.keys()),
                 *(f"job {i} is in two places" for i in self._finished.keys() & self._dead.keys()),
                 *self._audit_order(),
-                *(problem for entry in self._live.values() for problem in _audit_entry(entry)),
+                *(problem for entry in self._live.values() for problem in entry.problems()),
             ]
         return [
             Finding(problem, "report it: the memory store is inconsistent") for problem in problems
@@ -496,18 +380,6 @@ class MemoryStore(Backend):
         for job_id, entry in self._live.items():
             if entry.parked is Gate.NOT_DUE and job_id not in due:
                 yield f"job {job_id} waits for a time that nobody watches"
-
-
-def _audit_entry(entry: _Entry) -> Iterator[str]:
-    running = entry.lease_until > 0
-    if running != (entry.worker is not None) or running != (entry.claimed_at is not None):
-        yield f"job {entry.new.id} does not agree with itself about running"
-    if running and entry.parked is not None:
-        yield f"job {entry.new.id} is parked and running at once"
-    if entry.order_at != entry.run_at - entry.new.priority * SECOND:
-        yield f"job {entry.new.id} has lost its head start"
-    if running and not entry.fence:
-        yield f"job {entry.new.id} runs without a fence"
 
 
 def _resolve(hint: asyncio.Future[bool]) -> None:

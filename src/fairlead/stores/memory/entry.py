@@ -1,0 +1,130 @@
+"""A waiting or running job in memory, and the values it is told as."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from fairlead.core.clock import SECOND
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, PastAttempt, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.selection import Head
+
+
+class Entry(msgspec.Struct):
+    """A job in the line. `parked` is the gate it waits behind, outside the order."""
+
+    new: NewJob
+    run_at: int
+    order_at: int
+    enqueued_at: int
+    expires_at: int | None
+    parked: Gate | None = None
+    attempt: int = 0
+    crashes: int = 0
+    fence: int = 0
+    lease_until: int = 0
+    worker: str | None = None
+    claimed_at: int | None = None
+    cancel: str | None = None
+    errors: tuple[PastAttempt, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, JobId]:
+        """Where it stands in its queue's order."""
+        return self.order_at, self.new.id
+
+    @property
+    def head(self) -> Head:
+        """What the selection rule sees of it."""
+        return Head(
+            self.new.id,
+            self.new.task,
+            self.new.version,
+            self.order_at,
+            self.run_at,
+            self.expires_at,
+            lost=self.lease_until > 0,
+        )
+
+    def job(self, *, lost: bool) -> Job:
+        """What its worker gets."""
+        assert self.worker is not None
+        assert self.claimed_at is not None
+        return Job(
+            id=self.new.id,
+            task=self.new.task,
+            version=self.new.version,
+            queue=self.new.queue,
+            payload=self.new.payload,
+            options=self.new.options,
+            attempt=self.attempt,
+            crashes=self.crashes,
+            fence=self.fence,
+            run_at=self.run_at,
+            enqueued_at=self.enqueued_at,
+            expires_at=self.expires_at,
+            claimed_at=self.claimed_at,
+            lease_until=self.lease_until,
+            worker=self.worker,
+            lost=lost,
+        )
+
+    def record(self) -> JobRecord:
+        """What people see of it."""
+        return JobRecord(
+            id=self.new.id,
+            task=self.new.task,
+            version=self.new.version,
+            queue=self.new.queue,
+            state=State.RUNNING if self.lease_until else State.WAITING,
+            payload=self.new.payload,
+            options=self.new.options,
+            priority=self.new.priority,
+            attempt=self.attempt,
+            crashes=self.crashes,
+            fence=self.fence,
+            run_at=self.run_at,
+            enqueued_at=self.enqueued_at,
+            expires_at=self.expires_at,
+            gate=self.parked,
+            worker=self.worker,
+            claimed_at=self.claimed_at,
+            lease_until=self.lease_until or None,
+            cancel_requested=self.cancel is not None,
+            errors=self.errors,
+        )
+
+    def end_run(self, settlement: Settlement, now: int) -> Attempt:
+        """Remember how a run ended, and return its line for the attempt log."""
+        assert self.claimed_at is not None
+        past = settlement.remembered(self.attempt, self.worker, self.claimed_at, now)
+        if past is not None:
+            self.errors += (past,)
+        return Attempt(
+            job_id=self.new.id,
+            fence=self.fence,
+            attempt=self.attempt,
+            task=self.new.task,
+            queue=self.new.queue,
+            pool=settlement.pool,
+            worker=self.worker,
+            ready_at=max(self.run_at, self.enqueued_at),
+            claimed_at=self.claimed_at,
+            started_at=settlement.started_at,
+            finished_at=now,
+            outcome=settlement.outcome,
+            fingerprint=past.fingerprint if past else None,
+        )
+
+    def problems(self) -> Iterator[str]:
+        """Say where the entry does not agree with itself."""
+        running = self.lease_until > 0
+        if running != (self.worker is not None) or running != (self.claimed_at is not None):
+            yield f"job {self.new.id} does not agree with itself about running"
+        if running and self.parked is not None:
+            yield f"job {self.new.id} is parked and running at once"
+        if self.order_at != self.run_at - self.new.priority * SECOND:
+            yield f"job {self.new.id} has lost its head start"
+        if running and not self.fence:
+            yield f"job {self.new.id} runs without a fence"

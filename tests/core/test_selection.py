@@ -1,0 +1,258 @@
+"""The rule's promises, over arbitrary queues, weights and arrivals."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.ids import JobId
+from fairlead.core.job import Gate
+from fairlead.core.queue import Queue
+from fairlead.core.selection import (
+    LOOK,
+    ClaimPlan,
+    Credits,
+    Head,
+    Line,
+    Selection,
+    Snapshot,
+    explain,
+    gate_of,
+    select,
+)
+
+NOW = 10**9
+weights = st.lists(st.integers(1, 20), min_size=1, max_size=6)
+
+
+def head(name: str, at: int = 0, **options: object) -> Head:
+    values = {"task": "t", "version": 1, "order_at": at, "run_at": at} | options
+    return Head(id=JobId(f"{name}-{at:05}"), **values)  # type: ignore[arg-type]
+
+
+def snapshot(lines: list[Line], slots: int, **options: object) -> Snapshot:
+    queues = tuple(line.queue for line in lines)
+    return Snapshot(ClaimPlan("w", queues, slots, 1, **options), NOW, lines)  # type: ignore[arg-type]
+
+
+def full(name: str, weight: int = 1, jobs: int = 500, **options: object) -> Line:
+    return Line(Queue(name, weight=weight, **options), [head(name, n) for n in range(jobs)])  # type: ignore[arg-type]
+
+
+def chosen(selection: Selection) -> list[str]:
+    return [queue for queue, _ in selection.chosen]
+
+
+@given(weights, st.integers(1, 300))
+def test_full_queues_share_by_weight(weights: list[int], claims: int) -> None:
+    """After any number of claims nobody is more than one job's worth off per competitor."""
+    lines = [full(f"q{n}", weight) for n, weight in enumerate(weights)]
+    served = Counter(chosen(select(snapshot(lines, claims))))
+    for line in lines:
+        fair = Fraction(claims * line.queue.weight, sum(weights))
+        assert abs(served[line.queue.name] - fair) <= len(lines)
+
+
+@given(weights)
+def test_shares_are_within_five_percent_of_the_weights(weights: list[int]) -> None:
+    """Claimed one slot at a time, with credits carried over, as a busy pool does."""
+    queues = [Queue(f"q{n}", weight=weight) for n, weight in enumerate(weights)]
+    claims = 60 * sum(weights)
+    served: Counter[str] = Counter()
+    credits: Credits = {}
+    for turn in range(0, claims, 5):
+        lines = [Line(queue, [head(queue.name, turn + n) for n in range(5)]) for queue in queues]
+        selection = select(snapshot(lines, 5, credits=credits))
+        credits = selection.credits
+        served.update(chosen(selection))
+    for queue in queues:
+        fair = claims * queue.weight / sum(weights)
+        assert abs(served[queue.name] - fair) <= 0.05 * fair + 1e-9
+
+
+@settings(max_examples=300)
+@given(
+    weights,
+    st.lists(
+        st.tuples(
+            st.integers(1, 7),
+            st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), max_size=4),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+)
+def test_no_queue_starves(
+    weights: list[int], rounds: list[tuple[int, list[tuple[int, int]]]]
+) -> None:
+    """In any ⌈W/w⌉ + k claimed jobs a queue that stays non-empty is served (P12, L4).
+
+    Jobs arrive at random between claims of random size, so queues run empty
+    and come back in every order.
+    """
+    queues = [Queue(f"q{n}", weight=weight) for n, weight in enumerate(weights)]
+    waiting = {queue.name: 0 for queue in queues}
+    since: dict[str, tuple[int, int, int]] = {}
+    credits: Credits = {}
+    clock = 0
+    for slots, arrivals in rounds:
+        for index, count in arrivals:
+            waiting[queues[index % len(queues)].name] += count
+        lines = [
+            Line(queue, [head(queue.name, n) for n in range(waiting[queue.name])])
+            for queue in queues
+        ]
+        selection = select(snapshot(lines, slots, credits=credits))
+        credits = selection.credits
+        for name in chosen(selection):
+            live = [queue for queue in queues if waiting[queue.name]]
+            total, k = sum(queue.weight for queue in live), len(live)
+            clock += 1
+            waiting[name] -= 1
+            for queue in live:
+                if queue.name == name:
+                    since.pop(name, None)
+                    continue
+                missed, most, most_k = since.get(queue.name, (0, 0, 0))
+                missed, most, most_k = missed + 1, max(most, total), max(most_k, k)
+                since[queue.name] = (missed, most, most_k)
+                bound = math.ceil(most / queue.weight) + most_k
+                assert missed < bound, f"{queue.name} missed {missed} turns, bound {bound}"
+
+
+@given(weights, st.lists(st.integers(0, 9), min_size=6, max_size=6), st.integers(1, 40))
+def test_no_slot_stays_free_while_there_is_work(
+    weights: list[int], depths: list[int], slots: int
+) -> None:
+    lines = [
+        full(f"q{n}", weight, depth)
+        for n, (weight, depth) in enumerate(zip(weights, depths, strict=False))
+    ]
+    depth = sum(depths[: len(weights)])
+    assert len(select(snapshot(lines, slots)).chosen) == min(slots, depth)
+
+
+gated = st.builds(
+    dict,
+    run_at=st.sampled_from([0, NOW, NOW + 1]),
+    expires_at=st.sampled_from([None, NOW, NOW + 1]),
+    task=st.sampled_from(["t", "unknown"]),
+    version=st.sampled_from([1, 2]),
+    lost=st.booleans(),
+)
+
+
+@given(
+    st.lists(st.lists(gated, max_size=8), min_size=1, max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.integers(0, 20),
+)
+def test_nothing_gated_is_chosen_and_everything_else_is_explained(
+    lines_of: list[list[dict[str, object]]], paused: list[bool], slots: int
+) -> None:
+    lines = [
+        Line(Queue(f"q{n}"), [head(f"q{n}", at, **job) for at, job in enumerate(jobs)], paused[n])
+        for n, jobs in enumerate(lines_of)
+    ]
+    view = snapshot(lines, slots, capable={"t": 1})
+    selection = explain(view)
+    picked = {job.id for _, job in selection.chosen}
+    for line in lines:
+        for job in line.heads:
+            gate = gate_of(job, line, view)
+            if job.id in picked:
+                assert gate is None
+            else:
+                assert selection.held[job.id] is (gate or Gate.NO_SLOT)
+    ready = sum(gate_of(job, line, view) is None for line in lines for job in line.heads)
+    assert len(picked) == min(slots, ready)
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 4), st.integers(1, 10))
+def test_critical_jobs_take_their_reserve_and_at_most_half_of_the_rest(
+    running_critical: int, running_ordinary: int, reserve: int, slots: int
+) -> None:
+    lines = [
+        full("mail"),
+        Line(
+            Queue("alarm", critical=True, tasks=["t"], reserve=reserve),
+            [head("alarm", n) for n in range(100)],
+        ),
+    ]
+    running = {"alarm": running_critical, "mail": running_ordinary}
+    served = Counter(chosen(select(snapshot(lines, slots, running=running))))
+    critical = running_critical + served["alarm"]
+    if served["alarm"]:
+        assert critical <= reserve + slots // 2
+    beyond = max(0, critical - reserve)
+    if served:
+        assert beyond + running_ordinary + served["mail"] <= max(slots, running_ordinary + beyond)
+    free = slots - max(0, running_critical - reserve) - running_ordinary
+    if free > slots // 2:
+        assert served["mail"], "a critical flood must leave slots to the others"
+
+
+def test_critical_queues_are_asked_first() -> None:
+    lines = [full("mail"), full("alarm", critical=True, tasks=("t",), reserve=1)]
+    order = chosen(select(snapshot(lines, 4)))
+    assert order == ["alarm", "alarm", "alarm", "mail", "mail"]
+
+
+def test_the_order_inside_a_queue_is_the_lines() -> None:
+    line = Line(Queue("mail"), [head("mail", at) for at in (3, 1, 2)])
+    assert [job.order_at for _, job in select(snapshot([line], 3)).chosen] == [3, 1, 2]
+
+
+def test_an_idle_queue_saves_nothing_up() -> None:
+    """Whoever was away for long is next, but not next a hundred times."""
+    busy, idle = Queue("busy"), Queue("idle")
+    credits: Credits = {}
+    for _ in range(100):
+        lines = [full("busy", jobs=2), Line(idle, [])]
+        credits = select(snapshot(lines, 1, credits=credits)).credits
+    lines = [full("busy"), full("idle")]
+    order = chosen(select(snapshot(lines, 10, credits=credits)))
+    assert order.count(idle.name) == order.count(busy.name) == 5
+
+
+def test_a_queue_cannot_win_by_running_empty() -> None:
+    credits: Credits = {}
+    served: Counter[str] = Counter()
+    for turn in range(200):
+        # "sly" shows a job only every other time.
+        lines = [full("honest", jobs=2), full("sly", jobs=turn % 2)]
+        selection = select(snapshot(lines, 1, credits=credits))
+        credits = selection.credits
+        served.update(chosen(selection))
+    assert served["sly"] <= 100
+
+
+def test_the_look_past_gated_jobs_is_bounded() -> None:
+    seen = 0
+
+    def heads() -> object:
+        nonlocal seen
+        for at in range(10 * LOOK):
+            seen += 1
+            yield head("mail", at, task="unknown")
+
+    line = Line(Queue("mail"), heads())  # type: ignore[arg-type]
+    selection = select(snapshot([line], 5, capable={"t": 1}))
+    assert selection.chosen == []
+    assert seen == LOOK
+    assert len(selection.held) == LOOK
+
+
+def test_a_claim_looks_at_no_more_than_it_takes_and_one_per_queue() -> None:
+    seen = Counter[str]()
+
+    def heads(name: str) -> object:
+        for at in range(1000):
+            seen[name] += 1
+            yield head(name, at)
+
+    lines = [Line(Queue(f"q{n}"), heads(f"q{n}")) for n in range(10)]  # type: ignore[arg-type]
+    select(snapshot(lines, 20))
+    assert sum(seen.values()) == 30

@@ -1,0 +1,123 @@
+"""What a store claims is what the rule chooses: equal when nobody interferes, in order when many do."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.ids import JobId
+from fairlead.core.job import NewJob
+from fairlead.core.queue import Queue
+from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot, select
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from tests.words import claim, new_job, plan, returned
+
+jobs_of = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from([0, 0, 0, 2, 9]),
+        st.sampled_from([0, 0, 0, 4]),
+        st.sampled_from(["t", "t", "t", "strange"]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(
+    jobs_of,
+    st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)),
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    st.sampled_from([frozenset(), frozenset({"b"})]),
+)
+def test_the_claim_is_the_rule(
+    tmp_path_factory: pytest.TempPathFactory,
+    jobs: list[tuple[str, int, int, str]],
+    weights: tuple[int, int, int],
+    sizes: list[int],
+    paused: frozenset[str],
+) -> None:
+    """Claims of a whole run, against the rule over a list kept by hand."""
+    folder = tmp_path_factory.mktemp("rule")
+    asyncio.run(
+        _compare(f"sqlite:///{folder}/jobs.db?durability=fast", jobs, weights, sizes, paused)
+    )
+
+
+async def _compare(
+    url: str,
+    jobs: list[tuple[str, int, int, str]],
+    weights: tuple[int, int, int],
+    sizes: list[int],
+    paused: frozenset[str],
+) -> None:
+    clock = ManualClock()
+    store = store_for(url, clock)
+    queues = tuple(Queue(name, weight=weight) for name, weight in zip("abc", weights, strict=True))
+    waiting: dict[str, list[Head]] = {name: [] for name in "abc"}
+    for number, (queue, priority, delay, task) in enumerate(jobs):
+        job = NewJob(
+            JobId(f"{number:03}"), task, queue, "{}", priority=priority, delay=delay * SECOND
+        )
+        await store.put([job])
+        run_at = clock.now() + delay * SECOND
+        waiting[queue].append(Head(job.id, task, 1, run_at - priority * SECOND, run_at))
+        clock.advance(0.25)
+    for queue in paused:
+        await store.pause(queue)
+    credits: dict[str, float] = {}
+    for size in sizes:
+        wish = ClaimPlan("w", queues, size, SECOND * 3600, credits=credits, capable={"t": 1})
+        lines = [
+            Line(
+                queue,
+                sorted(waiting[queue.name], key=lambda job: (job.order_at, job.id)),
+                queue.name in paused,
+            )
+            for queue in queues
+        ]
+        expected = select(Snapshot(wish, clock.now(), lines))
+        answer = await store.claim(wish)
+        assert [job.id for job in answer.jobs] == [job.id for _, job in expected.chosen]
+        assert answer.credits == expected.credits
+        credits = dict(answer.credits)
+        taken = {job.id for job in answer.jobs}
+        waiting = {q: [job for job in heads if job.id not in taken] for q, heads in waiting.items()}
+        clock.advance(1)
+    assert await store.audit() == []
+    await store.close()
+
+
+async def test_under_races_each_job_is_claimed_once_and_in_order(store: Backend) -> None:
+    """Many claimers at once: each sees a subsequence of the rule's order, together all of it."""
+    queues = (Queue("a", weight=2), Queue("b"))
+    await store.put([new_job(queue=name) for _ in range(200) for name in "ab"])
+    order = {job: n for n, job in enumerate(await _order(store))}
+
+    async def claimer(name: str) -> list[JobId]:
+        mine: list[JobId] = []
+        while jobs := await claim(store, *queues, slots=7, worker=name, lease=3600):
+            mine += [job.id for job in jobs]
+            await asyncio.sleep(0)
+        return mine
+
+    shares = await asyncio.gather(*(claimer(f"w{n}") for n in range(8)))
+    counts = Counter(job for share in shares for job in share)
+    assert set(counts.values()) == {1}
+    assert len(counts) == 400
+    for share in shares:
+        for queue in "ab":
+            places = [order[job] for job in share if order[job] % 2 == "ab".index(queue)]
+            assert places == sorted(places)
+
+
+async def _order(store: Backend) -> list[JobId]:
+    """Return the ids in the order they were put: the queues take turns in it."""
+    jobs = (await store.claim(plan(Queue("a"), Queue("b"), slots=400, worker="peek"))).jobs
+    await store.settle([returned(job) for job in jobs])
+    return [job.id for job in jobs]

@@ -1,0 +1,44 @@
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.store import Backend, Extended
+from tests.words import claim, done, new_job
+
+
+async def test_a_renewed_lease_lasts_from_now(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store, lease=20)
+    clock.advance(15)
+    assert await store.extend([(job.id, job.fence)], 20 * SECOND) == [Extended(job.id, False)]
+    clock.advance(15)
+    assert await claim(store, worker="w2") == []
+
+
+async def test_one_batch_mixes_many_claims_and_the_lost_are_missing(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(), new_job(), new_job()])
+    [a] = await claim(store, slots=1, lease=20)
+    [b] = await claim(store, slots=1, lease=20)
+    [c] = await claim(store, slots=1, lease=20)
+    await store.settle([done(c)])
+    pairs = [(a.id, a.fence), (b.id, b.fence - 1), (c.id, c.fence), (new_job().id, 7)]
+    assert await store.extend(pairs, 20 * SECOND) == [Extended(a.id, False)]
+
+
+async def test_a_passed_lease_can_be_renewed_until_somebody_takes_the_job(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    [first] = await claim(store, lease=20)
+    clock.advance(60)
+    assert await store.extend([(first.id, first.fence)], 20 * SECOND) != []
+    clock.advance(60)
+    [second] = await claim(store, worker="w2", lease=20)
+    assert await store.extend([(first.id, first.fence)], 20 * SECOND) == []
+    assert await store.extend([(second.id, second.fence)], 20 * SECOND) != []
+
+
+async def test_extend_tells_who_is_to_be_cancelled(store: Backend) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    await store.cancel([job.id], "enough")
+    assert await store.extend([(job.id, job.fence)], SECOND) == [Extended(job.id, True)]

@@ -1,0 +1,224 @@
+"""Every store against memory, step by step, on a clock that stands still between steps.
+
+The machine does the same to both and compares every answer and every job after
+every step. Settlements and renewals come under current and older fences alike.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.failure import described
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, NewJob
+from fairlead.core.outcome import (
+    Cancelled,
+    Crashed,
+    Done,
+    Failed,
+    Lost,
+    Outcome,
+    Policy,
+    Returned,
+    Snoozed,
+    decide,
+)
+from fairlead.core.queue import Queue
+from fairlead.core.retry import Retry, fixed
+from fairlead.core.selection import ClaimPlan
+from fairlead.stores import store_for
+
+QUEUES = (
+    Queue("mail", weight=3),
+    Queue("reports", weight=1),
+    Queue("alarm", critical=True, tasks=["t"], reserve=1),
+)
+TASKS = ("t", "u", "v")
+POLICY = Policy(Retry(attempts=3, backoff=fixed(7, jitter=0)), crash_limit=2)
+OUTCOMES: list[Outcome] = [
+    Done('"ok"'),
+    Done(None),
+    Failed(described("Oops", "broke")),
+    Failed(described("Bad", "never"), transient=False),
+    Snoozed(3),
+    Cancelled("called off"),
+    Crashed("SIGKILL"),
+    Lost(),
+    Returned(),
+]
+
+spans = st.sampled_from([0, 1, 5, 60])
+new_jobs = st.builds(
+    dict,
+    task=st.sampled_from(TASKS),
+    version=st.sampled_from([1, 1, 1, 2]),
+    queue=st.sampled_from([queue.name for queue in QUEUES]),
+    priority=st.sampled_from([0, 0, 3, -2]),
+    delay=spans.map(lambda seconds: seconds * SECOND),
+    expires_in=st.sampled_from([None, None, 2 * SECOND, 30 * SECOND]),
+)
+capabilities = st.sampled_from([None, {"t": 1}, {"t": 1, "u": 2}, {"u": 1, "v": 2}, {}])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store and the memory store, doing the same."""
+
+    kind = "sqlite"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.url = f"{self.kind}:///{Path(self.folder.name)}/jobs.db?durability=fast"
+        self.clock = ManualClock()
+        self.reference = store_for("memory://", self.clock)
+        self.candidate = store_for(self.url, self.clock)
+        self.ids: list[JobId] = []
+        self.claimed: list[Job] = []
+        self.credits: dict[str, dict[str, float]] = {}
+
+    def both(self, verb: str, *arguments: object) -> object:
+        """Do it to both stores, and insist on one answer."""
+        expected, got = (
+            self.runner.run(getattr(store, verb)(*arguments))
+            for store in (self.reference, self.candidate)
+        )
+        assert got == expected, f"{verb}: {got!r} is not {expected!r}"
+        return got
+
+    @initialize()
+    def open(self) -> None:
+        self.both("open")
+
+    @rule(batch=st.lists(new_jobs, min_size=1, max_size=6))
+    def put(self, batch: list[dict[str, object]]) -> None:
+        jobs = []
+        for options in batch:
+            job_id = JobId(f"job-{len(self.ids):04}")
+            self.ids.append(job_id)
+            jobs.append(NewJob(id=job_id, payload="{}", **options))  # type: ignore[arg-type]
+        self.both("put", jobs)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def put_again(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(self.ids))
+        self.both("put", [NewJob(job_id, "t", "mail", "{}")])
+
+    @rule(
+        worker=st.sampled_from(["w1", "w2"]),
+        slots=st.integers(1, 6),
+        lease=st.sampled_from([1, 10]),
+        capable=capabilities,
+        running=st.dictionaries(
+            st.sampled_from([queue.name for queue in QUEUES]), st.integers(0, 3), max_size=2
+        ),
+    )
+    def claim(
+        self,
+        worker: str,
+        slots: int,
+        lease: int,
+        capable: dict[str, int] | None,
+        running: dict[str, int],
+    ) -> None:
+        plan = ClaimPlan(
+            worker,
+            QUEUES,
+            slots,
+            lease * SECOND,
+            running=running,
+            credits=self.credits.get(worker, {}),
+            capable=capable,
+        )
+        answer = self.both("claim", plan)
+        self.credits[worker] = dict(answer.credits)  # type: ignore[attr-defined]
+        self.claimed += answer.jobs  # type: ignore[attr-defined]
+
+    @precondition(lambda self: self.claimed)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        """Any claim of the past may report; only current fences may have an effect."""
+        batch = data.draw(st.lists(st.sampled_from(self.claimed), min_size=1, max_size=4))
+        outcomes = [data.draw(st.sampled_from(OUTCOMES)) for _ in batch]
+        self.both(
+            "settle",
+            [
+                decide(job, outcome, POLICY, self.clock.now(), lambda: 0.0)
+                for job, outcome in zip(batch, outcomes, strict=True)
+            ],
+        )
+
+    @precondition(lambda self: self.claimed)
+    @rule(data=st.data(), lease=st.sampled_from([1, 10]))
+    def extend(self, data: st.DataObject, lease: int) -> None:
+        batch = data.draw(
+            st.lists(
+                st.sampled_from(self.claimed), min_size=1, max_size=4, unique_by=lambda j: j.id
+            )
+        )
+        self.both("extend", [(job.id, job.fence) for job in batch], lease * SECOND)
+
+    @rule(seconds=st.sampled_from([0.5, 1, 2, 8, 31, -1]))
+    def move_the_clock(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.both("cancel", [data.draw(st.sampled_from(self.ids))], "a person said so")
+
+    @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["pause", "resume"]))
+    def pause_or_resume(self, queue: Queue, verb: str) -> None:
+        self.both(verb, queue.name)
+
+    @rule(worker=st.sampled_from(["w1", "w2"]), capable=capabilities.filter(bool))
+    def announce(self, worker: str, capable: dict[str, int]) -> None:
+        self.both("announce", worker, capable, 5 * SECOND)
+
+    @rule(keep=st.sampled_from([5, 1000]))
+    def upkeep(self, keep: int) -> None:
+        self.both("upkeep", keep * SECOND)
+
+    @rule()
+    def reopen(self) -> None:
+        self.runner.run(self.candidate.close())
+        self.candidate = store_for(self.url, self.clock)
+
+    @invariant()
+    def every_job_is_the_same_in_both(self) -> None:
+        for job_id in self.ids:
+            self.both("find", job_id)
+            self.both("attempts", job_id)
+        self.both("count")
+        self.both("paused")
+        self.both("workers")
+
+    @invariant()
+    def the_audit_is_clean(self) -> None:
+        assert self.both("audit") == []
+
+    def teardown(self) -> None:
+        self.runner.run(self.candidate.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.timeout(240)
+def test_every_store_does_what_memory_does(kind: str) -> None:
+    machine = type("Machine", (StoreMachine,), {"kind": kind})
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40))

@@ -1,0 +1,102 @@
+import asyncio
+
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.job import Gate, State
+from fairlead.core.outcome import Policy
+from fairlead.core.retry import Retry
+from fairlead.core.store import BATCH, Backend
+from tests.words import claim, done, failed, new_job
+
+WEEK = 7 * 24 * 3600
+
+
+async def test_finished_jobs_and_their_log_are_forgotten_after_the_retention_time(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(), new_job()])
+    old, young = await claim(store)
+    await store.settle([done(old)])
+    clock.advance(WEEK)
+    await store.settle([done(young)])
+    assert (await store.upkeep(WEEK * SECOND)).pruned == 0
+    clock.advance(1)
+    assert (await store.upkeep(WEEK * SECOND)).pruned == 1
+    assert await store.find(old.id) is None
+    assert await store.attempts(old.id) == []
+    assert await store.find(young.id) is not None
+
+
+async def test_dead_letters_are_never_forgotten(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    await store.settle([failed(job, clock.now(), Policy(Retry(attempts=1)))])
+    clock.advance(1000 * WEEK)
+    await store.upkeep(0)
+    record = await store.find(job.id)
+    assert record is not None
+    assert record.state is State.DEAD
+
+
+async def test_upkeep_promotes_expires_and_brings_back(store: Backend, clock: ManualClock) -> None:
+    due, late, strange = (
+        new_job(delay=5 * SECOND),
+        new_job(expires_in=5 * SECOND),
+        new_job(task="strange"),
+    )
+    await store.put([strange])
+    await claim(store, capable={})
+    await store.put([due, late])
+    await store.announce("w2", {"other": 1}, 100 * SECOND)
+    clock.advance(6)
+    done_ = await store.upkeep(WEEK * SECOND)
+    assert (done_.promoted, done_.expired, done_.brought_back) == (1, 1, 0)
+    assert not done_.more
+    for job, gate in ((due, None), (strange, Gate.NO_CAPABLE_WORKER)):
+        record = await store.find(job.id)
+        assert record is not None
+        assert record.gate is gate
+    await store.announce("w3", {"strange": 1}, 100 * SECOND)
+    record = await store.find(strange.id)
+    assert record is not None
+    assert record.gate is None
+
+
+async def test_a_round_of_upkeep_is_bounded_and_says_when_there_is_more(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(delay=SECOND) for _ in range(BATCH + 1)])
+    clock.advance(2)
+    first = await store.upkeep(WEEK * SECOND)
+    assert (first.promoted, first.more) == (BATCH, True)
+    second = await store.upkeep(WEEK * SECOND)
+    assert (second.promoted, second.more) == (1, False)
+
+
+async def test_workers_are_listed_while_they_live(store: Backend, clock: ManualClock) -> None:
+    await store.announce("w1", {"a": 1}, 10 * SECOND)
+    await store.announce("w2", {"a": 2, "b": 1}, 20 * SECOND)
+    assert [w.id for w in await store.workers()] == ["w1", "w2"]
+    clock.advance(10)
+    [left] = await store.workers()
+    assert (left.id, dict(left.capable)) == ("w2", {"a": 2, "b": 1})
+
+
+async def test_a_put_wakes_whoever_waits(store: Backend) -> None:
+    waiting = asyncio.create_task(store.wait(30))
+    await asyncio.sleep(0)
+    while not waiting.done():
+        await store.put([new_job()])
+        await asyncio.wait([waiting], timeout=0.05)
+    assert waiting.result() is True
+
+
+async def test_a_wait_without_news_ends_by_itself(store: Backend) -> None:
+    while await store.wait(0.01):
+        pass  # What happened before the wait may be told once.
+    assert await store.wait(0.01) is False
+
+
+async def test_a_wait_ends_when_a_parked_job_falls_due(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job(delay=SECOND)])
+    clock.advance(2)
+    await asyncio.wait_for(store.wait(30), 5)

@@ -1,0 +1,51 @@
+"""The words tests are written in: new jobs, plans and settlements with sensible defaults."""
+
+from typing import Any
+
+from fairlead.core.clock import SECOND
+from fairlead.core.failure import described
+from fairlead.core.ids import IdMaker
+from fairlead.core.job import Job, NewJob
+from fairlead.core.outcome import Done, Failed, Outcome, Policy, Returned, Settlement, decide
+from fairlead.core.queue import Queue
+from fairlead.core.retry import Retry, fixed
+from fairlead.core.selection import ClaimPlan
+from fairlead.core.store import Backend
+
+new_id = IdMaker()
+MAIL = Queue("mail")
+
+
+def new_job(task: str = "t", queue: str = "mail", **options: Any) -> NewJob:
+    return NewJob(options.pop("id", None) or new_id(), task, queue, "{}", **options)
+
+
+def plan(*queues: Queue, slots: int = 10, lease: float = 20, **options: Any) -> ClaimPlan:
+    return ClaimPlan(
+        worker=options.pop("worker", "w1"),
+        queues=queues or (MAIL,),
+        slots=slots,
+        lease=round(lease * SECOND),
+        **options,
+    )
+
+
+async def claim(store: Backend, *queues: Queue, **options: Any) -> list[Job]:
+    return (await store.claim(plan(*queues, **options))).jobs
+
+
+def settled(job: Job, outcome: Outcome, now: int = 0, policy: Policy | None = None) -> Settlement:
+    policy = policy or Policy(Retry(backoff=fixed(10, jitter=0)))
+    return decide(job, outcome, policy, now)
+
+
+def done(job: Job, result: str | None = None) -> Settlement:
+    return settled(job, Done(result))
+
+
+def failed(job: Job, now: int, policy: Policy | None = None) -> Settlement:
+    return settled(job, Failed(described("Oops", "it broke")), now, policy)
+
+
+def returned(job: Job) -> Settlement:
+    return settled(job, Returned())
