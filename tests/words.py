@@ -2,11 +2,21 @@
 
 from typing import Any
 
+from fairlead import Fairlead
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import Job, NewJob
-from fairlead.core.outcome import Done, Failed, Outcome, Policy, Returned, Settlement, decide
+from fairlead.core.outcome import (
+    Done,
+    Failed,
+    Outcome,
+    Policy,
+    Returned,
+    Settlement,
+    decide,
+    outcome_of,
+)
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
 from fairlead.core.selection import ClaimPlan
@@ -14,6 +24,7 @@ from fairlead.core.store import Backend
 
 new_id = IdMaker()
 MAIL = Queue("mail")
+POLICY = Policy(Retry(attempts=1))
 
 
 def new_job(task: str = "t", queue: str = "mail", **options: Any) -> NewJob:
@@ -49,3 +60,25 @@ def failed(job: Job, now: int, policy: Policy | None = None) -> Settlement:
 
 def returned(job: Job) -> Settlement:
     return settled(job, Returned())
+
+
+async def work_off(app: Fairlead) -> int:
+    """Run every job that may start, as a worker would; returns how many ran."""
+    ran = 0
+    queues = tuple(app.queues.values())
+    while jobs := await claim(app.store, *queues, slots=100, capable=app.tasks.versions()):
+        settlements = [decide(job, await _run(app, job), POLICY, 0) for job in jobs]
+        ran += len(await app.store.settle(settlements))
+    return ran
+
+
+async def _run(app: Fairlead, job: Job) -> Outcome:
+    task = app.tasks[job.task]
+    try:
+        args, kwargs = task.signature.decode(job.payload)
+        value = task.function(*args, **kwargs)
+        if task.is_async:
+            value = await value
+        return Done(task.signature.encode_result(value))
+    except Exception as error:
+        return outcome_of(error, task.options.policy)

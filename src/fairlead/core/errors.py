@@ -148,7 +148,7 @@ class SchemaOutdated(StoreError):
         remedy = (
             "upgrade this program"
             if found > needed
-            else "run the migrations, as `app.migrate()` or a first enqueue does"
+            else "call app.open() once, before the transaction begins"
         )
         super().__init__(
             f"the store's schema is version {found}, this program needs {needed}; {remedy}"

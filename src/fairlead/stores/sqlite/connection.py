@@ -81,25 +81,28 @@ class Place:
             ) from problem
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        for pragma in (
-            f"synchronous = {_SYNCHRONOUS[self.durability]}",
-            # One checkpointer per file (see checkpoint.py): before 3.51.3 two at once could
-            # corrupt it.
-            "wal_autocheckpoint = 0",
-            "cache_size = -65536",
-            # A log that a long reader made huge shrinks again when it starts anew.
-            "journal_size_limit = 67108864",
-            "foreign_keys = OFF",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
+        """Set the connection up; while others open a new file, that too may have to wait."""
         for _ in waiting(self):
             with typed_errors(self):
                 try:
-                    connection.execute("PRAGMA journal_mode = WAL")
+                    for pragma in self._pragmas():
+                        connection.execute(f"PRAGMA {pragma}")
                     return
                 except sqlite3.OperationalError as problem:
                     if not is_busy(problem):
                         raise
+
+    def _pragmas(self) -> tuple[str, ...]:
+        return (
+            "journal_mode = WAL",
+            f"synchronous = {_SYNCHRONOUS[self.durability]}",
+            # One checkpointer per file (see checkpoint.py): before 3.51.3 two at once could
+            # corrupt it.
+            "wal_autocheckpoint = 0",
+            # A log that a long reader made huge shrinks again when it starts anew.
+            "journal_size_limit = 67108864",
+            "cache_size = -65536",
+        )
 
 
 def is_busy(problem: sqlite3.Error) -> bool:
@@ -108,17 +111,21 @@ def is_busy(problem: sqlite3.Error) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def typed(problem: sqlite3.Error, place: Place) -> StoreError:
+    """Turn what the driver raises into our own error, with a next step."""
+    remedy = _REMEDIES.get((getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF)
+    if remedy is None and not isinstance(problem, sqlite3.OperationalError):
+        return StoreError(f"{place.url}: {problem}")
+    return StoreUnavailable(place.url, f"{problem}{remedy or ''}")
+
+
 @contextmanager
 def typed_errors(place: Place) -> Iterator[None]:
-    """Turn what the driver raises into our own errors, with a next step."""
+    """Raise our own errors instead of the driver's."""
     try:
         yield
     except sqlite3.Error as problem:
-        code = (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF
-        remedy = _REMEDIES.get(code)
-        if remedy is None and not isinstance(problem, sqlite3.OperationalError):
-            raise StoreError(f"{place.url}: {problem}") from problem
-        raise StoreUnavailable(place.url, f"{problem}{remedy or ''}") from problem
+        raise typed(problem, place) from problem
 
 
 _REMEDIES = {

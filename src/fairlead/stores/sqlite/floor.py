@@ -5,10 +5,13 @@ plainest fast SQL: no fences, no rule, no group commit, nothing checked. What
 Fairlead takes longer than this is the price of what it promises.
 """
 
+import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.core.clock import SystemClock
+from fairlead.core.ids import IdMaker
 from fairlead.core.job import NewJob
 from fairlead.stores.sqlite.connection import Place, WriteLock
 from fairlead.stores.sqlite.migrate import migrate
@@ -67,10 +70,10 @@ class Floor:
             self._connection.execute("COMMIT")
         return time.perf_counter() - began
 
-    def drain(self, queue: str, batch: int, limit: int) -> float:
+    def drain(self, queue: str, batch: int, jobs: int) -> float:
         """Claim and settle jobs in batches, two commits a batch; returns the seconds it took."""
         began = time.perf_counter()
-        for _ in range(0, limit, batch):
+        for _ in range(0, jobs, batch):
             now = time.time_ns() // 1_000
             values = {"now": now, "until": now + 20_000_000, "queue": queue, "batch": batch}
             self._connection.execute("BEGIN IMMEDIATE")
@@ -89,3 +92,35 @@ class Floor:
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
+
+
+def waits_of_turnstile(path: Path, seconds: float) -> list[float]:
+    """Write one row after another; returns how long each waited for the lock."""
+    place = Place(path)
+    lock = WriteLock(place)
+    connection = place.connect()
+    return _write_for(seconds, connection, lambda: lock.begin(connection))
+
+
+def waits_of_busy_timeout(path: Path, seconds: float) -> list[float]:
+    """Do the same the way SQLite does it by itself."""
+    connection = Place(path).connect()
+    connection.execute("PRAGMA busy_timeout = 30000")
+    return _write_for(seconds, connection, lambda: connection.execute("BEGIN IMMEDIATE"))
+
+
+def _write_for(
+    seconds: float, connection: sqlite3.Connection, begin: Callable[[], object]
+) -> list[float]:
+    waits = []
+    new_id = IdMaker()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        now = time.time_ns() // 1_000
+        began = time.perf_counter()
+        begin()
+        waits.append(time.perf_counter() - began)
+        connection.execute(_PUT, (new_id(), "q", "t", 1, now, now, now, "{}"))
+        connection.execute("COMMIT")
+    connection.close()
+    return waits

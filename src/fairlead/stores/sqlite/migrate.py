@@ -31,6 +31,22 @@ def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, clock
         raise SchemaOutdated(found, needed)
 
 
+def check_current(place: Place) -> None:
+    """Raise unless the schema is up to date; never waits.
+
+    For a caller inside a transaction of its own: it may hold the write lock,
+    which a migration would wait for in vain.
+    """
+    connection = sqlite3.connect(place.path, timeout=0)
+    try:
+        with typed_errors(place):
+            found = version(connection)
+    finally:
+        connection.close()
+    if found != max(migrations()):
+        raise SchemaOutdated(found, max(migrations()))
+
+
 def _apply(
     connection: sqlite3.Connection, lock: WriteLock, number: int, script: str, now: int
 ) -> None:

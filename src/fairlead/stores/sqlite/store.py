@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairlead.core.clock import SECOND, Clock, SystemClock
-from fairlead.core.errors import ConfigError, SchemaOutdated
+from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
@@ -20,8 +20,7 @@ from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.audit import audit
 from fairlead.stores.sqlite.connection import Place, WriteLock, typed_errors
 from fairlead.stores.sqlite.line import SqliteLine, ask, put_rows
-from fairlead.stores.sqlite.migrate import migrate, version
-from fairlead.stores.sqlite.statements import migrations
+from fairlead.stores.sqlite.migrate import check_current, migrate
 from fairlead.stores.sqlite.wake import Watch, watch
 from fairlead.stores.sqlite.writer import Writer
 
@@ -34,16 +33,13 @@ _forsaken: list[sqlite3.Connection] = []
 class _Session:
     """What is open: the writer, a connection for reading, and a watch per event loop."""
 
-    def __init__(self, place: Place, clock: Clock, *, may_migrate: bool) -> None:
+    def __init__(self, place: Place, clock: Clock) -> None:
         self._place = place
         self.reader = place.connect()
         self.reading = threading.Lock()
         lock = WriteLock(place)
         try:
-            if may_migrate:
-                migrate(self.reader, place, lock, clock)
-            elif version(self.reader) != max(migrations()):
-                raise SchemaOutdated(version(self.reader), max(migrations()))
+            migrate(self.reader, place, lock, clock)
             self.writer = Writer(place)
         except BaseException:
             self.reader.close()
@@ -105,10 +101,10 @@ class SqliteStore(Backend):
             return self._session
         return await asyncio.to_thread(self._open)
 
-    def _open(self, *, may_migrate: bool = True) -> _Session:
+    def _open(self) -> _Session:
         with self._opening:
             if self._session is None:
-                self._session = _Session(self._place, self._clock, may_migrate=may_migrate)
+                self._session = _Session(self._place, self._clock)
             return self._session
 
     def forget_after_fork(self) -> None:
@@ -139,8 +135,9 @@ class SqliteStore(Backend):
             )
         self._check_same_file(connection)
         if self._session is None:
-            # The caller may hold the write lock, which a migration would wait for in vain.
-            self._open(may_migrate=not connection.in_transaction)
+            if connection.in_transaction:
+                check_current(self._place)
+            self._open()
         put_rows(connection, jobs, self._clock.now())
 
     def _check_same_file(self, connection: sqlite3.Connection) -> None:

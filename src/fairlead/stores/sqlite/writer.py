@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.core.errors import StoreError
 from fairlead.stores.sqlite.checkpoint import Checkpointer
-from fairlead.stores.sqlite.connection import Place, WriteLock, typed_errors
+from fairlead.stores.sqlite.connection import Place, WriteLock, typed, typed_errors
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -174,7 +174,7 @@ class Writer:
                 raise  # Disk full and the like end the whole transaction.
             connection.execute("ROLLBACK TO request")
             connection.execute("RELEASE request")
-            return problem
+            return typed(problem, self._place) if isinstance(problem, sqlite3.Error) else problem
         connection.execute("RELEASE request")
         start = 0
         for request in requests:

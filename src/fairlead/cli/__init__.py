@@ -1,0 +1,1 @@
+"""The `fairlead` command: one file per noun."""

@@ -1,0 +1,63 @@
+"""`fairlead bench`: how fast, compared with the raw engine on this machine."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+
+@click.command(
+    epilog="Example: fairlead bench --store sqlite --quick",
+    short_help="Measure a store beside its raw engine.",
+)
+@click.option(
+    "--store",
+    type=click.Choice(["sqlite"]),
+    default="sqlite",
+    show_default=True,
+    envvar="FAIRLEAD_BENCH_STORE",
+    help="Which store.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    envvar="FAIRLEAD_BENCH_ROUNDS",
+    help="Rounds per figure; the median counts.",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    envvar="FAIRLEAD_BENCH_QUICK",
+    help="A tenth of the jobs and two rounds: a glance, not a measurement.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default=True,
+    envvar="FAIRLEAD_BENCH_FOLDER",
+    help="Where to make the temporary files: the disk that is measured.",
+)
+def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:  # noqa: FBT001 (click)
+    """Measure a store beside its raw engine, in one run.
+
+    Floor and Fairlead take turns, because machines are noisy; the ratio is what
+    counts. The files are removed at the end.
+    """
+    from fairlead.bench.row import table  # noqa: PLC0415 (only this command needs it)
+    from fairlead.bench.sqlite import Bench, fsync_micros  # noqa: PLC0415
+
+    if quick:
+        rounds = 2
+    with tempfile.TemporaryDirectory(prefix="fairlead-bench-", dir=folder) as name:
+        place = Path(name)
+        click.echo(
+            f"{store}, Python {sys.version.split()[0]}, fdatasync of 8 kB takes "
+            f"{fsync_micros(place):.0f} µs here, median of {rounds} rounds"
+        )
+        lines = table(Bench(place, rounds, 0.1 if quick else 1.0).rows())
+        for line in lines:
+            click.echo(line)

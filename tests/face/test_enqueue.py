@@ -1,0 +1,333 @@
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fairlead import (
+    ConfigError,
+    EncodeError,
+    EnqueueError,
+    Fairlead,
+    FairleadWarning,
+    PayloadTooLarge,
+    Pool,
+    Queue,
+    Retry,
+    State,
+    TaskNotAllowed,
+    UnknownQueue,
+    exponential,
+    fixed,
+)
+from fairlead.core.clock import as_datetime
+from fairlead.core.events import Enqueued, Event
+from fairlead.core.job import decode_options
+from tests.words import work_off
+
+
+def test_a_call_becomes_a_waiting_job(any_app: Fairlead) -> None:
+    @any_app.task
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    job = add.enqueue(1, b=3)
+    record = job.record()
+    assert (record.state, record.payload, record.queue) == (
+        State.WAITING,
+        '{"a":1,"b":3}',
+        "default",
+    )
+    assert record.task == "tests.face.test_enqueue.test_a_call_becomes_a_waiting_job.add"
+    assert add(1) == 3, "a task is still the function it was"
+
+
+async def test_aenqueue_does_the_same_from_a_loop(any_app: Fairlead) -> None:
+    @any_app.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    job = await add.aenqueue(1, 2)
+    assert await job.astatus() is State.WAITING
+    assert await work_off(any_app) == 1
+    assert await job.aresult(5) == 3
+
+
+def test_wrong_arguments_fail_at_enqueue_and_nothing_is_stored(any_app: Fairlead) -> None:
+    @any_app.task(name="add")
+    def add(a: int) -> int:
+        return a
+
+    with pytest.raises(EncodeError, match="argument 'a' of task 'add': expected `int`, got `str`"):
+        add.enqueue("one")  # type: ignore[arg-type]
+    with pytest.raises(EncodeError, match="missing required argument 'a'; it takes"):
+        add.enqueue()  # type: ignore[call-arg]
+    with pytest.raises(PayloadTooLarge, match="take 262,1.. bytes, the limit is 262,144; put the"):
+        any_app.task(name="say")(lambda text: text).enqueue("x" * (256 * 1024))
+    assert any_app.bridge.run(any_app.store.count()) == {}
+
+
+def test_options_travel_with_the_job(any_app: Fairlead) -> None:
+    app = any_app
+
+    @app.task
+    def report(n: int) -> int:
+        return n
+
+    retry = Retry(attempts=9, backoff=exponential(base=2, jitter=0))
+    job = report.using(
+        priority=30,
+        timeout=12,
+        retry=retry,
+        tags=["a", "b"],
+        correlation_id="request-7",
+        headers={"traceparent": "00-x"},
+    ).enqueue(1)
+    record = job.record()
+    options = decode_options(record.options)
+    assert record.priority == 30
+    assert (options.timeout, options.attempts, options.backoff) == (12, 9, retry.backoff)
+    assert (options.tags, options.correlation_id) == (("a", "b"), "request-7")
+    assert options.headers == {"traceparent": "00-x"}
+    assert report.enqueue(1).record().options is None, "using() changes nothing for others"
+
+
+def test_using_adds_up(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda: None)
+    record = task.using(tags=["x"]).using(priority=5).enqueue().record()
+    assert (record.priority, decode_options(record.options).tags) == (5, ("x",))
+
+
+def test_delay_run_at_and_expires(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda: None)
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+    assert as_datetime(task.using(run_at=moment).enqueue().record().run_at) == moment
+    record = task.using(delay=timedelta(minutes=1), expires=120).enqueue().record()
+    assert record.run_at == record.enqueued_at + 60_000_000
+    assert record.expires_at == record.enqueued_at + 120_000_000
+    expires = task.using(expires=moment).enqueue().record().expires_at
+    assert expires is not None
+    assert as_datetime(expires) == moment
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delay": -1}, "delay= must be between 0 and 100 years"),
+        ({"delay": float("nan")}, "delay= must be between"),
+        ({"delay": 1, "run_at": datetime.now(UTC)}, "give delay= or run_at=, not both"),
+        ({"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 (that is the point)
+        ({"priority": 86_401}, "head start in whole seconds, at most a day"),
+        ({"priority": 1.5}, "head start in whole seconds"),
+        ({"timeout": 0}, "timeout= must be seconds from 0 to 30 days"),
+        ({"tags": "urgent"}, "tags= takes a list of texts, not one text"),
+        ({"tags": ["x" * 2000]}, "at most 1024 characters"),
+        ({"tags": ["\ud800"]}, "no valid Unicode"),
+        ({"headers": {"a": 1}}, "headers= takes texts"),
+        ({"correlation_id": "a\0b"}, "without NUL"),
+        ({"retry": Retry(on=(KeyError,))}, "travels with the job"),
+        ({"retry": Retry(backoff=lambda _: 1.0)}, "travels with the job"),
+    ],
+)
+def test_bad_options_are_refused_with_a_reason(
+    any_app: Fairlead, options: dict[str, object], message: str
+) -> None:
+    task = any_app.task(name="t")(lambda: None)
+    with pytest.raises(EnqueueError, match=message):
+        task.using(**options).enqueue()  # type: ignore[arg-type]
+
+
+def test_unknown_queues_are_an_error_with_a_suggestion() -> None:
+    app = Fairlead("memory://", queues=[Queue("reports")])
+    with pytest.raises(UnknownQueue, match=r"'report' \(did you mean 'reports'\?\); declare it"):
+
+        @app.task(queue="report")
+        def build() -> None: ...
+
+    task = app.task(queue="reports", name="t")(lambda: None)
+    with pytest.raises(UnknownQueue, match="did you mean 'reports'"):
+        task.using(queue="rports")
+
+
+def test_a_critical_queue_takes_only_its_tasks() -> None:
+    app = Fairlead("memory://", queues=[Queue("alarm", critical=True, tasks=["page"])])
+    page = app.task(queue="alarm", name="page")(lambda: None)
+    page.enqueue()
+    other = app.task(name="other")(lambda: None)
+    with pytest.raises(TaskNotAllowed, match="'other' may not use the critical queue 'alarm'"):
+        other.using(queue="alarm")
+    with pytest.raises(TaskNotAllowed):
+        app.task(queue="alarm", name="third")(lambda: None)
+
+
+@pytest.mark.parametrize("name", ["high", "low", "urgent", "HIGH_PRIORITY", "critical"])
+def test_names_of_importance_draw_a_warning_that_says_why(name: str) -> None:
+    with pytest.warns(FairleadWarning, match="sooner or later everything is important"):
+        Queue(name)
+
+
+def test_a_wrong_task_setting_is_named() -> None:
+    app = Fairlead("memory://")
+    with pytest.raises(ConfigError, match=r"no setting 'que' \(did you mean 'queue'\?\)"):
+        app.task(que="mail")  # type: ignore[call-overload]
+
+
+def test_queues_and_pools_come_from_toml(tmp_path: object) -> None:
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "pyproject.toml"
+    path.write_text(
+        """
+        [tool.fairlead]
+        url = "memory://"
+        [[tool.fairlead.queues]]
+        name = "mail"
+        weight = 4
+        [[tool.fairlead.queues]]
+        name = "alarm"
+        critical = true
+        tasks = ["page"]
+        reserve = 2
+        [[tool.fairlead.pools]]
+        name = "letters"
+        queues = ["mail"]
+        slots = 5
+        runner = "thread"
+        [[tool.fairlead.pools]]
+        name = "rest"
+        """
+    )
+    app = Fairlead.from_toml(path)
+    assert app.store.url == "memory://"
+    assert app.queues["mail"] == Queue("mail", weight=4)
+    assert app.queues["alarm"].reserved == 2
+    letters, rest = app.pools
+    assert letters == Pool("letters", queues=("mail",), slots=5, runner="thread")
+    assert rest.queues == ("alarm", "default")
+
+    path.write_text('[tool.fairlead]\nqueues = [{name = "mail", wieght = 4}]')
+    with pytest.raises(ConfigError, match="unknown field `wieght`"):
+        Fairlead.from_toml(path)
+    path.write_text('[tool.fairlead]\nqueues = [{name = "mail", weight = 0}]')
+    with pytest.raises(ConfigError, match="weight of queue 'mail' must be a whole number from 1"):
+        Fairlead.from_toml(path)
+
+
+def test_the_url_comes_from_code_then_environment_then_a_local_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    assert Fairlead().store.url == "sqlite:///fairlead.db"
+    monkeypatch.setenv("FAIRLEAD_URL", "memory://")
+    assert Fairlead().store.url == "memory://"
+    assert Fairlead("sqlite:///other.db").store.url == "sqlite:///other.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlight:///x.db", "scheme 'sqlight' \\(did you mean 'sqlite'\\?\\)"),
+        ("kafka://user:secret@host", "no store is known for a URL of scheme 'kafka'"),
+        ("sqlite://jobs.db", "write sqlite:///jobs.db"),
+        ("sqlite:///", "needs a file"),
+        ("sqlite:///:memory:", "use memory://"),
+        ("sqlite:///x.db?durability=none", "durability must be one of durable, fast"),
+        ("sqlite:///x.db?sync=1", "knows no option 'sync'"),
+        ("sqlite:///x.db?timeout=long", "not a number of seconds"),
+    ],
+)
+def test_a_wrong_url_says_what_to_write(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Fairlead(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_enqueue_many_is_a_stream_with_progress(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+    made = seen = 0
+    furthest = 0
+
+    def calls() -> object:
+        nonlocal made, furthest
+        for n in range(2_500):
+            made += 1
+            furthest = max(furthest, made - seen)
+            yield task.call(n)
+
+    def progress(accepted: int) -> None:
+        nonlocal seen
+        seen = accepted
+
+    assert any_app.enqueue_many(calls(), progress=progress) == 2_500  # type: ignore[arg-type]
+    assert seen == 2_500
+    assert furthest <= 1_000, "no more than a batch is held at a time"
+
+
+def test_enqueue_many_can_be_repeated(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+    calls = [task.call(n) for n in range(10)]
+    assert any_app.enqueue_many(calls) == 10
+    assert any_app.enqueue_many(calls) == 0
+    assert any_app.job(calls[3].id).status() is State.WAITING
+
+
+def test_a_broken_stream_says_how_many_were_accepted(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+
+    def calls() -> object:
+        yield from (task.call(n) for n in range(1_500))
+        raise RuntimeError("the file ended")
+
+    with pytest.raises(RuntimeError, match="the file ended") as caught:
+        any_app.enqueue_many(calls())  # type: ignore[arg-type]
+    assert caught.value.__notes__ == ["1,000 jobs before this were accepted"]
+    assert any_app.bridge.run(any_app.store.count())["default"][State.WAITING] == 1_000
+
+
+async def test_aenqueue_many(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+    assert await any_app.aenqueue_many(task.call(n) for n in range(1_200)) == 1_200
+
+
+async def test_concurrent_callers_share_and_each_gets_its_own_job(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+    jobs = await asyncio.gather(*(task.aenqueue(n) for n in range(300)))
+    payloads = [(await job.arecord()).payload for job in jobs]
+    assert payloads == [f'{{"n":{n}}}' for n in range(300)]
+
+
+def test_many_threads_enqueue_at_once(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+    problems: list[BaseException] = []
+
+    def enqueue_some() -> None:
+        try:
+            for n in range(50):
+                task.enqueue(n)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=enqueue_some) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert any_app.bridge.run(any_app.store.count()) == {"default": {State.WAITING: 800}}
+
+
+def test_events_come_after_the_store_said_yes_and_once(any_app: Fairlead) -> None:
+    heard: list[Event] = []
+    any_app.events.subscribe(heard.append, Enqueued)
+    task = any_app.task(name="t")(lambda n: n)
+    call = task.using(correlation_id="c-1").call(1)
+    any_app.enqueue_many([call])
+    any_app.enqueue_many([call])
+    assert heard == [Enqueued(call.id, "t", "default", "c-1")]
+
+
+def test_task_retry_defaults_are_the_documented_ones(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda: None).task
+    assert (task.options.timeout, task.options.retry.attempts) == (300, 5)
+    assert task.options.retry.backoff == exponential(base=1, factor=2, cap=300, jitter=0.3)
+    assert any_app.task(name="u", retry=Retry(backoff=fixed(3)))(lambda: None)

@@ -1,0 +1,157 @@
+import asyncio
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from fairlead import ConfigError, Fairlead, JobFailed, JobNotFound, Permanent, State
+from fairlead.core.ids import IdMaker
+from tests.words import claim, done, work_off
+
+
+def run_jobs(app: Fairlead) -> None:
+    app.bridge.run(work_off(app))
+
+
+def test_result_is_what_the_task_returned_with_its_type(any_app: Fairlead) -> None:
+    from datetime import date
+
+    @any_app.task
+    def next_day(day: date) -> date:
+        return date.fromordinal(day.toordinal() + 1)
+
+    job = next_day.enqueue(date(2026, 12, 31))
+    run_jobs(any_app)
+    assert job.result(timeout=5) == date(2027, 1, 1)
+    assert any_app.job(job.id).result(timeout=5) == date(2027, 1, 1)
+
+
+def test_a_failure_is_raised_with_the_jobs_error(any_app: Fairlead) -> None:
+    @any_app.task(name="charge")
+    def charge() -> None:
+        raise Permanent("card was stolen")
+
+    job = charge.enqueue()
+    run_jobs(any_app)
+    with pytest.raises(JobFailed) as caught:
+        job.result(timeout=5)
+    assert (caught.value.state, caught.value.reason) == ("dead", "permanent")
+    assert str(caught.value) == (
+        f"job {job.id} of task 'charge' is dead (permanent): "
+        "fairlead.core.errors.Permanent: card was stolen"
+    )
+
+
+def test_a_cancelled_job_is_a_failure_for_whoever_waits(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: None).enqueue()
+    assert job.cancel("not today") is State.CANCELLED
+    assert job.cancel() is State.CANCELLED
+    with pytest.raises(JobFailed, match=r"is cancelled \(not today\)$"):
+        job.result(timeout=5)
+
+
+def test_cancelling_a_running_job_says_it_still_runs(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: None).enqueue()
+    [claimed] = any_app.bridge.run(claim(any_app.store, *any_app.queues.values()))
+    assert job.cancel() is State.RUNNING
+    any_app.bridge.run(any_app.store.settle([done(claimed, "1")]))
+    assert job.status() is State.CANCELLED
+
+
+def test_a_result_that_does_not_come_is_a_timeout_and_the_job_goes_on(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: 7).enqueue()
+    with pytest.raises(TimeoutError, match=r"has not ended after 0\.05 s"):
+        job.result(timeout=0.05)
+    run_jobs(any_app)
+    assert job.result(timeout=5) == 7
+
+
+def test_an_unknown_job_is_not_found(any_app: Fairlead) -> None:
+    job = any_app.job(IdMaker()())
+    for look in (job.status, job.result, job.cancel, job.record):
+        with pytest.raises(JobNotFound, match=f"no job has the id {job.id}"):
+            look()
+
+
+def test_whoever_waits_is_woken_by_the_settlement(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: "x").enqueue()
+    got: list[object] = []
+    thread = threading.Thread(target=lambda: got.append(job.result(timeout=30)))
+    thread.start()
+    run_jobs(any_app)
+    thread.join(30)
+    assert got == ["x"]
+
+
+async def test_waiting_for_a_result_in_a_loops_own_thread_is_refused(any_app: Fairlead) -> None:
+    job = await any_app.task(name="t")(lambda: None).aenqueue()
+    with pytest.raises(ConfigError, match=r"would freeze the event loop.*await job\.aresult\(\)"):
+        job.result(timeout=1)
+
+
+async def test_the_sync_face_works_in_a_loops_thread_pool(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n + 1)
+    job = await asyncio.to_thread(task.enqueue, 1)
+    assert await work_off(any_app) == 1
+    assert await asyncio.to_thread(job.result, 5) == 2
+    assert task.enqueue(2).id, "a quick sync put is fine even in the loop's thread"
+
+
+async def test_two_loops_in_two_threads_use_one_app(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda n: n)
+
+    def other() -> list[str]:
+        async def some() -> list[str]:
+            return [(await task.aenqueue(n)).id for n in range(20)]
+
+        return asyncio.run(some())
+
+    theirs, *ours = await asyncio.gather(
+        asyncio.to_thread(other), *(task.aenqueue(n) for n in range(20))
+    )
+    assert len({*theirs, *(job.id for job in ours)}) == 40
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_app_works_on_both_sides_of_a_fork(app: Fairlead) -> None:
+    """Forking servers load the app first and fork workers later."""
+    task = app.task(name="t")(lambda n: n)
+    first = task.enqueue(0)
+    assert first.status() is State.WAITING
+
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            jobs = [task.enqueue(n) for n in range(20)]
+            states = {job.status() for job in jobs}
+            assert states == {State.WAITING}
+            os.write(write, " ".join(job.id for job in jobs).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    ours = [task.enqueue(n) for n in range(20)]
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        theirs = pipe.read().split()
+    os.waitpid(child, 0)
+    assert len(theirs) == 20
+    assert len({*theirs, *(job.id for job in ours)}) == 40
+    for job_id in theirs:
+        assert app.job(job_id).status() is State.WAITING
+
+
+def test_an_app_can_be_closed_and_used_again(app: Fairlead) -> None:
+    task = app.task(name="t")(lambda: None)
+    job = task.enqueue()
+    app.close()
+    assert job.status() is State.WAITING
+    with app:
+        task.enqueue()
+
+
+async def test_async_with_opens_and_closes(tmp_path: object) -> None:
+    async with Fairlead(f"sqlite:///{tmp_path}/jobs.db") as app:
+        await app.task(name="t")(lambda: None).aenqueue()

@@ -1,0 +1,506 @@
+"""What is peculiar to the SQLite store: the file, its locks, group commit, wake-ups."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fairlead import ConfigError, SchemaOutdated, StoreError, StoreUnavailable
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.job import NewJob, State
+from fairlead.stores import store_for
+from fairlead.stores.sqlite import checkpoint, connection, wake
+from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.store import SqliteStore
+from tests.words import claim, done, new_job
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def file(path: Path) -> AsyncIterator[SqliteStore]:
+    """A store on a fresh file, with the machine's clock."""
+    store = store_for(f"sqlite:///{path}")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    yield store
+    assert await store.audit() == []
+    await store.close()
+
+
+# The file
+
+
+async def test_the_file_and_all_beside_it_are_for_their_owner_only(
+    file: SqliteStore, path: Path
+) -> None:
+    await file.put([new_job()])
+    files = list(path.parent.iterdir())
+    assert len(files) >= 4
+    assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+
+
+@pytest.mark.parametrize(("durability", "level"), [("durable", 2), ("fast", 1)])
+async def test_durability_is_what_the_url_says(path: Path, durability: str, level: int) -> None:
+    store = store_for(f"sqlite:///{path}?durability={durability}")
+    assert isinstance(store, SqliteStore)
+    writer = (await store._opened()).writer
+    assert writer._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert writer._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert writer._connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+    await store.close()
+
+
+async def test_the_default_is_durable(file: SqliteStore) -> None:
+    writer = (await file._opened()).writer
+    assert writer._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+async def test_jobs_survive_closing_and_opening(file: SqliteStore, path: Path) -> None:
+    job = new_job()
+    await file.put([job])
+    await file.close()
+    again = store_for(f"sqlite:///{path}")
+    assert [j.id for j in await claim(again)] == [job.id]
+    await again.close()
+
+
+async def test_a_file_that_cannot_be_opened_says_what_to_check(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot open the file: No such file.*folder exists"):
+        await store_for(f"sqlite:///{tmp_path}/missing/jobs.db").open()
+    (tmp_path / "text.db").write_text(
+        "not a database at all, but long enough to look like one " * 9
+    )
+    with pytest.raises(StoreUnavailable, match="file is not a database; name another file"):
+        await store_for(f"sqlite:///{tmp_path}/text.db").open()
+
+
+async def test_a_schema_from_the_future_is_refused(file: SqliteStore, path: Path) -> None:
+    await file.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("INSERT INTO fairlead_migration VALUES (999, 0)")
+    raw.close()
+    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 1; upgrade this"):
+        await store_for(f"sqlite:///{path}").open()
+    with sqlite3.connect(path) as raw:
+        raw.execute("DELETE FROM fairlead_migration WHERE version = 999")
+    raw.close()
+
+
+async def test_the_applications_own_tables_and_version_are_left_alone(path: Path) -> None:
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE job (id)")
+        raw.execute("PRAGMA user_version = 42")
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job()])
+    await store.close()
+    tables = {row[0] for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {name for name in tables if not name.startswith("fairlead_")} == {"job"}
+    assert raw.execute("PRAGMA user_version").fetchone() == (42,)
+    raw.close()
+
+
+async def test_many_openers_at_once_migrate_once(path: Path) -> None:
+    stores = [store_for(f"sqlite:///{path}") for _ in range(12)]
+    await asyncio.gather(*(store.open() for store in stores))
+    await asyncio.gather(*(store.put([new_job()]) for store in stores))
+    assert await stores[0].count() == {"mail": {State.WAITING: 12}}
+    for store in stores:
+        await store.close()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairlead.stores.sqlite import migrate
+
+    broken = {1: "CREATE TABLE fairlead_job (id);\nCREATE TABEL oops (id);\n"}
+    monkeypatch.setattr(migrate, "migrations", lambda: broken)
+    with pytest.raises(StoreError):
+        await store_for(f"sqlite:///{path}").open()
+    raw = sqlite3.connect(path)
+    assert raw.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    raw.close()
+    monkeypatch.undo()
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job()])
+    await store.close()
+
+
+# Group commit
+
+
+class Commits:
+    """Counts the transactions of a store's writer."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        assert store._session is not None
+        self.count = 0
+        store._session.writer._connection.set_trace_callback(self._trace)
+
+    def _trace(self, statement: str) -> None:
+        self.count += statement == "COMMIT"
+
+
+async def test_concurrent_callers_share_commits(file: SqliteStore) -> None:
+    commits = Commits(file)
+    await asyncio.gather(*(file.put([new_job()]) for _ in range(200)))
+    assert commits.count <= 20
+
+
+async def test_a_claim_and_a_settlement_share_a_commit(file: SqliteStore) -> None:
+    await file.put([new_job(), new_job()])
+    [job] = await claim(file, slots=1)
+    commits = Commits(file)
+    await asyncio.gather(file.settle([done(job)]), claim(file, slots=1))
+    assert commits.count == 1
+
+
+async def test_a_bad_row_fails_its_own_caller_alone(file: SqliteStore) -> None:
+    """A number too large for the engine; the others of the batch are accepted."""
+    bad = new_job(run_at=2**70)
+    answers = await asyncio.gather(
+        *(file.put([new_job()]) for _ in range(20)),
+        file.put([bad, new_job()]),
+        *(file.put([new_job()]) for _ in range(20)),
+        return_exceptions=True,
+    )
+    assert [type(a) for a in answers if a != [True]] == [OverflowError]
+    assert await file.count() == {"mail": {State.WAITING: 40}}
+    assert await file.find(bad.id) is None
+
+
+async def test_cancelling_a_caller_cancels_its_wait_not_the_work(file: SqliteStore) -> None:
+    jobs = [new_job() for _ in range(50)]
+    puts = [asyncio.create_task(file.put([job])) for job in jobs]
+    await asyncio.sleep(0)
+    for put in puts[::2]:
+        put.cancel()
+    answers = await asyncio.gather(*puts, return_exceptions=True)
+    assert sum(isinstance(a, asyncio.CancelledError) for a in answers) == 25
+    assert [a for a in answers if a == [True]] == [[True]] * 25
+    await file.put([new_job()])
+    assert await file.count() == {"mail": {State.WAITING: 51}}
+
+
+async def test_what_was_not_committed_is_not_acknowledged(file: SqliteStore, path: Path) -> None:
+    """An answer before the commit would be a lie if the commit fails (P1)."""
+    await file.put([new_job()])
+    session = await file._opened()
+
+    class FailingCommit:
+        """The writer's connection, with a disk that is full when it matters."""
+
+        def __init__(self, real: sqlite3.Connection) -> None:
+            self.real = real
+            self.broken = True
+
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if statement == "COMMIT" and self.broken:
+                raise sqlite3.OperationalError("database or disk is full")
+            return self.real.execute(statement, *values)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+    failing = FailingCommit(session.writer._connection)
+    session.writer._connection = failing  # type: ignore[assignment]
+    lost = [new_job() for _ in range(5)]
+    answers = await asyncio.gather(*(file.put([job]) for job in lost), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 5
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        file.put_blocking([lost[0]])
+    for job in lost:
+        assert await file.find(job.id) is None
+    failing.broken = False
+    assert await file.put(lost) == [True] * 5
+
+
+async def test_a_full_disk_refuses_and_recovers(path: Path) -> None:
+    """The file may not grow: puts fail with a next step, claims and settlements go on (F30)."""
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job() for _ in range(3)])
+    assert isinstance(store, SqliteStore)
+    writer = (await store._opened()).writer
+    pages = writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    writer._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreUnavailable, match="full; free some space, nothing was accepted"):
+        await store.put([NewJob(j.id, "t", "mail", "x" * 9000) for j in (new_job(), new_job())])
+    [job] = await claim(store, slots=1)
+    writer._connection.execute("PRAGMA max_page_count = 1000000")
+    assert await store.settle([done(job)]) == {job.id}
+    assert await store.put([new_job()]) == [True]
+    assert await store.audit() == []
+    await store.close()
+
+
+# Locks
+
+
+async def test_a_busy_file_is_waited_for(file: SqliteStore, path: Path) -> None:
+    await file.put([new_job()])
+    other = sqlite3.connect(path, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.rollback)
+    timer.start()
+    assert file.put_blocking([new_job()]) == [True]
+    timer.join()
+    other.close()
+
+
+async def test_patience_ends_with_a_typed_error_and_nothing_lost(path: Path) -> None:
+    store = store_for(f"sqlite:///{path}?timeout=0.2")
+    await store.put([new_job()])
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    job = new_job()
+    with pytest.raises(StoreUnavailable, match=r"held the write lock for 0\.2 s; look for a long"):
+        await store.put([job])
+    with pytest.raises(StoreUnavailable):
+        store.put_blocking([job])
+    other.rollback()
+    other.close()
+    assert await store.put([job]) == [True]
+    await store.close()
+
+
+async def test_a_hanging_turnstile_holds_nobody_up_for_good(
+    file: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process may sit in the turnstile; the write lock itself is free."""
+    import fcntl
+
+    monkeypatch.setattr(connection, "_TURNSTILE_PATIENCE", 0.05)
+    with Path(f"{path}-turn").open() as turnstile:
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+        assert file.put_blocking([new_job()]) == [True]
+
+
+def test_eight_processes_write_and_all_is_there(path: Path) -> None:
+    """Producers and a claimer on one file; "database is locked" reaches nobody (F29)."""
+    script = (
+        "import sys; from fairlead import Fairlead\n"
+        "app = Fairlead(f'sqlite:///{sys.argv[1]}')\n"
+        "task = app.task(name='t')(lambda n: n)\n"
+        "[task.enqueue(n) for n in range(60)]\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", script, str(path)]) for _ in range(8)]
+    assert [process.wait() for process in processes] == [0] * 8
+    store = store_for(f"sqlite:///{path}")
+    assert asyncio.run(_count_and_audit(store)) == ({"default": {State.WAITING: 480}}, [])
+
+
+async def _count_and_audit(store: object) -> tuple[object, object]:
+    assert isinstance(store, SqliteStore)
+    answer = (await store.count(), await store.audit())
+    await store.close()
+    return answer
+
+
+async def test_the_log_is_kept_short_by_one_checkpointer(
+    file: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint this would leave a log many times as long."""
+    session = await file._opened()
+    session.writer._checkpointer._limit = 50
+    monkeypatch.setattr(checkpoint, "LONG_LOG", 50)
+    page = 4096 + 24
+    for _ in range(400):
+        await file.put([new_job()])
+    assert Path(f"{path}-wal").stat().st_size < 400 * page
+
+
+async def test_a_reader_in_the_way_delays_the_checkpoint_only(
+    file: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await file._opened()
+    session.writer._checkpointer._limit = 20
+    monkeypatch.setattr(checkpoint, "LONG_LOG", 20)
+    monkeypatch.setattr(checkpoint, "_PATIENCE", 0.01)
+    reader = sqlite3.connect(path)
+    await file.put([new_job()])
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM fairlead_job").fetchone()
+    for _ in range(60):
+        await file.put([new_job()])
+    assert reader.execute("SELECT count(*) FROM fairlead_job").fetchone() == (1,)
+    reader.close()
+    for _ in range(60):
+        await file.put([new_job()])
+    assert session.writer._checkpointer._limit == 20
+
+
+# Wake-ups
+
+
+async def test_a_write_of_another_process_wakes(file: SqliteStore, path: Path) -> None:
+    while await file.wait(0.05):
+        pass
+    waiting = asyncio.create_task(file.wait(30))
+    await asyncio.sleep(0)
+    script = (
+        "import sys; from fairlead import Fairlead\n"
+        "Fairlead(f'sqlite:///{sys.argv[1]}').task(name='t')(lambda: None).enqueue()\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(path))
+    assert await asyncio.wait_for(waiting, 20) is True
+    await process.wait()
+
+
+async def test_an_applications_own_commit_wakes_too(file: SqliteStore, path: Path) -> None:
+    from fairlead.stores.sqlite.line import put_rows
+
+    await file.put([new_job()])
+    while await file.wait(0.05):
+        pass
+    raw = sqlite3.connect(path)
+    put_rows(raw, [new_job()], 0)
+    assert await file.wait(0.05) is False, "nothing is told before the commit"
+    raw.commit()
+    assert await file.wait(20) is True
+    raw.close()
+
+
+async def test_without_inotify_the_file_is_looked_at(
+    file: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Place) -> None:
+        raise OSError("no more instances")
+
+    monkeypatch.setattr(wake, "InotifyWatch", refuse)
+    await file.put([new_job()])
+    waiting = asyncio.create_task(file.wait(20))
+    await asyncio.sleep(0)
+    await file.put([new_job()])
+    assert await waiting is True
+    assert isinstance((await file._opened()).watch(), wake.LookingWatch)
+    while await file.wait(0.02):
+        pass
+    assert await file.wait(0.02) is False
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "payload = x'00ff'",
+        "payload = CAST(x'ff41' AS TEXT)",
+        "task = CAST(x'ff41' AS TEXT)",
+        "options = x'00'",
+        "version = 'seven'",
+        "payload = 17",
+    ],
+)
+async def test_a_damaged_row_is_a_dead_letter_and_the_others_go_on(
+    file: SqliteStore, path: Path, damage: str
+) -> None:
+    """Whatever somebody wrote into the file, the claim goes on (F34, F43, P11)."""
+    jobs = [new_job() for _ in range(5)]
+    await file.put(jobs)
+    raw = sqlite3.connect(path)
+    raw.execute(f"UPDATE fairlead_job SET {damage} WHERE id = ?", (jobs[2].id,))
+    raw.commit()
+    claimed = await claim(file)
+    whole = [job.id for job in (*jobs[:2], *jobs[3:])]
+    if damage == "payload = 17":  # Stored as the text "17" by the column's affinity: readable.
+        whole.insert(2, jobs[2].id)
+    assert [job.id for job in claimed] == whole
+    dead = raw.execute("SELECT id, reason FROM fairlead_dead").fetchall()
+    assert dead == ([(jobs[2].id, "unreadable")] if len(whole) == 4 else [])
+    raw.close()
+
+
+async def test_the_audit_sees_what_it_should(path: Path) -> None:
+    """Each check of the audit finds the damage it is there for."""
+    clock = ManualClock()
+    store = store_for(f"sqlite:///{path}", clock)
+    wrongs: Sequence[tuple[str, str]] = [
+        (
+            "INSERT INTO fairlead_finished SELECT seq, id, queue, task, version, 'done', run_at, "
+            "order_at, NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL "
+            "FROM fairlead_job",
+            "live and finished at once",
+        ),
+        (
+            "INSERT INTO fairlead_dead SELECT seq, id, queue, task, version, run_at, order_at, "
+            "NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, 'x' FROM fairlead_job",
+            "live and a dead letter at once",
+        ),
+        ("UPDATE fairlead_job SET lease_until = 5", "does not agree with itself about running"),
+        ("UPDATE fairlead_job SET worker = 'w'", "does not agree with itself about running"),
+        (
+            "UPDATE fairlead_job SET parked = 1, lease_until = 5, worker = 'w', claimed_at = 1, "
+            "fence = 1",
+            "parked and running at once",
+        ),
+        (
+            "UPDATE fairlead_job SET lease_until = 5, worker = 'w', claimed_at = 1",
+            "runs without a fence",
+        ),
+        ("UPDATE fairlead_job SET parked = 7", "parked for no known reason"),
+        (f"UPDATE fairlead_job SET run_at = run_at + {7200 * SECOND}", "before it is due"),
+        ("UPDATE fairlead_job SET order_at = order_at - 90000000000", "head start beyond a day"),
+        (
+            "INSERT INTO fairlead_attempt SELECT value, 'x', 1, 1, 't', 'q', NULL, NULL, 1, 1, 1, "
+            "1, 'done', NULL FROM json_each('[1, 2]')",
+            "two lines for one fence",
+        ),
+    ]
+    for statement, finding in wrongs:
+        await store.put([new_job()])
+        assert await store.audit() == []
+        raw = sqlite3.connect(path)
+        raw.execute(statement)
+        raw.commit()
+        found = await store.audit()
+        assert any(finding in each.problem for each in found), (statement, found)
+        for table in ("job", "finished", "dead", "attempt"):
+            raw.execute(f"DELETE FROM fairlead_{table}")
+        raw.commit()
+        raw.close()
+    await store.close()
+
+
+async def test_a_closed_store_says_so(path: Path) -> None:
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job()])
+    assert isinstance(store, SqliteStore)
+    writer = (await store._opened()).writer
+    await store.close()
+    with pytest.raises(StoreError, match="the store is closed; open the app again"):
+        writer.run(store._line.put, [new_job()])
+
+
+def test_an_sqlite_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
+    with pytest.raises(ConfigError, match=r"Fairlead needs 3\.34\.0 or newer"):
+        Place(Path("x.db"))
+
+
+async def test_nothing_is_left_open_after_close(path: Path) -> None:
+    def open_files() -> int:
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{fd}").startswith(str(path.parent))
+            for fd in os.listdir("/proc/self/fd")
+        )
+
+    threads = threading.active_count()
+    for _ in range(3):
+        store = store_for(f"sqlite:///{path}")
+        await store.put([new_job()])
+        await store.wait(0)
+        await store.close()
+    assert open_files() == 0
+    assert threading.active_count() <= threads + 1, "asyncio.to_thread keeps one of its own"
