@@ -1,6 +1,7 @@
 """The app: tasks, queues and a store, wired together. Nothing else wires."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -170,15 +171,30 @@ class Fairlead:
         """
         tally = _Tally(progress)
         with tally:
-            for jobs in _batches(calls):
-                if connection is not None:
+            if connection is None:
+                self._put_stream(calls, tally)
+            else:
+                for jobs in _batches(calls):
                     self.store.put_within(connection, jobs)
-                    fresh = [True] * len(jobs)
-                else:
-                    fresh = self.store.put_blocking(jobs)
-                    self._announce(jobs, fresh)
-                tally.add(fresh)
+                    tally.add([True] * len(jobs))
         return tally.new
+
+    def _put_stream(self, calls: Iterable[Call[Any]], tally: "_Tally") -> None:
+        """Put batch after batch; while one is being stored, the next is made."""
+
+        def put(jobs: list[NewJob]) -> None:
+            fresh = self.store.put_blocking(jobs)
+            self._announce(jobs, fresh)
+            tally.add(fresh)
+
+        with ThreadPoolExecutor(1, "fairlead-bulk") as helper:
+            under_way: Future[None] | None = None
+            for jobs in _batches(calls):
+                if under_way is not None:
+                    under_way.result()
+                under_way = helper.submit(put, jobs)
+            if under_way is not None:
+                under_way.result()
 
     async def aenqueue_many(
         self, calls: Iterable[Call[Any]], *, progress: Progress | None = None

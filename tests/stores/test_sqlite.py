@@ -315,8 +315,11 @@ async def test_the_log_is_kept_short_by_one_checkpointer(
     session.writer._checkpointer._limit = 50
     monkeypatch.setattr(checkpoint, "LONG_LOG", 50)
     page = 4096 + 24
-    for _ in range(400):
-        await file.put([new_job()])
+    for number in range(600):
+        if number % 2:
+            await file.put([new_job()])
+        else:
+            file.put_blocking([new_job()])
     assert Path(f"{path}-wal").stat().st_size < 400 * page
 
 

@@ -172,7 +172,8 @@ class WriteLock:
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Begin a write transaction, or raise `StoreUnavailable` when patience is over."""
-        with self.turnstile():
+        inside = self._enter()
+        try:
             for _ in looks(self._place):
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -180,6 +181,8 @@ class WriteLock:
                 except sqlite3.OperationalError as problem:
                     if not is_busy(problem):
                         raise
+        finally:
+            self._leave(inside)
 
     @contextmanager
     def turnstile(self) -> Iterator[None]:
@@ -188,8 +191,7 @@ class WriteLock:
         try:
             yield
         finally:
-            if inside:
-                fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+            self._leave(inside)
 
     def _enter(self) -> bool:
         for waited in waiting(self._place):
@@ -200,6 +202,10 @@ class WriteLock:
                 if waited > _TURNSTILE_PATIENCE:
                     return False
         return False
+
+    def _leave(self, inside: bool) -> None:  # noqa: FBT001 (what _enter said)
+        if inside:
+            fcntl.flock(self._turnstile, fcntl.LOCK_UN)
 
 
 def looks(place: Place) -> Iterator[None]:

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.core.errors import StoreError
 from fairlead.stores.sqlite.checkpoint import Checkpointer
-from fairlead.stores.sqlite.connection import Place, WriteLock, typed, typed_errors
+from fairlead.stores.sqlite.connection import Place, WriteLock, typed
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -64,6 +64,7 @@ class Writer:
         self._turn = threading.Lock()
         self._bell = threading.Event()
         self._closing = False
+        self._log_is_long = False
         self._thread = threading.Thread(target=self._serve, name="fairlead-writer", daemon=True)
         self._thread.start()
 
@@ -75,7 +76,7 @@ class Writer:
         with self._turn:
             while not request.done:
                 self._commit_some()
-        if self._checkpointer.is_due():
+        if self._log_is_long:
             self._bell.set()
         return request.outcome()
 
@@ -120,30 +121,35 @@ class Writer:
             while self._pending:
                 with self._turn:
                     self._commit_some()
-            if self._checkpointer.is_due():
+            if self._log_is_long:
+                self._log_is_long = False
                 self._checkpointer.run()
 
     def _commit_some(self) -> None:
         """Do what has gathered, up to a limit, in one transaction; then answer."""
         batch: list[_Request[Any, Any]] = []
         try:
-            with typed_errors(self._place):
-                self._lock.begin(self._connection)
-                batch = self._gather()
+            self._lock.begin(self._connection)
+            batch = self._gather()
+            if len(batch) == 1:
+                # Alone it needs no savepoint: if it fails, so does the transaction.
+                batch[0].answers = batch[0].verb(self._connection, batch[0].items)
+            else:
                 for verb in dict.fromkeys(request.verb for request in batch):
                     self._do(verb, [request for request in batch if request.verb == verb])
-                self._connection.execute("COMMIT")
+            self._connection.execute("COMMIT")
         except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
             self._roll_back()
             batch = batch or self._overdue()
             for request in batch:
-                request.error = request.error or problem
+                request.error = request.error or self._told(problem)
         except BaseException:
             # Only the caller in whose thread this happens was interrupted; others go on.
             if self._roll_back():
                 self._pending.extendleft(reversed(batch))
             raise
         self._answer(batch)
+        self._log_is_long = self._log_is_long or self._checkpointer.is_due()
 
     def _gather(self) -> list[_Request[Any, Any]]:
         batch: list[_Request[Any, Any]] = []
@@ -174,13 +180,17 @@ class Writer:
                 raise  # Disk full and the like end the whole transaction.
             connection.execute("ROLLBACK TO request")
             connection.execute("RELEASE request")
-            return typed(problem, self._place) if isinstance(problem, sqlite3.Error) else problem
+            return self._told(problem)
         connection.execute("RELEASE request")
         start = 0
         for request in requests:
             request.answers = answers[start : start + len(request.items)]
             start += len(request.items)
         return None
+
+    def _told(self, problem: Exception) -> Exception:
+        """Return what callers are told: the driver's errors as our own."""
+        return typed(problem, self._place) if isinstance(problem, sqlite3.Error) else problem
 
     def _overdue(self) -> list[_Request[Any, Any]]:
         """Take out those who waited for the lock as long as they were told to."""

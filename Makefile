@@ -1,0 +1,51 @@
+# Bare `make` prints the targets. Everything runs in a venv of its own, in .venv.
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint types tests powercut bench format clean
+
+help: ## Print this list.
+	@echo "make targets:"
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+test: lint types tests ## Lint, types and all tests; what CI runs.
+
+lint: $(READY) ## Style and errors, by ruff.
+	@echo "==> ruff"
+	@$(BIN)/ruff check src tests
+	@$(BIN)/ruff format --check src tests
+
+types: $(READY) ## Types, by mypy in strict mode.
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+tests: $(READY) ## All tests, on both cores.
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
+	@$(BIN)/python -m pytest -q -m power tests/system
+
+bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
+	@$(BIN)/fairlead bench --store sqlite
+
+format: $(READY) ## Let ruff format the code.
+	@$(BIN)/ruff format src tests
+	@$(BIN)/ruff check --fix src tests
+
+clean: ## Remove the venv and all caches.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Fairlead needs Python 3.11 or newer; this is $$($(PYTHON) --version)." \
+	         "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "==> setting up $(VENV) (once, and again when pyproject.toml changes)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a venv;" \
+	  "on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
