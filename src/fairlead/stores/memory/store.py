@@ -36,6 +36,9 @@ class MemoryStore(Backend):
         self._order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
         # Jobs that were parked until a time; an entry may be stale, its job tells.
         self._due: list[tuple[int, JobId]] = []
+        # The same for jobs that expire, and the jobs that wait for a worker who knows them.
+        self._expiring: list[tuple[int, JobId]] = []
+        self._unknown: set[JobId] = set()
         self._paused: set[str] = set()
         self._workers: dict[str, Worker] = {}
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[bool]]] = []
@@ -80,6 +83,8 @@ class MemoryStore(Backend):
             parked=None,
         )
         self._live[job.id] = entry
+        if entry.expires_at is not None:
+            heapq.heappush(self._expiring, (entry.expires_at, job.id))
         self._place(entry, now)
         return True
 
@@ -134,6 +139,7 @@ class MemoryStore(Backend):
         if not entry.lease_until and not self._known(entry.new.task, entry.new.version, now):
             self._displace(entry)
             entry.parked = Gate.NO_CAPABLE_WORKER
+            self._unknown.add(entry.new.id)
 
     def _known(self, task: str, version: int, now: int) -> bool:
         return any(
@@ -192,6 +198,7 @@ class MemoryStore(Backend):
     ) -> None:
         """Move a job out of the line for good."""
         del self._live[entry.new.id]
+        self._unknown.discard(entry.new.id)
         record = msgspec.structs.replace(
             entry.record(),
             state=state,
@@ -260,26 +267,31 @@ class MemoryStore(Backend):
         return promoted
 
     def _bring_back(self, known: Callable[[str, int], bool]) -> int:
-        parked = [
-            entry
-            for entry in self._live.values()
-            if entry.parked is Gate.NO_CAPABLE_WORKER and known(entry.new.task, entry.new.version)
-        ][:BATCH]
-        for entry in parked:
+        parked = [self._live[job_id] for job_id in self._unknown]
+        back = [entry for entry in parked if known(entry.new.task, entry.new.version)][:BATCH]
+        for entry in back:
+            self._unknown.discard(entry.new.id)
             entry.parked = None
             insort(self._order[entry.new.queue], entry.place)
-        return len(parked)
+        return len(back)
 
     def _expire(self, now: int) -> int:
-        expired = [
-            entry
-            for entry in self._live.values()
-            if entry.expires_at is not None and entry.expires_at <= now and not entry.lease_until
-        ][:BATCH]
-        for entry in expired:
+        expired = 0
+        running = []
+        while self._expiring and self._expiring[0][0] <= now and expired < BATCH:
+            mark = heapq.heappop(self._expiring)
+            entry = self._live.get(mark[1])
+            if entry is None:
+                continue
+            if entry.lease_until:
+                running.append(mark)  # It may wait again, and expire then.
+                continue
             self._displace(entry)
             self._finish(entry, State.CANCELLED, now, Reason.EXPIRED)
-        return len(expired)
+            expired += 1
+        for mark in running:
+            heapq.heappush(self._expiring, mark)
+        return expired
 
     def _prune(self, before: int) -> int:
         old = [r.id for r in self._finished.values() if (r.finished_at or 0) < before][:BATCH]
@@ -380,6 +392,8 @@ class MemoryStore(Backend):
         for job_id, entry in self._live.items():
             if entry.parked is Gate.NOT_DUE and job_id not in due:
                 yield f"job {job_id} waits for a time that nobody watches"
+            if (entry.parked is Gate.NO_CAPABLE_WORKER) != (job_id in self._unknown):
+                yield f"job {job_id} and the list of unknown tasks disagree"
 
 
 def _resolve(hint: asyncio.Future[bool]) -> None:

@@ -78,9 +78,12 @@ class Checkpointer:
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             restarted = self._restart()
+        except sqlite3.Error:
+            # A full disk, say. The log keeps everything, so nothing is lost by waiting.
+            restarted = False
         finally:
             fcntl.flock(self._side, fcntl.LOCK_UN)
-        # A long reader keeps the log from starting anew: do not try again at every commit.
+        # A long reader keeps the log from starting anew: do not try again at every look.
         self._limit = LONG_LOG if restarted else self._limit + LONG_LOG
 
     def _restart(self) -> bool:

@@ -22,11 +22,14 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from fairlead.core.errors import ConfigError, StoreError, StoreUnavailable
+
+Value = TypeVar("Value")
 
 OLDEST_SQLITE = (3, 34, 0)
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL"}
@@ -63,7 +66,7 @@ class Place:
             self.path, timeout=0, isolation_level=None, check_same_thread=False
         )
         try:
-            self._prepare(connection)
+            patiently(self, lambda: self._prepare(connection))
         except BaseException:
             connection.close()
             raise
@@ -81,16 +84,8 @@ class Place:
             ) from problem
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Set the connection up; while others open a new file, that too may have to wait."""
-        for _ in waiting(self):
-            with typed_errors(self):
-                try:
-                    for pragma in self._pragmas():
-                        connection.execute(f"PRAGMA {pragma}")
-                    return
-                except sqlite3.OperationalError as problem:
-                    if not is_busy(problem):
-                        raise
+        for pragma in self._pragmas():
+            connection.execute(f"PRAGMA {pragma}")
 
     def _pragmas(self) -> tuple[str, ...]:
         return (
@@ -117,15 +112,6 @@ def typed(problem: sqlite3.Error, place: Place) -> StoreError:
     if remedy is None and not isinstance(problem, sqlite3.OperationalError):
         return StoreError(f"{place.url}: {problem}")
     return StoreUnavailable(place.url, f"{problem}{remedy or ''}")
-
-
-@contextmanager
-def typed_errors(place: Place) -> Iterator[None]:
-    """Raise our own errors instead of the driver's."""
-    try:
-        yield
-    except sqlite3.Error as problem:
-        raise typed(problem, place) from problem
 
 
 _REMEDIES = {
@@ -155,6 +141,20 @@ def waiting(place: Place) -> Iterator[float]:
         f"another connection has held the write lock for {place.patience:g} s; look for a long "
         "transaction in your own code, or a stopped process that has the file open",
     )
+
+
+def patiently(place: Place, work: Callable[[], Value]) -> Value:
+    """Do something that others may be in the way of for a moment, as long as patience lasts.
+
+    Even a reader can be: while a file is opened first, recovered or closed last.
+    """
+    for _ in waiting(place):
+        try:
+            return work()
+        except sqlite3.Error as problem:
+            if not is_busy(problem):
+                raise typed(problem, place) from problem
+    raise AssertionError  # waiting() never ends without an error of its own
 
 
 class WriteLock:

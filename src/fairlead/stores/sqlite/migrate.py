@@ -4,7 +4,7 @@ import sqlite3
 
 from fairlead.core.clock import Clock
 from fairlead.core.errors import SchemaOutdated
-from fairlead.stores.sqlite.connection import Place, WriteLock, typed_errors
+from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
 from fairlead.stores.sqlite.statements import migrations
 
 _FOUND = "SELECT 1 FROM sqlite_master WHERE name = 'fairlead_migration'"
@@ -21,26 +21,26 @@ def version(connection: sqlite3.Connection) -> int:
 def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, clock: Clock) -> None:
     """Apply what is missing. Several processes may do this at once; each step happens once."""
     needed = max(migrations())
-    with typed_errors(place):
-        found = version(connection)
-        for number, script in migrations().items():
-            if number > found:
-                _apply(connection, lock, number, script, clock.now())
-        found = version(connection)
+    found = patiently(place, lambda: version(connection))
     if found > needed:
         raise SchemaOutdated(found, needed)
+    for number, script in migrations().items():
+        if number > found:
+            try:
+                _apply(connection, lock, number, script, clock.now())
+            except sqlite3.Error as problem:
+                raise typed(problem, place) from problem
 
 
 def check_current(place: Place) -> None:
-    """Raise unless the schema is up to date; never waits.
+    """Raise unless the schema is up to date; needs no write lock.
 
     For a caller inside a transaction of its own: it may hold the write lock,
     which a migration would wait for in vain.
     """
     connection = sqlite3.connect(place.path, timeout=0)
     try:
-        with typed_errors(place):
-            found = version(connection)
+        found = patiently(place, lambda: version(connection))
     finally:
         connection.close()
     if found != max(migrations()):

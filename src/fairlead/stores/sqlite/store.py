@@ -18,7 +18,7 @@ from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.core.store import Backend, Extended, Finding, Upkeep, Worker
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.audit import audit
-from fairlead.stores.sqlite.connection import Place, WriteLock, typed_errors
+from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
 from fairlead.stores.sqlite.line import SqliteLine, ask, put_rows
 from fairlead.stores.sqlite.migrate import check_current, migrate
 from fairlead.stores.sqlite.wake import Watch, watch
@@ -31,29 +31,38 @@ _forsaken: list[sqlite3.Connection] = []
 
 
 class _Session:
-    """What is open: the writer, a connection for reading, and a watch per event loop."""
+    """What is open: the writer, connections for reading, and a watch per event loop."""
 
     def __init__(self, place: Place, clock: Clock) -> None:
         self._place = place
-        self.reader = place.connect()
-        self.reading = threading.Lock()
+        first = place.connect()
         lock = WriteLock(place)
         try:
-            migrate(self.reader, place, lock, clock)
+            migrate(first, place, lock, clock)
             self.writer = Writer(place)
         except BaseException:
-            self.reader.close()
+            first.close()
             raise
         finally:
             lock.close()
+        self._readers = [first]
         self._watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = (
             weakref.WeakKeyDictionary()
         )
 
     def read(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Ask something of the file, outside any transaction of ours."""
-        with self.reading, typed_errors(self._place):
-            return question(self.reader)
+        """Ask something of the file, on a connection that nobody else reads with meanwhile.
+
+        A long question (an audit, say) holds up no short one.
+        """
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = self._place.connect()
+        try:
+            return patiently(self._place, lambda: question(connection))
+        finally:
+            self._readers.append(connection)
 
     def watch(self) -> Watch:
         """Return the running loop's watch."""
@@ -67,8 +76,12 @@ class _Session:
         for each in self._watches.values():
             each.close()
         self.writer.close()
-        with self.reading:
-            self.reader.close()
+        for reader in self._readers:
+            reader.close()
+
+    def forsake(self) -> list[sqlite3.Connection]:
+        """After a fork, in the child: drop all but the connections, which must not be closed."""
+        return [*self._readers, *self.writer.forsake()]
 
 
 class SqliteStore(Backend):
@@ -112,7 +125,7 @@ class SqliteStore(Backend):
         session, self._session = self._session, None
         self._opening = threading.Lock()
         if session is not None:
-            _forsaken.extend([session.reader, *session.writer.forsake()])
+            _forsaken.extend(session.forsake())
 
     # The line
 

@@ -19,9 +19,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from fairlead.core.errors import StoreError
+from fairlead.core.errors import StoreError, StoreUnavailable
 from fairlead.stores.sqlite.checkpoint import Checkpointer
 from fairlead.stores.sqlite.connection import Place, WriteLock, typed
 
@@ -82,13 +83,16 @@ class Writer:
 
     async def submit(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
         """Do this from a running loop."""
-        self._check_open()
         request = _Request(verb, items)
         loop = asyncio.get_running_loop()
         request.waiter = (loop, loop.create_future())
         self._pending.append(request)
         if not self._bell.is_set():
             self._bell.set()
+        # Asked after the append: what close() no longer saw is taken back here.
+        if self._closing and request in self._pending:
+            self._pending.remove(request)
+            self._check_open()
         await request.waiter[1]
         return request.outcome()
 
@@ -140,7 +144,10 @@ class Writer:
             self._connection.execute("COMMIT")
         except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
             self._roll_back()
-            batch = batch or self._overdue()
+            if not batch:
+                # Locked out: those whose time is up. Anything else is everybody's trouble.
+                locked = isinstance(problem, StoreUnavailable)
+                batch = self._overdue() if locked else self._gather()
             for request in batch:
                 request.error = request.error or self._told(problem)
         except BaseException:
@@ -201,10 +208,15 @@ class Writer:
         return overdue
 
     def _roll_back(self) -> bool:
-        open_ = self._connection.in_transaction
-        if open_:
+        """Undo the transaction if there is one; on a connection that cannot, by closing it."""
+        if not self._connection.in_transaction:
+            return False
+        try:
             self._connection.execute("ROLLBACK")
-        return open_
+        except sqlite3.Error:
+            self._connection.close()
+            self._connection = self._place.connect()
+        return True
 
     def _answer(self, batch: list[_Request[Any, Any]]) -> None:
         """Wake everybody, with one call per event loop."""
@@ -215,7 +227,7 @@ class Writer:
                 loop, future = request.waiter
                 by_loop.setdefault(loop, []).append(future)
         for loop, futures in by_loop.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
                 loop.call_soon_threadsafe(_resolve, futures)
 
 
