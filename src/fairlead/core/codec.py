@@ -23,7 +23,9 @@ from fairlead.core.errors import ConfigError, DecodeError, EncodeError, PayloadT
 PAYLOAD_LIMIT = 256 * 1024
 DEPTH_LIMIT = 64
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_PATH = re.compile(r" - at `\$\.?([^.`\[]*)")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^.`\[]*)")
+# A struct binds these as a function does; positional-only ones it would also take by name.
+_PLAIN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -34,11 +36,9 @@ class Signature:
         self.task = task
         parameters, returns = _typed(task, function)
         self._parameters = parameters
-        self._plain = not any(
-            p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-            for p in parameters
-        )
+        self._plain = all(parameter.kind in _PLAIN for parameter in parameters)
         self._struct = _struct_of(task, parameters)
+        self._returns_any = _holds_any(returns)
         self._loose = [p.name for p in parameters if _holds_any(p.annotation)]
         self._encode = msgspec.json.Encoder(enc_hook=_encode_hook).encode
         try:
@@ -56,11 +56,13 @@ class Signature:
             payload = self._encode(call)
             if len(payload) > 2 * DEPTH_LIMIT:
                 self._check_shape(payload)
+            if b"null" in payload:
+                self._check_finite(call)
             back = self._decode(payload)
+        except EncodeError:
+            raise
         except _UNFIT as problem:
             raise self._explain(call, problem) from None
-        if b"null" in payload:
-            self._check_finite(call)
         if self._loose:
             self._check_loose(call, back)
         return payload.decode()
@@ -69,7 +71,7 @@ class Signature:
         """Return the arguments of a stored call."""
         try:
             call = self._decode(payload)
-        except _UNFIT as problem:
+        except Exception as problem:  # noqa: BLE001 (the types' own checks are user code)
             raise DecodeError(f"the payload of a job of task {self.task!r}", str(problem)) from None
         return self._unbind(call)
 
@@ -80,9 +82,22 @@ class Signature:
         try:
             text = self._encode(value)
             self._check_shape(text)
-            self._decode_result(text)
+            if b"null" in text and _has_non_finite(value):
+                raise EncodeError(self.task, "return", _NON_FINITE)
+            back = self._decode_result(text)
+        except EncodeError:
+            raise
+        except PayloadTooLarge as problem:
+            told = f"takes {problem.size:,} bytes, the limit is {problem.limit:,}"
+            raise EncodeError(self.task, "return", told) from None
         except _UNFIT as problem:
             raise EncodeError(self.task, "return", _say(problem)) from None
+        if self._returns_any and _changes(value, back):
+            raise EncodeError(
+                self.task,
+                "return",
+                f"{_brief(value)} would arrive as {_brief(back)}; annotate what the task returns",
+            )
         return text.decode()
 
     def decode_result(self, text: str | None) -> Any:  # noqa: ANN401 (typed by the annotation)
@@ -91,7 +106,7 @@ class Signature:
             return None
         try:
             return self._decode_result(text)
-        except _UNFIT as problem:
+        except Exception as problem:  # noqa: BLE001 (as above)
             raise DecodeError(f"the result of task {self.task!r}", str(problem)) from None
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Struct:
@@ -115,7 +130,7 @@ class Signature:
                 continue
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 # Names before `*args` must travel by position too.
-                args = [*kwargs.values(), *value] if not args else [*args, *value]
+                args = [*args, *kwargs.values(), *value]
                 kwargs = {}
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 kwargs.update(value)
@@ -126,7 +141,10 @@ class Signature:
         return tuple(args), kwargs
 
     def _takes(self) -> str:
-        return str(inspect.Signature(self._parameters))
+        bare = [
+            p.replace(annotation=p.empty) if p.annotation is Any else p for p in self._parameters
+        ]
+        return str(inspect.Signature(bare))
 
     def _check_shape(self, payload: bytes) -> None:
         if len(payload) > PAYLOAD_LIMIT:
@@ -137,17 +155,15 @@ class Signature:
     def _check_finite(self, call: msgspec.Struct) -> None:
         """Refuse NaN and infinity, which JSON can only write as null."""
         for name in call.__struct_fields__:
-            value = msgspec.to_builtins(getattr(call, name), enc_hook=_encode_hook)
-            if _has_non_finite(value):
-                raise EncodeError(
-                    self.task, name, "NaN and infinity have no JSON form; pass None or a string"
-                )
+            value = getattr(call, name)
+            if value is not msgspec.UNSET and _has_non_finite(value):
+                raise EncodeError(self.task, name, _NON_FINITE)
 
     def _check_loose(self, call: msgspec.Struct, back: msgspec.Struct) -> None:
         """Refuse values that would silently change type, where no annotation brings them back."""
         for name in self._loose:
             value, returned = getattr(call, name), getattr(back, name)
-            if value is not msgspec.UNSET and value != returned and _listed(value) != returned:
+            if value is not msgspec.UNSET and _changes(value, returned):
                 raise EncodeError(
                     self.task,
                     name,
@@ -164,7 +180,8 @@ class Signature:
             return EncodeError(self.task, path.group(1) or None, _say(problem))
         for name in call.__struct_fields__:
             try:
-                self._check_shape(self._encode(getattr(call, name)))
+                # In brackets, for the payload around it is a level too.
+                self._check_shape(b"[%b]" % self._encode(getattr(call, name)))
             except _UNFIT as own:
                 return EncodeError(self.task, name, _say(own))
         return EncodeError(self.task, None, _say(problem))
@@ -190,11 +207,20 @@ def _typed(task: str, function: Callable[..., Any]) -> tuple[list[inspect.Parame
             f"task {task!r} has an annotation that cannot be resolved: {problem}; import the type "
             "at run time, not only under TYPE_CHECKING"
         ) from None
+    except Exception as problem:  # noqa: BLE001 (an annotation is code, and may raise anything)
+        raise ConfigError(
+            f"task {task!r} has an annotation that cannot be resolved: {problem}"
+        ) from None
     signature = inspect.signature(function)
     parameters = [
-        p.replace(annotation=hints.get(p.name, Any)) for p in signature.parameters.values()
+        p.replace(annotation=_open(hints.get(p.name, Any))) for p in signature.parameters.values()
     ]
-    return parameters, hints.get("return", Any)
+    return parameters, _open(hints.get("return", Any))
+
+
+def _open(annotation: Any) -> Any:  # noqa: ANN401 (any annotation)
+    """Treat `object` as what it says: anything."""
+    return Any if annotation is object else annotation
 
 
 def _struct_of(task: str, parameters: list[inspect.Parameter]) -> type[msgspec.Struct]:
@@ -243,7 +269,9 @@ def _holds_any(annotation: object) -> bool:
 
 def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passes)
     if hasattr(type(value), "model_dump_json"):
-        return msgspec.Raw(value.model_dump_json().encode())
+        return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
+    if value is None or isinstance(value, bool | tuple):
+        raise NotImplementedError(f"a dict key cannot be {value!r}; use text as a key")
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise NotImplementedError(
         f"a {kind} has no JSON form; pass plain data (JSON types, datetime, UUID, Decimal, Enum, "
@@ -253,9 +281,10 @@ def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passe
 
 def _decode_hook(kind: Any, value: object) -> object:  # noqa: ANN401 (whatever is annotated)
     if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
-    raise NotImplementedError(
-        f"{getattr(kind, '__qualname__', kind)} cannot be built from JSON; annotate with a "
+        # As JSON again: strict models take texts for dates and ids only there.
+        return kind.model_validate_json(msgspec.json.encode(value))
+    raise TypeError(
+        f"a {getattr(kind, '__qualname__', kind)} cannot be built from JSON; annotate with a "
         "dataclass, a msgspec struct or a pydantic model"
     )
 
@@ -274,8 +303,15 @@ def _too_deep(payload: bytes) -> bool:
     return False
 
 
+_NON_FINITE = "NaN and infinity have no JSON form; pass None or a string"
+
+
+def _plain_hook(value: Any) -> object:  # noqa: ANN401 (only models come here)
+    return value.model_dump(round_trip=True)
+
+
 def _has_non_finite(value: object) -> bool:
-    pending = [value]
+    pending: list[object] = [msgspec.to_builtins(value, enc_hook=_plain_hook)]
     while pending:
         part = pending.pop()
         if isinstance(part, float) and not math.isfinite(part):
@@ -285,6 +321,10 @@ def _has_non_finite(value: object) -> bool:
         elif isinstance(part, list | tuple):
             pending.extend(part)
     return False
+
+
+def _changes(value: object, returned: object) -> bool:
+    return value != returned and _listed(value) != returned
 
 
 def _listed(value: object) -> object:
@@ -301,6 +341,8 @@ def _say(problem: BaseException) -> str:
         return f"nested deeper than {DEPTH_LIMIT} levels; flatten it"
     if isinstance(problem, UnicodeError):
         return "holds characters that are no valid Unicode (lone surrogates)"
+    if "integer string conversion" in str(problem):
+        return "holds a whole number of thousands of digits; pass it as text"
     return _lower(str(problem))
 
 

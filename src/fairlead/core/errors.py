@@ -25,6 +25,8 @@
     ├── Permanent(reason)
     └── Ambiguous(evidence)
 
+    FairleadWarning                 something that works, but will hurt later
+
 Each error builds its message from its data and keeps the data as attributes.
 """
 
@@ -38,8 +40,18 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def _restore(kind: type[Exception], args: tuple[object, ...], data: dict[str, object]) -> Exception:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(data)
+    return error
+
+
 class FairleadError(Exception):
     """Anything that goes wrong in Fairlead."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes: the message is kept, not made anew from itself."""
+        return _restore, (type(self), self.args, self.__dict__)
 
 
 class FairleadWarning(UserWarning):
@@ -101,6 +113,7 @@ class EncodeError(EnqueueError, TypeError):
     def __init__(self, task: str, argument: str | None, problem: str) -> None:
         self.task, self.argument, self.problem = task, argument, problem
         where = f"argument {argument!r} of task {task!r}" if argument else f"call of task {task!r}"
+        where = f"the result of task {task!r}" if argument == "return" else where
         super().__init__(f"{where}: {problem}")
 
 
@@ -197,6 +210,10 @@ class JobFailed(FairleadError):
 
 class Signal(Exception):
     """Raised by task code to say how its run should end."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes, such as out of a pool that task code uses."""
+        return _restore, (type(self), self.args, self.__dict__)
 
 
 class RetryAfter(Signal):

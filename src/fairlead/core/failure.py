@@ -13,10 +13,11 @@ from types import TracebackType
 
 import msgspec
 
+NAME_LIMIT = 512
 MESSAGE_LIMIT = 4_096
 TRACEBACK_LIMIT = 16_384
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\b[0-9a-fA-F]{32}\b|\d+")
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -34,13 +35,16 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 def describe(error: BaseException) -> Failure:
     """Write down an exception; never raises."""
-    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    message = _clean(_text_of(error), MESSAGE_LIMIT)
+    name = clean(
+        f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."), NAME_LIMIT
+    )
+    message = clean(_text_of(error), MESSAGE_LIMIT)
     return Failure(name, message, _trace(error), fingerprint(name, message, error.__traceback__))
 
 
 def described(error: str, message: str) -> Failure:
     """Write down a failure that was no exception, such as a process that died."""
+    message = clean(message, MESSAGE_LIMIT)
     return Failure(error, message, None, fingerprint(error, message, None))
 
 
@@ -53,34 +57,44 @@ def fingerprint(name: str, message: str, trace: TracebackType | None) -> str:
 
 def _place(trace: TracebackType | None) -> str:
     """Name the innermost function that is not a library's; line numbers move, names stay."""
-    place = ""
+    own = last = ""
     while trace is not None:
         code = trace.tb_frame.f_code
-        own = not code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith("<")
-        if own or not place:
-            place = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_name}"
+        last = f"{trace.tb_frame.f_globals.get('__name__')}:{code.co_qualname}"
+        if not code.co_filename.startswith((*_LIBRARY, "<")):
+            own = last
         trace = trace.tb_next
-    return place
+    return own or last
 
 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as inner:  # noqa: BLE001 (user code: a __str__ may raise anything)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as inner:  # noqa: BLE001 (user code: a __str__ may raise anything)
         return f"<its text cannot be printed: {type(inner).__name__}>"
 
 
 def _trace(error: BaseException) -> str | None:
     try:
         lines = traceback.format_exception(error, limit=-30)
-    except Exception:  # noqa: BLE001 (user code: __repr__, __notes__, ExceptionGroup tricks)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 (user code: __repr__, __notes__, ExceptionGroup tricks)
         lines = traceback.format_tb(error.__traceback__, limit=-30)
-    return _clean("".join(lines), TRACEBACK_LIMIT) or None
+    return clean("".join(lines), TRACEBACK_LIMIT) or None
 
 
-def _clean(text: str, limit: int) -> str:
+def clean(text: str, limit: int = MESSAGE_LIMIT) -> str:
     """Make text storable anywhere: valid UTF-8, no NUL, not longer than the limit."""
-    if len(text) > limit:
-        half = limit // 2
-        text = f"{text[:half]}\n… {len(text) - limit:,} characters left out …\n{text[-half:]}"
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    if len(text) > limit:  # first roughly: replacing lengthens, and 100 MB take long
+        text = _cut(text, limit)
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return _cut(text, limit) if len(text) > limit else text
+
+
+def _cut(text: str, limit: int) -> str:
+    gap = f"\n… {len(text) - limit:,} characters left out …\n"
+    half = (limit - len(gap)) // 2
+    return f"{text[:half]}{gap}{text[-half:]}"

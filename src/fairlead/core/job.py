@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.retry import Curve
 
@@ -206,7 +207,10 @@ def encode_options(options: JobOptions) -> str | None:
 
 def decode_options(text: str | None) -> JobOptions:
     """Read what `encode_options` wrote."""
-    return _NO_OPTIONS if text is None else _decode(text)
+    try:
+        return _NO_OPTIONS if text is None else _decode(text)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise DecodeError("the options of a job", str(problem)) from None
 
 
 def encode_errors(errors: tuple[PastAttempt, ...]) -> str | None:

@@ -15,10 +15,10 @@ import msgspec
 
 from fairlead.core import errors
 from fairlead.core.clock import SECOND
-from fairlead.core.failure import Failure, describe, described
+from fairlead.core.failure import Failure, clean, describe, described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, PastAttempt, Reason, State, decode_options
-from fairlead.core.retry import Retry, classify
+from fairlead.core.retry import LONGEST_DELAY, Retry, classify
 
 Knowledge = Literal["done", "not_done", "unknown"]
 """What a task's `reconcile` found out about an outside effect."""
@@ -137,9 +137,9 @@ def outcome_of(error: BaseException, policy: Policy, now: datetime | None = None
         case errors.Snooze(seconds=seconds):
             return Snoozed(seconds)
         case errors.Cancel(reason=reason):
-            return Cancelled(reason)
+            return Cancelled(clean(str(reason)))
         case errors.Ambiguous(evidence=evidence):
-            return Ambiguous(evidence)
+            return Ambiguous(clean(str(evidence)))
         case errors.RetryAfter(seconds=seconds):
             return Failed(describe(error), after=seconds)
         case errors.DecodeError():
@@ -259,12 +259,15 @@ def overrule(settlement: Settlement, reason: str) -> Settlement:
 
 
 def _retry_of(job: Job, policy: Policy) -> Retry:
-    options = decode_options(job.options)
+    try:
+        options = decode_options(job.options)
+    except errors.DecodeError:
+        return policy.retry
     if options.attempts is None and options.backoff is None:
         return policy.retry
     return msgspec.structs.replace(
         policy.retry,
-        attempts=options.attempts or policy.retry.attempts,
+        attempts=min(max(1, options.attempts or policy.retry.attempts), 1000),
         backoff=options.backoff or policy.retry.backoff,
     )
 
@@ -294,7 +297,9 @@ def _failure_of(outcome: Ambiguous) -> Failure:
 
 
 def _micros(seconds: float) -> int:
-    return max(0, round(seconds * SECOND))
+    # NaN compares as false, so it waits longest: neither a hot loop nor an error.
+    within = max(0.0, seconds) if seconds < LONGEST_DELAY else LONGEST_DELAY
+    return round(within * SECOND)
 
 
 def _settle(

@@ -73,7 +73,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "important and the name says nothing; name it for the work in it, and give that "
                 "work a weight, a head start or a pool of its own",
                 FairleadWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
 
     def _check_critical(self) -> None:
@@ -141,6 +141,8 @@ def allot(pools: Iterable[Pool], queues: Collection[str]) -> tuple[Pool, ...]:
         for queue in pool.queues:
             if queue not in queues:
                 raise UnknownQueue(queue, queues)
+            if taken.get(queue) == pool.name:
+                raise ConfigError(f"pool {pool.name!r} names queue {queue!r} twice; once is enough")
             if queue in taken:
                 raise ConfigError(
                     f"queue {queue!r} is in two pools, {taken[queue]!r} and {pool.name!r}; "

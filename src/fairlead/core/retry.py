@@ -31,7 +31,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", tag_field="cur
         try:
             return min(self.cap, self.base * self.factor ** (attempt - 1))
         except OverflowError:
-            return self.cap
+            return self.cap if self.base else 0.0
 
 
 class Linear(msgspec.Struct, frozen=True, tag="linear", tag_field="curve"):
@@ -85,8 +85,14 @@ def fixed(seconds: float = 1, jitter: float = 0.3) -> Fixed:
 def _check(**numbers: float) -> None:
     for name, value in numbers.items():
         top = 1.0 if name == "jitter" else LONGEST_DELAY
-        if not (math.isfinite(value) and 0 <= value <= top):
-            raise ConfigError(f"a retry curve's {name} must lie between 0 and {top:g}, not {value}")
+        if not (_is_number(value) and 0 <= value <= top):
+            raise ConfigError(
+                f"a retry curve's {name} must lie between 0 and {top:g}, not {value!r}"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -105,8 +111,15 @@ class Retry(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what could never work."""
-        if not 1 <= self.attempts <= 1000:
-            raise ConfigError(f"Retry(attempts=…) must lie between 1 and 1000, not {self.attempts}")
+        whole = isinstance(self.attempts, int) and not isinstance(self.attempts, bool)
+        if not (whole and 1 <= self.attempts <= 1000):
+            raise ConfigError(
+                f"Retry(attempts=…) must lie between 1 and 1000, not {self.attempts!r}"
+            )
+        for name in ("on", "never"):
+            kinds = getattr(self, name)
+            if isinstance(kinds, type):
+                msgspec.structs.force_setattr(self, name, (kinds,))
         if not callable(self.backoff):
             raise ConfigError(
                 "Retry(backoff=…) must be a curve such as exponential(), or a function "
@@ -119,11 +132,14 @@ class Retry(msgspec.Struct, frozen=True):
         Jitter only shortens, by up to the given part, so a cap stays a cap and
         jobs that failed together do not come back together.
         """
-        seconds = float(self.backoff(attempt))
-        jitter = getattr(self.backoff, "jitter", 0.0)
+        try:
+            seconds = float(min(self.backoff(attempt), LONGEST_DELAY))
+        except Exception:  # noqa: BLE001 (user code: a job that failed must be settled)
+            seconds = Exponential()(attempt)
         if not math.isfinite(seconds):
             seconds = LONGEST_DELAY
-        return min(max(0.0, seconds * (1 - jitter * random())), LONGEST_DELAY)
+        jitter = getattr(self.backoff, "jitter", 0.0)
+        return max(0.0, seconds * (1 - jitter * random()))
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -145,10 +161,10 @@ def classify(error: BaseException, retry: Retry, now: datetime | None = None) ->
     told = _told_by_task(error, retry)
     if told is not None:
         return Verdict(told, retry_after(error, now) if told else None)
-    status = http_status(error)
-    if status is not None and status not in _TRANSIENT_STATUS and 400 <= status < 500:
+    status, after = http_status(error), retry_after(error, now)
+    if after is None and status not in _TRANSIENT_STATUS and 400 <= (status or 0) < 500:
         return PERMANENT
-    return Verdict(True, retry_after(error, now))
+    return Verdict(True, after)
 
 
 def _told_by_task(error: BaseException, retry: Retry) -> bool | None:
@@ -157,35 +173,56 @@ def _told_by_task(error: BaseException, retry: Retry) -> bool | None:
             return False
         if kind in retry.on:
             return True
-    return retry.when(error) if retry.when is not None else None
+    if retry.when is None:
+        return None
+    try:
+        answer = retry.when(error)
+    except Exception:  # noqa: BLE001 (user code, asked about an exception it may not know)
+        return None
+    return None if answer is None else bool(answer)
 
 
 def http_status(error: BaseException) -> int | None:
     """Find the HTTP status in an exception of httpx, requests, aiohttp, urllib or boto."""
-    response = getattr(error, "response", None)
-    if isinstance(response, Mapping):
-        response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    response = _read(error, "response")
     for holder, name in (
         (response, "status_code"),
         (response, "status"),
+        (_metadata(response), "HTTPStatusCode"),
         (error, "status_code"),
         (error, "status"),
         (error, "code"),
     ):
-        value = getattr(holder, name, None)
+        value = _read(holder, name)
         if isinstance(value, int) and 100 <= value < 600:
             return value
-    return response if isinstance(response, int) else None
+    return None
 
 
 def retry_after(error: BaseException, now: datetime | None = None) -> float | None:
     """Read a `Retry-After` of the response behind an exception: seconds, or an HTTP date."""
-    for holder in (getattr(error, "response", None), error):
-        read = getattr(getattr(holder, "headers", None), "get", None)
+    response = _read(error, "response")
+    for headers in (
+        _read(response, "headers"),
+        _read(_metadata(response), "HTTPHeaders"),
+        _read(error, "headers"),
+    ):
+        read = getattr(headers, "get", None)
         value = read and (read("Retry-After") or read("retry-after"))
         if value is not None:
             return _seconds(str(value).strip(), now)
     return None
+
+
+def _read(holder: object, name: str) -> object:
+    try:
+        return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 (user code: a property may raise anything)
+        return None
+
+
+def _metadata(response: object) -> object:
+    return _read(response, "ResponseMetadata") if isinstance(response, Mapping) else None
 
 
 def _seconds(text: str, now: datetime | None) -> float | None:
@@ -193,7 +230,7 @@ def _seconds(text: str, now: datetime | None) -> float | None:
         return min(float(text), LONGEST_DELAY)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -38,13 +38,16 @@ class TaskOptions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what could never work."""
-        if not 0 < self.timeout <= 30 * 24 * 3600:
+        if not isinstance(self.retry, Retry):
+            raise ConfigError(f"retry must be a Retry(…), not {self.retry!r}")
+        if not isinstance(self.timeout, int | float) or not 0 < self.timeout <= 30 * 24 * 3600:
             raise ConfigError(f"timeout must be seconds from 0 to 30 days, not {self.timeout!r}")
         if self.effects not in ("none", "external"):
             raise ConfigError(f'effects must be "none" or "external", not {self.effects!r}')
         for name in ("version", "crash_limit"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {value!r}")
 
     @property
     def policy(self) -> Policy:
@@ -82,7 +85,8 @@ class Task:
         """Where the function is defined, for messages."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-        return f"{self.function.__module__}.{self.function.__qualname__}{where}"
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return f"{named.__module__}.{named.__qualname__}{where}"
 
 
 class Registry:
@@ -126,11 +130,15 @@ def default_name(function: Callable[..., Any]) -> str:
     A script that is run directly is called `__main__` there and by its file
     name in the worker that imports it; the worker's name is the one that counts.
     """
+    if not hasattr(function, "__qualname__"):
+        raise ConfigError(f"{function!r} is no function; wrap it in one with `def`")
     module = function.__module__
-    if module == "__main__":
-        main = sys.modules["__main__"]
+    if module in ("__main__", "__mp_main__"):
+        main = sys.modules[module]
         spec = getattr(main, "__spec__", None)
         file = getattr(main, "__file__", None)
         module = spec.name if spec else PurePath(file).stem if file else "main"
+        if module == "__main__":
+            module = PurePath(file).parent.name if file else "main"
     name = f"{module.removesuffix('.__main__')}.{function.__qualname__}"
     return name.replace(".<locals>", "")

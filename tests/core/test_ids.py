@@ -1,0 +1,140 @@
+import os
+import threading
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.ids import IdMaker, JobId
+
+NOON = 1_700_000_000_000_000_000
+
+
+class Clock:
+    """Nanoseconds that stand still until they are set."""
+
+    def __init__(self, now: int = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def no_bits(_: int) -> int:
+    return 0
+
+
+def all_bits(count: int) -> int:
+    return (1 << count) - 1
+
+
+@pytest.mark.parametrize("bits", [no_bits, all_bits])
+def test_an_id_is_a_uuid7_whatever_the_random_bits(bits: object) -> None:
+    made = uuid.UUID(IdMaker(random_bits=bits)())  # type: ignore[arg-type]
+
+    assert made.version == 7
+    assert made.variant == uuid.RFC_4122
+
+
+def test_an_id_is_written_the_way_uuids_are_written() -> None:
+    """Stores compare ids as text, so there is only one way to write one."""
+    made = IdMaker()()
+
+    assert made == str(uuid.UUID(made))
+
+
+@given(st.integers(min_value=0, max_value=(1 << 48) * 1_000_000 - 1))
+def test_an_id_begins_with_the_milliseconds_it_was_made_at(now_ns: int) -> None:
+    made = uuid.UUID(IdMaker(now_ns=lambda: now_ns)())
+
+    assert made.version == 7
+    assert made.int >> 80 == now_ns // 1_000_000
+
+
+def test_ids_sort_in_the_order_they_were_made() -> None:
+    make = IdMaker()
+
+    made = [make() for _ in range(20_000)]
+
+    assert made == sorted(made)
+    assert len(set(made)) == len(made)
+
+
+@given(st.lists(st.integers(min_value=0, max_value=3_000_000), min_size=2, max_size=50))
+def test_ids_sort_by_a_clock_finer_than_a_millisecond(steps: list[int]) -> None:
+    clock = Clock()
+    make = IdMaker(clock, random_bits=no_bits)
+    made = []
+    for step in steps:
+        clock.now += step
+        made.append(make())
+
+    assert made == sorted(set(made))
+
+
+@given(st.lists(st.integers(min_value=-(10**12), max_value=10**12), min_size=2, max_size=50))
+def test_a_clock_that_goes_back_neither_repeats_nor_disorders_ids(steps: list[int]) -> None:
+    """Random bits would hide a repeated tick, so there are none here."""
+    clock = Clock()
+    make = IdMaker(clock, random_bits=no_bits)
+    made = []
+    for step in steps:
+        clock.now += step
+        made.append(make())
+
+    assert made == sorted(set(made))
+
+
+def test_a_clock_that_stands_still_is_enough_for_many_milliseconds_of_ids() -> None:
+    """More ids than the 4,096 fractions of one millisecond: the count runs over into the next."""
+    make = IdMaker(Clock(), random_bits=no_bits)
+
+    made = [make() for _ in range(10_000)]
+
+    assert made == sorted(set(made))
+    assert all(uuid.UUID(one).version == 7 for one in made)
+
+
+def test_ids_made_by_many_threads_are_unique() -> None:
+    """One maker, a clock that stands still and no random bits: the worst case."""
+    make = IdMaker(Clock(), random_bits=no_bits)
+    made: list[list[JobId]] = [[] for _ in range(8)]
+    start = threading.Barrier(len(made))
+
+    def work(mine: list[JobId]) -> None:
+        start.wait()
+        mine.extend(make() for _ in range(5_000))
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert all(mine == sorted(mine) for mine in made)
+    assert len({one for mine in made for one in mine}) == 8 * 5_000
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
+    """Parent and child share the maker's last tick, and here the time too: only the bits differ."""
+    make = IdMaker(Clock())
+    make()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            os.write(write, "\n".join(make() for _ in range(1_000)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        theirs = pipe.read().split("\n")
+    os.waitpid(child, 0)
+    ours = [make() for _ in range(1_000)]
+
+    assert len(theirs) == 1_000
+    assert [one[:18] for one in ours] == [one[:18] for one in theirs]
+    assert not set(ours) & set(theirs)
