@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types tests powercut bench format clean
+.PHONY: help test lint types tests mutants powercut bench format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -26,6 +26,9 @@ types: $(READY) ## Types, by mypy in strict mode.
 tests: $(READY) ## All tests, on both cores.
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+mutants: $(READY) ## Break one promise at a time; each must be noticed by a test.
+	@$(BIN)/python tests/mutants.py
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system

@@ -8,6 +8,7 @@ import pytest
 
 from fairlead import ConfigError, Fairlead, JobFailed, JobNotFound, Permanent, State
 from fairlead.core.ids import IdMaker
+from fairlead.stores.sqlite.store import SqliteStore
 from tests.words import claim, done, work_off
 
 
@@ -122,9 +123,13 @@ def test_the_app_works_on_both_sides_of_a_fork(app: Fairlead) -> None:
     first = task.enqueue(0)
     assert first.status() is State.WAITING
 
+    assert isinstance(app.store, SqliteStore)
+    assert app.store._session is not None
     read, write = os.pipe()
-    child = os.fork()
+    with app.store._session.writer._turn:  # A commit may be under way in another thread.
+        child = os.fork()
     if not child:
+        signal.alarm(20)
         try:
             jobs = [task.enqueue(n) for n in range(20)]
             states = {job.status() for job in jobs}

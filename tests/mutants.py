@@ -1,0 +1,222 @@
+"""Break one promise at a time, and insist that a test notices: `make mutants`.
+
+Each mutant is one small change to a copy of the source and the tests that must
+fail with it. A mutant that survives means a promise nobody checks.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Mutant(NamedTuple):
+    """A change that breaks a promise, and where that must be noticed."""
+
+    promise: str
+    file: str
+    code: str
+    broken: str
+    tests: str
+
+
+SQLITE = "stores/sqlite"
+MUTANTS = [
+    Mutant(
+        "a stale worker cannot settle (I6), SQLite",
+        f"{SQLITE}/line.py",
+        "return {(job.id, job.fence): job for job in running}",
+        "return _Any({(job.id, job.fence): job for job in running})",
+        "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "a stale worker cannot settle (I6), memory",
+        "stores/memory/store.py",
+        "entry.lease_until and entry.fence == fence else None",
+        "entry.lease_until else None",
+        "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "an answer comes after the commit (I1)",
+        f"{SQLITE}/writer.py",
+        '            self._connection.execute("COMMIT")\n        except Exception',
+        '            self._answer(batch)\n            self._connection.execute("COMMIT")\n'
+        "        except Exception",
+        "tests/stores/test_sqlite.py",
+    ),
+    Mutant(
+        "durable means synced (P1)",
+        f"{SQLITE}/connection.py",
+        '"durable": "FULL"',
+        '"durable": "NORMAL"',
+        "tests/stores/test_sqlite.py",
+    ),
+    Mutant(
+        "one bad row fails its own caller alone",
+        f"{SQLITE}/writer.py",
+        "if self._try(verb, together, requests) is None:",
+        "if self._fail_all(verb, together, requests) is None:",
+        "tests/stores/test_sqlite.py",
+    ),
+    Mutant(
+        "a put is recognised after the job is done",
+        f"{SQLITE}/sql/put.sql",
+        "WHERE NOT EXISTS (SELECT 1 FROM fairlead_finished WHERE id = column1)\n  AND",
+        "WHERE",
+        "tests/stores/test_put.py",
+    ),
+    Mutant(
+        "no two claims get the same job (I5)",
+        f"{SQLITE}/sql/claim.sql",
+        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: places",
+        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: places",
+        "tests/stores/test_claim.py",
+    ),
+    Mutant(
+        "a promoted job keeps its place",
+        f"{SQLITE}/sql/upkeep.sql",
+        "UPDATE fairlead_job SET parked = 0\nWHERE seq IN (\n    SELECT seq FROM fairlead_job WHERE parked = 1",
+        "UPDATE fairlead_job SET parked = 0, order_at = :now\nWHERE seq IN (\n"
+        "    SELECT seq FROM fairlead_job WHERE parked = 1",
+        "tests/stores/test_claim.py",
+    ),
+    Mutant(
+        "a give-back returns the attempt (P10)",
+        "core/outcome.py",
+        "            return _settle(job, outcome, State.WAITING, counts=False)\n",
+        "            return _settle(job, outcome, State.WAITING)\n",
+        "tests/core/test_outcome.py",
+    ),
+    Mutant(
+        "a crash counts apart from attempts (P7)",
+        "core/outcome.py",
+        "        counts=False,\n        crashed=True,",
+        "        counts=True,\n        crashed=False,",
+        "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "an idle queue's debt melts no faster than others are served (P12)",
+        "core/selection.py",
+        "credits[name] = min(0.0, credits[name] + passed)",
+        "credits[name] = 0.0",
+        "tests/core/test_selection.py",
+    ),
+    Mutant(
+        "credit cannot be saved up (P12)",
+        "core/selection.py",
+        "credits[name] = min(0.0, credits[name] + passed)",
+        "credits[name] = credits[name] + passed",
+        "tests/core/test_selection.py",
+    ),
+    Mutant(
+        "critical jobs take at most half of the shared slots",
+        "core/selection.py",
+        "max(0, plan.slots // 2 - beyond)",
+        "max(0, plan.slots - beyond)",
+        "tests/core/test_selection.py",
+    ),
+    Mutant(
+        "a job nobody knows is parked, not claimed (P11)",
+        "core/selection.py",
+        "    _incapable,\n)",
+        ")",
+        "tests/stores/test_claim.py",
+    ),
+    Mutant(
+        "a cancelled run is no success (I17)",
+        f"{SQLITE}/line.py",
+        "settlement if job.cancel is None else overrule(settlement, job.cancel)",
+        "settlement",
+        "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "dead letters are never forgotten (I10)",
+        f"{SQLITE}/line.py",
+        'tell(connection, "prune_workers", before=now - keep)',
+        'connection.execute("DELETE FROM fairlead_dead")',
+        "tests/stores/test_upkeep.py",
+    ),
+    Mutant(
+        "a forked child leaves the parent's connections alone",
+        f"{SQLITE}/store.py",
+        "session, self._session = self._session, None\n        self._opening",
+        "session = None\n        self._opening",
+        "tests/face/test_handles.py",
+    ),
+    Mutant(
+        "the log is checkpointed",
+        f"{SQLITE}/checkpoint.py",
+        "return bool(salt) and frame[8:16] == salt",
+        "return False",
+        "tests/stores/test_sqlite.py",
+    ),
+    Mutant(
+        "the job is part of the caller's transaction (I2)",
+        f"{SQLITE}/store.py",
+        "put_rows(connection, jobs, self._clock.now())",
+        "put_rows(connection, jobs, self._clock.now()); connection.commit()",
+        "tests/face/test_transaction.py",
+    ),
+]
+
+# What some mutants need to be runnable at all.
+EXTRAS = {
+    f"{SQLITE}/line.py": """
+
+class _Any(dict):
+    def _key(self, pair): return next((k for k in self if k[0] == pair[0]), pair)
+    def get(self, pair, default=None): return dict.get(self, self._key(pair), default)
+    def pop(self, pair, default=None): return dict.pop(self, self._key(pair), default)
+""",
+    f"{SQLITE}/writer.py": """
+
+def _fail_all(self, verb, items, requests):
+    problem = self._try(verb, items, requests)
+    if problem is not None:
+        raise problem
+Writer._fail_all = _fail_all
+""",
+}
+
+
+def survives(mutant: Mutant) -> bool:
+    """Apply the mutant to a copy of the source and see whether its tests still pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src" / "fairlead"
+        shutil.copytree(ROOT / "src" / "fairlead", source)
+        path = source / mutant.file
+        text = path.read_text()
+        if text.count(mutant.code) != 1:
+            sys.exit(f"mutant {mutant.promise!r} no longer fits {mutant.file}; adapt it")
+        path.write_text(text.replace(mutant.code, mutant.broken) + EXTRAS.get(mutant.file, ""))
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.tests],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(source.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode not in (0, 1):
+            sys.exit(f"mutant {mutant.promise!r} could not be tried:\n{run.stdout}{run.stderr}")
+        return run.returncode == 0
+
+
+def main() -> None:
+    """Try every mutant; exit 1 if any survives."""
+    survivors = 0
+    for mutant in MUTANTS:
+        alive = survives(mutant)
+        survivors += alive
+        print(f"{'SURVIVED' if alive else 'killed  '}  {mutant.promise}", flush=True)
+    print(f"{len(MUTANTS) - survivors} of {len(MUTANTS)} mutants killed")
+    sys.exit(survivors > 0)
+
+
+if __name__ == "__main__":
+    main()
