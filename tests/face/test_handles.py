@@ -126,9 +126,12 @@ def test_the_app_works_on_both_sides_of_a_fork(app: Fairlead) -> None:
     assert isinstance(app.store, SqliteStore)
     assert app.store._session is not None
     read, write = os.pipe()
-    with app.store._session.writer._turn:  # A commit may be under way in another thread.
-        child = os.fork()
-    if not child:
+    turn = app.store._session.writer._turn
+    turn.acquire()  # A commit may be under way in another thread.
+    child = os.fork()
+    if child:
+        turn.release()
+    else:
         signal.alarm(20)
         try:
             jobs = [task.enqueue(n) for n in range(20)]
