@@ -13,13 +13,13 @@ from fairlead.core.clock import Clock, span
 from fairlead.core.errors import ConfigError, TaskNotAllowed, UnknownQueue, did_you_mean
 from fairlead.core.events import Bus, Enqueued
 from fairlead.core.ids import IdMaker, JobId
-from fairlead.core.job import Job, JobOptions, NewJob, decode_options
+from fairlead.core.job import Job, NewJob, decode_options
 from fairlead.core.outcome import Knowledge
 from fairlead.core.queue import Pool, Queue, allot, declare
 from fairlead.core.retry import Retry
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.log import report_subscriber
-from fairlead.producer import BoundTask, Call, JobHandle, Using, check_priority
+from fairlead.producer import BoundTask, Call, JobHandle, check_priority
 from fairlead.stores import store_for
 from fairlead.sync import Bridge
 
@@ -124,8 +124,7 @@ class Fairlead:
             task = Task(name or default_name(function), function, options, aliases)
             self.check_queue(options.queue, task.name)
             self.tasks.add(task)
-            using = Using(options.queue, version=options.version, priority=options.priority)
-            return BoundTask(task, function, self, using, JobOptions())
+            return BoundTask(task, function, self, task.template())
 
         return register if function is None else register(function)
 

@@ -13,7 +13,6 @@ slots = 50
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load(path: str | Path) -> Settings:
     """Read settings from a TOML file: `[tool.fairlead]` of pyproject.toml, all of any other."""
+    import tomllib  # noqa: PLC0415 (programs without a settings file need no parser)
+
     path = Path(path)
     try:
         document = tomllib.loads(path.read_text())

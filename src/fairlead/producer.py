@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.core.clock import FAR_FUTURE, instant, span
 from fairlead.core.errors import ConfigError, EnqueueError, JobFailed, JobNotFound
@@ -68,20 +69,6 @@ class Producer(Protocol):
         ...
 
 
-class Using(msgspec.Struct, frozen=True):
-    """The options of an enqueue, beside the task's own."""
-
-    queue: str
-    version: int = 1
-    run_at: int | None = None
-    delay: int = 0
-    priority: int = 0
-    expires_at: int | None = None
-    expires_in: int | None = None
-    options: str | None = None
-    connection: object = None
-
-
 class BoundTask(Generic[P, R]):
     """A task of an app: call it as the function it is, or enqueue it to run later."""
 
@@ -90,14 +77,16 @@ class BoundTask(Generic[P, R]):
         task: Task,
         function: Callable[P, Any],
         producer: Producer,
-        using: Using,
-        extra: JobOptions,
+        template: NewJob,
+        options: JobOptions | None = None,
+        connection: object = None,
     ) -> None:
         self.task = task
         self._function = function
         self._producer = producer
-        self._using = using
-        self._extra = extra
+        self._template = template
+        self._options = options or JobOptions()
+        self._connection = connection
         self.__wrapped__ = function
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", task.name)
@@ -109,7 +98,7 @@ class BoundTask(Generic[P, R]):
 
     def __repr__(self) -> str:
         """Name the task and its queue."""
-        return f"<task {self.name!r} on queue {self._using.queue!r}>"
+        return f"<task {self.name!r} on queue {self._template.queue!r}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 (the function's)
         """Call the function here and now."""
@@ -117,38 +106,25 @@ class BoundTask(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Prepare a call for `app.enqueue_many`."""
-        if self._using.connection is not None:
+        if self._connection is not None:
             raise ConfigError("pass connection= to enqueue_many itself, not to using()")
         return self._call(args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "JobHandle[R]":
         """Store a call of this task, to be run by a worker."""
         call = self._call(args, kwargs)
-        self._producer.put(call, self._using.connection)
+        self._producer.put(call, self._connection)
         return JobHandle(call.id, self._producer)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "JobHandle[R]":
         """Store a call of this task, from a running loop."""
         call = self._call(args, kwargs)
-        await self._producer.aput(call, self._using.connection)
+        await self._producer.aput(call, self._connection)
         return JobHandle(call.id, self._producer)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
-        using = self._using
-        job = NewJob(
-            self._producer.new_id(),
-            self.task.name,
-            using.queue,
-            self.task.signature.encode(args, kwargs),
-            using.version,
-            using.run_at,
-            using.delay,
-            using.priority,
-            using.expires_at,
-            using.expires_in,
-            using.options,
-        )
-        return Call(job)
+        payload = self.task.signature.encode(args, kwargs)
+        return Call(replace(self._template, id=self._producer.new_id(), payload=payload))
 
     def using(
         self,
@@ -187,12 +163,10 @@ class BoundTask(Generic[P, R]):
             changes |= {"expires_at": _instant("expires", expires), "expires_in": None}
         elif expires is not None:
             changes |= {"expires_in": _span("expires", expires), "expires_at": None}
-        if connection is not None:
-            changes["connection"] = connection
-        extra = self._changed(timeout, retry, tags, correlation_id, headers)
-        changes["options"] = encode_options(extra)
-        using = msgspec.structs.replace(self._using, **changes)
-        return BoundTask(self.task, self._function, self._producer, using, extra)
+        options = self._changed(timeout, retry, tags, correlation_id, headers)
+        template = replace(self._template, options=encode_options(options), **changes)
+        connection = self._connection if connection is None else connection
+        return BoundTask(self.task, self._function, self._producer, template, options, connection)
 
     def _changed(
         self,
@@ -216,7 +190,7 @@ class BoundTask(Generic[P, R]):
         if headers is not None:
             _labels("headers", [*headers, *headers.values()])
             changes["headers"] = dict(headers)
-        return msgspec.structs.replace(self._extra, **changes)
+        return replace(self._options, **changes)
 
 
 class JobHandle(Generic[R]):

@@ -249,7 +249,7 @@ def test_enqueue_many_is_a_stream_with_progress(any_app: Fairlead) -> None:
 
     def calls() -> object:
         nonlocal made, furthest
-        for n in range(2_500):
+        for n in range(100_000):
             made += 1
             furthest = max(furthest, made - seen)
             yield task.call(n)
@@ -258,8 +258,8 @@ def test_enqueue_many_is_a_stream_with_progress(any_app: Fairlead) -> None:
         nonlocal seen
         seen = accepted
 
-    assert any_app.enqueue_many(calls(), progress=progress) == 2_500  # type: ignore[arg-type]
-    assert seen == 2_500
+    assert any_app.enqueue_many(calls(), progress=progress) == 100_000  # type: ignore[arg-type]
+    assert seen == 100_000
     assert furthest <= 2_000, "no more than two batches are held at a time"
 
 

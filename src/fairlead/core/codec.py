@@ -194,7 +194,6 @@ _UNFIT = (
     ValueError,
     OverflowError,
     RecursionError,
-    NotImplementedError,
     PayloadTooLarge,
 )
 
@@ -271,9 +270,9 @@ def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passe
     if hasattr(type(value), "model_dump_json"):
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
     if value is None or isinstance(value, bool | tuple):
-        raise NotImplementedError(f"a dict key cannot be {value!r}; use text as a key")
+        raise TypeError(f"a dict key cannot be {value!r}; use text as a key")
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    raise NotImplementedError(
+    raise TypeError(
         f"a {kind} has no JSON form; pass plain data (JSON types, datetime, UUID, Decimal, Enum, "
         "bytes, a dataclass, a msgspec struct or a pydantic model), or its id"
     )

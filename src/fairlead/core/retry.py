@@ -8,7 +8,6 @@ a certain delay. What becomes of the job is decided in `outcome.decide`.
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 import msgspec
 
@@ -228,6 +227,8 @@ def _metadata(response: object) -> object:
 def _seconds(text: str, now: datetime | None) -> float | None:
     if text.isascii() and text.isdigit():
         return min(float(text), LONGEST_DELAY)
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 (rarely needed, slow to import)
+
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -15,7 +15,8 @@ import msgspec
 
 from fairlead.core.codec import Signature
 from fairlead.core.errors import ConfigError, DuplicateTask, UnknownTask
-from fairlead.core.job import Job
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Knowledge, Policy
 from fairlead.core.queue import DEFAULT_QUEUE, check_name
 from fairlead.core.retry import Retry
@@ -74,6 +75,18 @@ class Task:
     def signature(self) -> Signature:
         """The function's parameters; read at first use, when every type is defined."""
         return Signature(self.name, self.function)
+
+    def template(self) -> NewJob:
+        """Return a job of this task that lacks only its id and payload."""
+        options = self.options
+        return NewJob(
+            JobId(""),
+            self.name,
+            options.queue,
+            "",
+            version=options.version,
+            priority=options.priority,
+        )
 
     @property
     def is_async(self) -> bool:
