@@ -73,8 +73,8 @@ MUTANTS = [
     Mutant(
         "no two claims get the same job (I5)",
         f"{SQLITE}/sql/claim.sql",
-        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: places",
-        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: places",
+        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: next_seq",
+        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: next_seq",
         "tests/stores/test_claim.py",
     ),
     Mutant(

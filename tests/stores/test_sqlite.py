@@ -403,6 +403,9 @@ async def test_without_inotify_the_file_is_looked_at(
         "task = CAST(x'ff41' AS TEXT)",
         "options = x'00'",
         "version = 'seven'",
+        "fence = 'high'",
+        "order_at = 'early'",
+        "enqueued_at = x'00'",
         "payload = 17",
     ],
 )

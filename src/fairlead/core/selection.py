@@ -34,7 +34,11 @@ from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue
 
 LOOK = 1_000
-"""How many gated jobs of one queue a claim steps over before it gives up on the queue."""
+"""How many gated jobs of one queue a claim steps over before it gives up on the queue.
+
+Those are jobs of tasks that this worker does not know but another live one does.
+They come first in the order, so to wait for the other worker delays nobody's turn.
+"""
 
 Credits = Mapping[str, float]
 """Credit by queue, zero or less; a queue that is not in it has zero."""
@@ -56,6 +60,11 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lost: bool = False
 
 
+def can_run(capable: Mapping[str, int] | None, task: str, version: int) -> bool:
+    """Say whether a worker with these capabilities knows the task in this version."""
+    return capable is None or capable.get(task, 0) >= version
+
+
 class ClaimPlan(msgspec.Struct, frozen=True):
     """What one pool of one worker asks the store for.
 
@@ -71,10 +80,6 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     running: Mapping[str, int] = {}
     credits: Credits = {}
     capable: Mapping[str, int] | None = None
-
-    def can_run(self, task: str, version: int) -> bool:
-        """Say whether this worker knows the task in this version."""
-        return self.capable is None or self.capable.get(task, 0) >= version
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -123,7 +128,8 @@ def _expired(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
 
 
 def _incapable(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    return None if snapshot.plan.can_run(head.task, head.version) else Gate.NO_CAPABLE_WORKER
+    known = can_run(snapshot.plan.capable, head.task, head.version)
+    return None if known else Gate.NO_CAPABLE_WORKER
 
 
 GATES: tuple[Callable[[Head, Line, Snapshot], Gate | None], ...] = (

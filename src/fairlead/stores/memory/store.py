@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
+from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_run, select
 from fairlead.core.store import BATCH, Backend, Extended, Finding, Upkeep, Worker
 from fairlead.stores.memory.entry import Entry
 
@@ -107,7 +108,7 @@ class MemoryStore(Backend):
         with self._lock:
             now = self._clock.now()
             self._promote(now)
-            self._bring_back(plan.can_run)
+            self._bring_back(partial(can_run, plan.capable))
             self._expire(now)
             lines = [
                 Line(queue, self._heads(queue.name, now), queue.name in self._paused)
@@ -143,7 +144,7 @@ class MemoryStore(Backend):
 
     def _known(self, task: str, version: int, now: int) -> bool:
         return any(
-            worker.live_until > now and worker.capable.get(task, 0) >= version
+            worker.live_until > now and can_run(worker.capable, task, version)
             for worker in self._workers.values()
         )
 
@@ -215,7 +216,7 @@ class MemoryStore(Backend):
         """Say which tasks a worker knows."""
         with self._lock:
             self._workers[worker] = Worker(worker, dict(capable), self._clock.now() + lease)
-            self._bring_back(lambda task, version: capable.get(task, 0) >= version)
+            self._bring_back(partial(can_run, capable))
         self._notify()
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)

@@ -9,6 +9,7 @@ long the list is.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -27,7 +28,7 @@ from fairlead.core.job import (
 )
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Queue
-from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, select
+from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_run, select
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.sqlite.statements import put_statement, statements
 
@@ -67,7 +68,6 @@ class _Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
     worker: str | None
 
 
-_decode_readable = msgspec.json.Decoder(tuple[str, str, int, str, str | None, str | None]).decode
 _decode_rows = msgspec.json.Decoder(list[_Row]).decode
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
 
@@ -167,7 +167,7 @@ class SqliteLine:
         if due:
             tell(connection, "promote", now=now, batch=BATCH)
         if unknown:
-            _bring_back(connection, plan.can_run)
+            _bring_back(connection, partial(can_run, plan.capable))
         if expired:
             _expire(connection, now)
         return paused
@@ -220,7 +220,7 @@ class SqliteLine:
                 capable=to_json(dict(capable)),
                 until=now + lease,
             )
-            _bring_back(connection, lambda task, version, c=capable: c.get(task, 0) >= version)  # type: ignore[misc]
+            _bring_back(connection, partial(can_run, capable))
         return [None] * len(items)
 
     def upkeep(self, connection: sqlite3.Connection, keeps: Sequence[int]) -> list[Upkeep]:
@@ -239,7 +239,7 @@ class SqliteLine:
         tell(connection, "prune_workers", before=now - keep)
         return Upkeep(
             promoted=tell(connection, "promote", now=now, batch=BATCH),
-            brought_back=_bring_back(connection, lambda t, v: known.get(t, 0) >= v),
+            brought_back=_bring_back(connection, partial(can_run, known)),
             expired=_expire(connection, now),
             pruned=max(
                 tell(connection, "prune_finished", **old), tell(connection, "prune_attempts", **old)
@@ -258,8 +258,10 @@ def _heads(
         where = {"queue": queue.name, "now": now, "limit": chunk, **place}
         try:
             found = _decode_rows(ask(connection, "heads", **where))
-        except _UNREADABLE:
-            _quarantine(connection, _decode_seqs(ask(connection, "places", **where)), now)
+        except _UNREADABLE as problem:
+            if chunk == 1:
+                _quarantine(connection, ask(connection, "next_seq", **where), str(problem), now)
+            chunk = 1  # One by one from here, to find the row that somebody damaged.
             continue
         yield from found
         if len(found) < chunk:
@@ -311,16 +313,12 @@ _UNREADABLE = (sqlite3.OperationalError, msgspec.MsgspecError, UnicodeError)
 """What a row raises that somebody damaged: not text, not UTF-8, not a number."""
 
 
-def _quarantine(connection: sqlite3.Connection, seqs: list[int], now: int) -> None:
-    """Make dead letters of those among these jobs that cannot be read; the others go on."""
-    for seq in seqs:
-        try:
-            _decode_readable(ask(connection, "readable", seq=seq))
-        except _UNREADABLE as problem:
-            text = f"the stored row cannot be read: {problem}"
-            past = PastAttempt(0, "failed", None, None, None, now, "Unreadable", text)
-            tell(connection, "remember_damage", seq=seq, errors=encode_errors((past,)))
-            _End(State.DEAD, reason=Reason.UNREADABLE).write(connection, {seq: None}, now)
+def _quarantine(connection: sqlite3.Connection, seq: int, problem: str, now: int) -> None:
+    """Make a dead letter of a job that cannot be read; the others go on."""
+    text = f"the stored row cannot be read: {problem}"
+    past = PastAttempt(0, "failed", None, None, None, now, "Unreadable", text)
+    tell(connection, "remember_damage", seq=seq, errors=encode_errors((past,)))
+    _End(State.DEAD, reason=Reason.UNREADABLE).write(connection, {seq: None}, now)
 
 
 def _current(

@@ -23,20 +23,12 @@ FROM (
     LIMIT :limit
 )
 
--- name: places
--- The same jobs by sequence number only: what is always readable.
-SELECT json_group_array(seq)
-FROM (
-    SELECT seq FROM fairlead_job INDEXED BY fairlead_job_order
-    WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id)
-      AND lease_until <= :now
-    ORDER BY order_at, id
-    LIMIT :limit
-)
-
--- name: readable
--- One row, as far as `heads` could trip over it.
-SELECT json_array(id, task, version, payload, options, worker) FROM fairlead_job WHERE seq = :seq
+-- name: next_seq
+-- The first of the same jobs by its sequence number, which is always readable.
+SELECT seq FROM fairlead_job INDEXED BY fairlead_job_order
+WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id) AND lease_until <= :now
+ORDER BY order_at, id
+LIMIT :limit
 
 -- name: remember_damage
 UPDATE fairlead_job SET errors = :errors WHERE seq = :seq
