@@ -215,9 +215,12 @@ class JobHandle(Generic[R]):
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (public name)
         """Wait for the job to end and return what the task returned."""
+        record = await self.arecord()
         try:
             async with asyncio.timeout(timeout):
-                record = await self._ended()
+                while not record.state.final:
+                    await self._producer.store.wait(POLL_SECONDS)
+                    record = await self.arecord()
         except TimeoutError:
             raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s") from None
         if record.state is not State.DONE:
@@ -260,13 +263,6 @@ class JobHandle(Generic[R]):
         if self.id not in found:
             raise JobNotFound(self.id)
         return found[self.id].state
-
-    async def _ended(self) -> JobRecord:
-        while True:
-            record = await self.arecord()
-            if record.state.final:
-                return record
-            await self._producer.store.wait(POLL_SECONDS)
 
 
 def check_priority(priority: int) -> int:

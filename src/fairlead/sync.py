@@ -10,9 +10,10 @@ import os
 import threading
 import weakref
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from fairlead.core.errors import ConfigError
+from fairlead.core.errors import ConfigError, StoreError
 
 Value = TypeVar("Value")
 
@@ -27,19 +28,23 @@ class Bridge:
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Run a coroutine there and wait for its value here."""
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        # Under the lock, so that close() either sees this work or comes before it.
+        with self._starting:
+            future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             return future.result()
+        except CancelledError:
+            raise StoreError("the app was closed while this call waited; open it again") from None
         except BaseException:
             future.cancel()
             raise
 
     def close(self) -> None:
-        """Stop the loop and its thread."""
+        """Stop the loop and its thread; whoever still waits is told so."""
         with self._starting:
             loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
 
     def forget_after_fork(self) -> None:
         """In a forked child: the loop's thread did not come along."""
@@ -47,13 +52,12 @@ class Bridge:
         self._starting = threading.Lock()
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=_serve, args=(self._loop,), name="fairlead-sync", daemon=True
-                ).start()
-            return self._loop
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=_serve, args=(self._loop,), name="fairlead-sync", daemon=True
+            ).start()
+        return self._loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -61,6 +65,10 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

@@ -1,14 +1,10 @@
 import asyncio
-import os
-import signal
-import sys
 import threading
 
 import pytest
 
 from fairlead import ConfigError, Fairlead, JobFailed, JobNotFound, Permanent, State
 from fairlead.core.ids import IdMaker
-from fairlead.stores.sqlite.store import SqliteStore
 from tests.words import claim, done, work_off
 
 
@@ -115,40 +111,35 @@ async def test_two_loops_in_two_threads_use_one_app(any_app: Fairlead) -> None:
     assert len({*theirs, *(job.id for job in ours)}) == 40
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_app_works_on_both_sides_of_a_fork(app: Fairlead) -> None:
-    """Forking servers load the app first and fork workers later."""
-    task = app.task(name="t")(lambda n: n)
-    first = task.enqueue(0)
-    assert first.status() is State.WAITING
+def test_whoever_waits_when_the_app_is_closed_is_told_so(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: None).enqueue()
+    told: list[BaseException] = []
+    ready = threading.Event()
 
-    assert isinstance(app.store, SqliteStore)
-    assert app.store._session is not None
-    read, write = os.pipe()
-    turn = app.store._session.writer._turn
-    turn.acquire()  # A commit may be under way in another thread.
-    child = os.fork()
-    if child:
-        turn.release()
-    else:
-        signal.alarm(20)
+    def wait() -> None:
+        ready.set()
         try:
-            jobs = [task.enqueue(n) for n in range(20)]
-            states = {job.status() for job in jobs}
-            assert states == {State.WAITING}
-            os.write(write, " ".join(job.id for job in jobs).encode())
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    ours = [task.enqueue(n) for n in range(20)]
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        theirs = pipe.read().split()
-    os.waitpid(child, 0)
-    assert len(theirs) == 20
-    assert len({*theirs, *(job.id for job in ours)}) == 40
-    for job_id in theirs:
-        assert app.job(job_id).status() is State.WAITING
+            job.result(timeout=60)
+        except Exception as problem:
+            told.append(problem)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    while thread.is_alive():
+        any_app.close()
+        thread.join(0.05)
+    assert [str(problem) for problem in told] == [
+        "the app was closed while this call waited; open it again"
+    ]
+
+
+def test_a_finished_jobs_result_needs_no_time(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: 7).enqueue()
+    with pytest.raises(TimeoutError):
+        job.result(timeout=0)
+    run_jobs(any_app)
+    assert job.result(timeout=0) == 7
 
 
 def test_an_app_can_be_closed_and_used_again(app: Fairlead) -> None:

@@ -76,7 +76,7 @@ async def test_jobs_survive_closing_and_opening(file: SqliteStore, path: Path) -
 
 
 async def test_a_file_that_cannot_be_opened_says_what_to_check(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot open the file: No such file.*folder exists"):
+    with pytest.raises(StoreUnavailable, match="cannot open .*No such file.*folder exists"):
         await store_for(f"sqlite:///{tmp_path}/missing/jobs.db").open()
     (tmp_path / "text.db").write_text(
         "not a database at all, but long enough to look like one " * 9
@@ -286,6 +286,72 @@ async def test_a_hanging_turnstile_holds_nobody_up_for_good(
         assert file.put_blocking([new_job()]) == [True]
 
 
+@pytest.mark.parametrize("timeout", ["0.3", "5"])
+async def test_a_stopped_peer_in_the_turnstile_stops_nobody(path: Path, timeout: str) -> None:
+    import fcntl
+
+    store = store_for(f"sqlite:///{path}?timeout={timeout}")
+    await store.put([new_job()])
+    with Path(f"{path}-turn").open() as turnstile:
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+        for _ in range(40):
+            assert await store.put([new_job()]) == [True]
+        assert isinstance(store, SqliteStore)
+        (await store._opened()).writer._log_is_long = True
+        for _ in range(40):
+            assert await store.put([new_job()]) == [True]
+    await store.close()
+
+
+@pytest.mark.parametrize("fate", ["removed", "replaced"])
+async def test_a_file_that_is_gone_takes_no_more_jobs(path: Path, fate: str) -> None:
+    """What is written to a removed file is nowhere, so it must not be acknowledged."""
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job()])
+    path.unlink()
+    if fate == "replaced":
+        path.touch()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="removed or replaced while it was open.*put it back"):
+            await store.put([new_job()])
+    await store.close()
+
+
+async def test_a_link_to_the_file_is_the_file(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    linked, direct = store_for(f"sqlite:///{link}"), store_for(f"sqlite:///{path}")
+    await linked.put([new_job()])
+    await direct.put([new_job()])
+    assert await linked.count() == {"mail": {State.WAITING: 2}}
+    assert not Path(f"{link}-turn").exists()
+    await linked.close()
+    await direct.close()
+
+
+async def test_nobody_waits_much_longer_than_told(path: Path) -> None:
+    """A caller that comes while another waits does not inherit its wait."""
+    store = store_for(f"sqlite:///{path}?timeout=0.4")
+    await store.put([new_job()])
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    loop = asyncio.get_running_loop()
+
+    async def put() -> float:
+        began = loop.time()
+        with pytest.raises(StoreUnavailable):
+            await store.put([new_job()])
+        return loop.time() - began
+
+    first = asyncio.create_task(put())
+    await asyncio.sleep(0.2)
+    second = asyncio.create_task(put())
+    assert await first + await second < 1.6, "twice 0.4 s, and some room for a slow machine"
+    other.rollback()
+    other.close()
+    await store.close()
+
+
 def test_eight_processes_write_and_all_is_there(path: Path) -> None:
     """Producers and a claimer on one file; "database is locked" reaches nobody (F29)."""
     script = (
@@ -479,14 +545,38 @@ async def test_the_audit_sees_what_it_should(path: Path) -> None:
     await store.close()
 
 
-async def test_a_closed_store_says_so(path: Path) -> None:
+async def test_a_store_that_is_closed_under_its_callers_opens_again(path: Path) -> None:
     store = store_for(f"sqlite:///{path}")
     await store.put([new_job()])
-    assert isinstance(store, SqliteStore)
-    writer = (await store._opened()).writer
+    puts = [asyncio.create_task(store.put([new_job()])) for _ in range(100)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+        await store.close()
+    assert await asyncio.gather(*puts) == [[True]] * 100
+    assert await store.count() == {"mail": {State.WAITING: 101}}
     await store.close()
-    with pytest.raises(StoreError, match="the store is closed; open the app again"):
-        writer.run(store._line.put, [new_job()])
+
+
+def test_each_loop_that_ends_lets_go_of_its_watch(path: Path) -> None:
+    store = store_for(f"sqlite:///{path}")
+
+    def instances() -> int:
+        return sum("inotify" in os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds())
+
+    async def wait() -> None:
+        await store.put([new_job()])
+        await store.wait(0)
+
+    asyncio.run(wait())
+    before = instances()
+    for _ in range(10):
+        asyncio.run(wait())
+    assert instances() <= before + 1
+    asyncio.run(store.close())
+
+
+def _open_fds() -> list[str]:
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
 
 
 def test_an_sqlite_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

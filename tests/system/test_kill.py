@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead import Fairlead
 from fairlead.core.job import State
 from fairlead.stores import store_for
 
@@ -131,3 +132,87 @@ def test_a_writer_killed_inside_its_transaction_leaves_no_trace(tmp_path: Path) 
         await store.close()
 
     asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    "visitor",
+    [
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "
+        "c.execute('SELECT count(*) FROM fairlead_job').fetchall(); c.close()",
+        "import sys; from fairlead import Fairlead; app = Fairlead('sqlite:///' + sys.argv[1]); "
+        "app.task(name='t')(lambda: None).enqueue(); app.close()",
+    ],
+    ids=["a look with sqlite3", "another app"],
+)
+def test_a_visitor_that_closes_the_file_takes_nothing_along(tmp_path: Path, visitor: str) -> None:
+    """SQLite's last close removes the log; our lock must tell it that we are still here."""
+    path = tmp_path / "jobs.db"
+    app = Fairlead(f"sqlite:///{path}")
+    task = app.task(name="t")(lambda: None)
+    task.enqueue()
+    app.bridge.run(app.store.count())
+    subprocess.run([sys.executable, "-c", visitor, str(path)], check=True)
+    for _ in range(10):
+        task.enqueue()
+    script = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "
+        "print(*c.execute('SELECT count(*) FROM fairlead_job').fetchone())"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(seen) == (12 if "enqueue" in visitor else 11)
+    app.close()
+
+
+def test_an_interrupt_stops_its_own_thread_only(tmp_path: Path) -> None:
+    """Ctrl-C hits the thread that commits for all; the others must go on."""
+    script = """
+import os, signal, sys, threading, time
+from fairlead import Fairlead
+
+app = Fairlead(f"sqlite:///{sys.argv[1]}")
+task = app.task(name="t")(lambda: None)
+task.enqueue()
+counts = [0] * 3
+
+def work(index):
+    while True:
+        task.enqueue()
+        counts[index] += 1
+
+for n in range(3):
+    threading.Thread(target=work, args=(n,), daemon=True).start()
+
+enough = threading.Event()
+
+def interrupt():
+    while not enough.wait(0.003):
+        os.kill(os.getpid(), signal.SIGINT)
+
+interrupter = threading.Thread(target=interrupt, daemon=True)
+interrupter.start()
+caught = 0
+while not enough.is_set():
+    try:
+        while caught < 100:
+            task.enqueue()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        enough.set()
+    except KeyboardInterrupt:
+        caught += 1
+before = list(counts)
+deadline = time.monotonic() + 20
+while any(new <= old for old, new in zip(before, counts)) and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(all(new > old for old, new in zip(before, counts)), flush=True)
+os._exit(0)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "jobs.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert run.stdout == "True\n", run.stderr

@@ -31,9 +31,7 @@ class Checkpointer:
         self._place = place
         self._connection = place.connect()
         self._lock = WriteLock(place)
-        self._side = os.open(
-            place.beside("-checkpoint"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        self._side = place.open_beside("-checkpoint")
         # The log has no locks of its own, so a descriptor of ours disturbs nobody.
         self._log = os.open(place.wal, os.O_RDONLY | os.O_CLOEXEC)
         page = self._connection.execute("PRAGMA page_size").fetchone()[0]
@@ -47,13 +45,6 @@ class Checkpointer:
         self._lock.close()
         os.close(self._side)
         os.close(self._log)
-
-    def forsake(self) -> sqlite3.Connection:
-        """After a fork, in the child: drop all but the connection, which must not be closed."""
-        self._lock.close()
-        os.close(self._side)
-        os.close(self._log)
-        return self._connection
 
     def is_due(self) -> bool:
         """Say whether the log is long enough to be worth a checkpoint.

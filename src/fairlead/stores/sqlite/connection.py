@@ -21,9 +21,11 @@ import fcntl
 import os
 import random
 import sqlite3
+import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +36,8 @@ Value = TypeVar("Value")
 OLDEST_SQLITE = (3, 34, 0)
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL"}
 _TURNSTILE_PATIENCE = 1.0
+_DISTRUST = 10.0
+_creating = threading.Lock()
 
 
 class Place:
@@ -49,7 +53,10 @@ class Place:
                 f"this Python carries SQLite {sqlite3.sqlite_version}; Fairlead needs "
                 f"{'.'.join(map(str, OLDEST_SQLITE))} or newer"
             )
-        self.path = path.absolute()
+        if not patience > 0:
+            raise ConfigError(f"timeout must be a number of seconds above 0, not {patience:g}")
+        # SQLite follows links, so the names beside the file must be those of the real one.
+        self.path = path.resolve()
         self.durability = durability
         self.patience = patience
         self.url = f"sqlite:///{path}"
@@ -61,7 +68,8 @@ class Place:
 
     def connect(self) -> sqlite3.Connection:
         """Open a connection that never waits by itself and never checkpoints."""
-        self._create()
+        with _creating:
+            self._create()
         connection = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -73,15 +81,48 @@ class Place:
         return connection
 
     def _create(self) -> None:
-        """Make the file readable to its owner only; SQLite gives its side files the same mode."""
+        """Make the file, readable to its owner only; SQLite gives its log the same mode.
+
+        Only if there is none: to close any descriptor of the file drops every
+        POSIX lock this process has on it, behind SQLite's back, and the next
+        process to close the file would delete the log from under us.
+        """
+        if self.path.exists():
+            return
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return  # Another process was quicker.
         except OSError as problem:
-            raise StoreUnavailable(
-                self.url,
-                f"cannot open the file: {problem.strerror}; check that the folder exists and "
-                "that this user may write in it",
-            ) from problem
+            raise self._cannot_open(problem) from problem
+
+    def open_beside(self, ending: str) -> int:
+        """Open a side file for a lock, as usable by others as the file itself."""
+        try:
+            like = self.path.stat()
+            mode = stat.S_IMODE(like.st_mode)
+            handle = os.open(self.beside(ending), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        except OSError as problem:
+            raise self._cannot_open(problem) from problem
+        if os.fstat(handle).st_uid != like.st_uid:
+            with suppress(PermissionError):  # Only root can, and only root has to.
+                os.fchown(handle, like.st_uid, like.st_gid)
+        return handle
+
+    def _cannot_open(self, problem: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            self.url,
+            f"cannot open {problem.filename or 'the file'}: {problem.strerror}; check that the "
+            "folder exists and that this user may write in it",
+        )
+
+    def identity(self) -> tuple[int, int] | None:
+        """Say which file has this name now; None if there is none."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         for pragma in self._pragmas():
@@ -124,22 +165,26 @@ _REMEDIES = {
 }
 
 
-def waiting(place: Place) -> Iterator[float]:
+def waiting(place: Place, began: float | None = None) -> Iterator[float]:
     """Yield the seconds waited so far, again and again, until the place's patience is over.
 
-    Pauses a little between looks, shorter the longer the wait has been.
+    Pauses a little between looks, shorter the longer the wait has been. A wait
+    that began earlier, elsewhere, goes on from there.
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     waited = 0.0
-    while waited < place.patience:
+    while True:
         yield waited
         # 2 ms at first, down to 0.2 ms after some 20 ms of waiting: old waiters look more often.
         time.sleep(random.uniform(0.5, 1.0) * max(0.0002, 0.002 / (1 + waited * 500)))
         waited = time.monotonic() - began
+        if waited >= place.patience:
+            break
     raise StoreUnavailable(
         place.url,
         f"another connection has held the write lock for {place.patience:g} s; look for a long "
-        "transaction in your own code, or a stopped process that has the file open",
+        "transaction in your own code (to enqueue inside it, pass connection=), or a stopped "
+        "process that has the file open",
     )
 
 
@@ -162,27 +207,26 @@ class WriteLock:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._turnstile = os.open(
-            place.beside("-turn"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        self._turnstile = place.open_beside("-turn")
+        self._distrusted_until = 0.0
 
     def close(self) -> None:
         """Let go of the side file."""
         os.close(self._turnstile)
 
-    def begin(self, connection: sqlite3.Connection) -> None:
-        """Begin a write transaction, or raise `StoreUnavailable` when patience is over."""
-        inside = self._enter()
-        try:
-            for _ in looks(self._place):
+    def begin(self, connection: sqlite3.Connection, since: float | None = None) -> None:
+        """Begin a write transaction, or raise `StoreUnavailable` when patience is over.
+
+        Patience is counted from `since`, a monotonic time, if it is given.
+        """
+        with self.turnstile():
+            for _ in looks(self._place, since):
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                     return
                 except sqlite3.OperationalError as problem:
                     if not is_busy(problem):
                         raise
-        finally:
-            self._leave(inside)
 
     @contextmanager
     def turnstile(self) -> Iterator[None]:
@@ -191,27 +235,29 @@ class WriteLock:
         try:
             yield
         finally:
-            self._leave(inside)
+            if inside:
+                fcntl.flock(self._turnstile, fcntl.LOCK_UN)
 
     def _enter(self) -> bool:
+        began = time.monotonic()
+        if began < self._distrusted_until:
+            return False
         for waited in waiting(self._place):
             try:
                 fcntl.flock(self._turnstile, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except BlockingIOError:
-                if waited > _TURNSTILE_PATIENCE:
-                    return False
+                if waited > min(_TURNSTILE_PATIENCE, self._place.patience / 2):
+                    break
+        # Whoever is inside hangs; do not wait for it again at every write.
+        self._distrusted_until = time.monotonic() + _DISTRUST
         return False
 
-    def _leave(self, inside: bool) -> None:  # noqa: FBT001 (what _enter said)
-        if inside:
-            fcntl.flock(self._turnstile, fcntl.LOCK_UN)
 
-
-def looks(place: Place) -> Iterator[None]:
+def looks(place: Place, since: float | None) -> Iterator[None]:
     """Yield in quick succession for as long as a write usually takes, then as `waiting` does."""
     for _ in range(200):
         yield
         time.sleep(0.0001)
-    for _ in waiting(place):
+    for _ in waiting(place, since):
         yield

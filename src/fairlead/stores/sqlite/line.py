@@ -89,16 +89,19 @@ def tell(connection: sqlite3.Connection, statement: str, **values: object) -> in
 
 def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
     """Add jobs on any connection to the file; says for each whether it is new."""
+    # A plain cursor: on a connection of the application, factories may be set.
+    cursor = connection.cursor()
+    cursor.row_factory = None
     fresh: list[bool] = []
     start = 0
     for size in _PUT_SIZES:
         while len(jobs) - start >= size:
-            fresh += _put_some(connection, jobs[start : start + size], now)
+            fresh += _put_some(cursor, jobs[start : start + size], now)
             start += size
     return fresh
 
 
-def _put_some(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
+def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[bool]:
     values: list[object] = []
     for job in jobs:
         due = job.due_at(now)
@@ -115,13 +118,14 @@ def _put_some(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) 
             job.payload,
             job.options,
         )
-    cursor = connection.execute(put_statement(len(jobs)), values)
-    if cursor.rowcount == len(jobs):
+    count = cursor.execute(put_statement(len(jobs)), values).rowcount
+    if count == len(jobs):
         return [True] * len(jobs)
-    if not cursor.rowcount:
+    if not count:
         return [False] * len(jobs)
     upto = cursor.lastrowid or 0
-    added = _decode_ids(ask(connection, "added", after=upto - cursor.rowcount, upto=upto))
+    cursor.execute(statements()["added"], {"after": upto - count, "upto": upto})
+    added = _decode_ids(cursor.fetchone()[0])
     fresh = []
     for job in jobs:
         fresh.append(job.id in added)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,12 +23,10 @@ from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
 from fairlead.stores.sqlite.line import SqliteLine, ask, put_rows
 from fairlead.stores.sqlite.migrate import check_current, migrate
 from fairlead.stores.sqlite.wake import Watch, watch
-from fairlead.stores.sqlite.writer import Writer
+from fairlead.stores.sqlite.writer import Verb, Writer, WriterClosed
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-_forsaken: list[sqlite3.Connection] = []
-"""Connections a forked child inherited. To close one there could harm the parent's file."""
 
 
 class _Session:
@@ -45,27 +44,36 @@ class _Session:
             raise
         finally:
             lock.close()
-        self._readers = [first]
-        self._watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._idle = [first]
+        self._reading = 0
+        self._closing = False
+        self._change = threading.Condition()
+        self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
 
     def read(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Ask something of the file, on a connection that nobody else reads with meanwhile.
 
         A long question (an audit, say) holds up no short one.
         """
+        with self._change:
+            if self._closing:
+                raise WriterClosed
+            self._reading += 1
+            connection = self._idle.pop() if self._idle else None
         try:
-            connection = self._readers.pop()
-        except IndexError:
-            connection = self._place.connect()
-        try:
+            connection = connection or self._place.connect()
             return patiently(self._place, lambda: question(connection))
         finally:
-            self._readers.append(connection)
+            with self._change:
+                self._reading -= 1
+                if connection is not None:
+                    self._idle.append(connection)
+                self._change.notify_all()
 
     def watch(self) -> Watch:
-        """Return the running loop's watch."""
+        """Return the running loop's watch, and drop those of loops that are no more."""
+        for loop in [loop for loop in self._watches if loop.is_closed()]:
+            self._watches.pop(loop).close()
         loop = asyncio.get_running_loop()
         if loop not in self._watches:
             self._watches[loop] = watch(self._place)
@@ -73,15 +81,14 @@ class _Session:
 
     def close(self) -> None:
         """Finish what was handed over and let go of everything."""
+        with self._change:
+            self._closing = True
+            self._change.wait_for(lambda: not self._reading)
         for each in self._watches.values():
             each.close()
         self.writer.close()
-        for reader in self._readers:
+        for reader in self._idle:
             reader.close()
-
-    def forsake(self) -> list[sqlite3.Connection]:
-        """After a fork, in the child: drop all but the connections, which must not be closed."""
-        return [*self._readers, *self.writer.forsake()]
 
 
 class SqliteStore(Backend):
@@ -105,7 +112,8 @@ class SqliteStore(Backend):
 
     async def close(self) -> None:
         """Finish what was handed over and let go of the file."""
-        session, self._session = self._session, None
+        with self._opening:
+            session, self._session = self._session, None
         if session is not None:
             await asyncio.to_thread(session.close)
 
@@ -120,24 +128,52 @@ class SqliteStore(Backend):
                 self._session = _Session(self._place, self._clock)
             return self._session
 
-    def forget_after_fork(self) -> None:
-        """In a forked child: leave what the parent opened alone, and open anew when needed."""
+    def close_before_fork(self) -> None:
+        """Let go of the file, and keep others from opening it until the fork is over.
+
+        SQLite's idea of its locks is per process, so no connection may cross a
+        fork, not even to be closed on the other side.
+        """
+        self._opening.acquire()
         session, self._session = self._session, None
-        self._opening = threading.Lock()
         if session is not None:
-            _forsaken.extend(session.forsake())
+            session.close()
+
+    def reopen_after_fork(self, *, child: bool) -> None:
+        """Let both sides open the file again when they need it."""
+        if child:
+            self._opening = threading.Lock()
+        else:
+            self._opening.release()
+
+    async def _write(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
+        """Hand items to the writer; to a new one if the old was closed meanwhile."""
+        while True:
+            session = await self._opened()
+            try:
+                return await session.writer.submit(verb, items)
+            except WriterClosed:
+                self._forget(session)
+
+    def _forget(self, session: _Session) -> None:
+        with self._opening:
+            if self._session is session:
+                self._session = None
 
     # The line
 
     async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
         """Accept new jobs, all of them or none."""
-        session = await self._opened()
-        return list(await session.writer.submit(self._line.put, jobs))
+        return list(await self._write(self._line.put, jobs))
 
     def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
         """Accept new jobs from synchronous code, in the calling thread."""
-        session = self._session or self._open()
-        return list(session.writer.run(self._line.put, jobs))
+        while True:
+            session = self._session or self._open()
+            try:
+                return list(session.writer.run(self._line.put, jobs))
+            except WriterClosed:
+                self._forget(session)
 
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> None:  # noqa: ANN401
         """Put on the caller's own connection to the same file."""
@@ -154,13 +190,12 @@ class SqliteStore(Backend):
         put_rows(connection, jobs, self._clock.now())
 
     def _check_same_file(self, connection: sqlite3.Connection) -> None:
-        files = {row[1]: row[2] for row in connection.execute("PRAGMA database_list").fetchall()}
-        theirs = files.get("main", "")
-        if (
-            not theirs
-            or not self._place.path.exists()
-            or not os.path.samefile(theirs, self._place.path)
-        ):
+        # A plain cursor: the caller may have set factories for rows and texts.
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        rows = cursor.execute("PRAGMA database_list").fetchall()
+        theirs = next((os.fsdecode(row[2]) for row in rows if row[0] == 0), "")
+        if not theirs or Place(Path(theirs)).identity() != self._place.identity():
             raise ConfigError(
                 f"the connection is to {theirs or 'an in-memory database'}, the jobs are in "
                 f"{self._place.path}; one transaction cannot span both, so point the app's URL "
@@ -169,45 +204,47 @@ class SqliteStore(Backend):
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""
-        session = await self._opened()
-        return (await session.writer.submit(self._line.claim, [plan]))[0]
+        return (await self._write(self._line.claim, [plan]))[0]
 
     async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
         """Renew leases under their current fence."""
-        session = await self._opened()
         items = [(job_id, fence, lease) for job_id, fence in leases]
-        answers = await session.writer.submit(self._line.extend, items)
+        answers = await self._write(self._line.extend, items)
         return [answer for answer in answers if answer is not None]
 
     async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
         """Write what became of running jobs, under their current fence."""
-        session = await self._opened()
-        written = await session.writer.submit(self._line.settle, settlements)
+        written = await self._write(self._line.settle, settlements)
         return {s.id for s, ok in zip(settlements, written, strict=True) if ok}
 
     async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
         """Say which tasks a worker knows."""
-        session = await self._opened()
-        await session.writer.submit(self._line.announce, [(worker, capable, lease)])
+        await self._write(self._line.announce, [(worker, capable, lease)])
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
         """Return when somebody wrote to the file, a parked job falls due, or time is up."""
         session = await self._opened()
-        due = session.read(lambda connection: ask(connection, "due"))
+        try:
+            due = session.read(lambda connection: ask(connection, "due"))
+        except WriterClosed:
+            return True
         if due is not None:
             timeout = max(0.0, min(timeout, (due - self._clock.now()) / SECOND))
         return await session.watch().changed(timeout)
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        session = await self._opened()
-        return (await session.writer.submit(self._line.upkeep, [keep]))[0]
+        return (await self._write(self._line.upkeep, [keep]))[0]
 
     # For people
 
     async def _read(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        session = await self._opened()
-        return await asyncio.to_thread(session.read, question)
+        while True:
+            session = await self._opened()
+            try:
+                return await asyncio.to_thread(session.read, question)
+            except WriterClosed:
+                self._forget(session)
 
     async def find(self, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
@@ -223,20 +260,17 @@ class SqliteStore(Backend):
 
     async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
-        session = await self._opened()
         items = [(job_id, reason) for job_id in job_ids]
-        records = await session.writer.submit(self._desk.cancel, items)
+        records = await self._write(self._desk.cancel, items)
         return {record.id: record for record in records if record is not None}
 
     async def pause(self, queue: str) -> None:
         """Let no further job of this queue start."""
-        session = await self._opened()
-        await session.writer.submit(self._desk.pause, [queue])
+        await self._write(self._desk.pause, [queue])
 
     async def resume(self, queue: str) -> None:
         """Let jobs of this queue start again."""
-        session = await self._opened()
-        await session.writer.submit(self._desk.resume, [queue])
+        await self._write(self._desk.resume, [queue])
 
     async def paused(self) -> set[str]:
         """Return the names of the paused queues."""
@@ -254,14 +288,25 @@ class SqliteStore(Backend):
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_forking: list[SqliteStore] = []
 
 
-def _forget_all() -> None:
-    for store in list(_stores):
-        store.forget_after_fork()
+def _before_fork() -> None:
+    _forking[:] = _stores
+    for store in _forking:
+        store.close_before_fork()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+def _after_fork(*, child: bool) -> None:
+    while _forking:
+        _forking.pop().reopen_after_fork(child=child)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, child=False),
+    after_in_child=partial(_after_fork, child=True),
+)
 
 
 def sqlite_store(path: Path, options: Mapping[str, str], clock: Clock | None) -> SqliteStore:

@@ -28,7 +28,7 @@ class Watch(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching, from any thread."""
 
 
 class InotifyWatch(Watch):
@@ -63,10 +63,17 @@ class InotifyWatch(Watch):
             self._waiters.discard(waiter)
 
     def close(self) -> None:
-        """Stop watching."""
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
+        """Stop watching, from any thread; whoever waits is woken."""
+        try:
+            self._loop.call_soon_threadsafe(self._let_go)
+        except RuntimeError:  # The loop is closed, and has let go of the descriptor.
+            os.close(self._fd)
+
+    def _let_go(self) -> None:
+        self._loop.remove_reader(self._fd)
         os.close(self._fd)
+        for waiter in self._waiters:
+            _resolve(waiter, True)
 
     def _read(self) -> None:
         try:

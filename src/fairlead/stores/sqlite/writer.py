@@ -53,6 +53,10 @@ class _Request(Generic[Item, Answer]):
         return self.answers
 
 
+class WriterClosed(Exception):
+    """The writer had been closed before it saw the request; nothing was done."""
+
+
 class Writer:
     """The one writing connection of this process, and its group commit."""
 
@@ -64,17 +68,18 @@ class Writer:
         self._pending: deque[_Request[Any, Any]] = deque()
         self._turn = threading.Lock()
         self._bell = threading.Event()
-        self._closing = False
+        self._closing = self._closed = False
+        self._file = place.identity()
         self._log_is_long = False
         self._thread = threading.Thread(target=self._serve, name="fairlead-writer", daemon=True)
         self._thread.start()
 
     def run(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
         """Do this and return the answers, once they are committed."""
-        self._check_open()
         request = _Request(verb, items)
         self._pending.append(request)
         with self._turn:
+            self._refuse_if_closed(request)
             while not request.done:
                 self._commit_some()
         if self._log_is_long:
@@ -89,10 +94,7 @@ class Writer:
         self._pending.append(request)
         if not self._bell.is_set():
             self._bell.set()
-        # Asked after the append: what close() no longer saw is taken back here.
-        if self._closing and request in self._pending:
-            self._pending.remove(request)
-            self._check_open()
+        self._refuse_if_closed(request)
         await request.waiter[1]
         return request.outcome()
 
@@ -102,21 +104,21 @@ class Writer:
         self._bell.set()
         self._thread.join()
         with self._turn:
+            # From here on new requests are refused; those that came before are done.
+            self._closed = True
             while self._pending:
                 self._commit_some()
             self._connection.close()
         self._checkpointer.close()
         self._lock.close()
 
-    def forsake(self) -> list[sqlite3.Connection]:
-        """After a fork, in the child: drop all but the connections, which must not be closed."""
-        self._closing = True
-        self._lock.close()
-        return [self._connection, self._checkpointer.forsake()]
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise StoreError(f"{self._place.url}: the store is closed; open the app again")
+    def _refuse_if_closed(self, request: _Request[Any, Any]) -> None:
+        if self._closed:
+            try:
+                self._pending.remove(request)
+            except ValueError:
+                return  # close() still saw it.
+            raise WriterClosed
 
     def _serve(self) -> None:
         while not self._closing:
@@ -127,14 +129,19 @@ class Writer:
                     self._commit_some()
             if self._log_is_long:
                 self._log_is_long = False
-                self._checkpointer.run()
+                with suppress(
+                    StoreError, OSError
+                ):  # The log keeps everything; there is a next time.
+                    self._checkpointer.run()
 
     def _commit_some(self) -> None:
         """Do what has gathered, up to a limit, in one transaction; then answer."""
         batch: list[_Request[Any, Any]] = []
         try:
-            self._lock.begin(self._connection)
+            since = self._pending[0].since if self._pending else None
+            self._lock.begin(self._connection, since)
             batch = self._gather()
+            self._check_file()
             if len(batch) == 1:
                 # Alone it needs no savepoint: if it fails, so does the transaction.
                 batch[0].answers = batch[0].verb(self._connection, batch[0].items)
@@ -151,9 +158,12 @@ class Writer:
             for request in batch:
                 request.error = request.error or self._told(problem)
         except BaseException:
-            # Only the caller in whose thread this happens was interrupted; others go on.
+            # Only the caller in whose thread this happens was interrupted; others go on. With
+            # no transaction left to roll back, the interrupt came after the commit.
             if self._roll_back():
                 self._pending.extendleft(reversed(batch))
+            else:
+                self._answer(batch)
             raise
         self._answer(batch)
         self._log_is_long = self._log_is_long or self._checkpointer.is_due()
@@ -198,6 +208,14 @@ class Writer:
     def _told(self, problem: Exception) -> Exception:
         """Return what callers are told: the driver's errors as our own."""
         return typed(problem, self._place) if isinstance(problem, sqlite3.Error) else problem
+
+    def _check_file(self) -> None:
+        """Raise if the file was removed or replaced: what we write would go nowhere."""
+        if self._place.identity() != self._file:
+            raise StoreError(
+                f"{self._place.url}: the file was removed or replaced while it was open, so "
+                "nothing can be stored any more; put it back, and restart this program"
+            )
 
     def _overdue(self) -> list[_Request[Any, Any]]:
         """Take out those who waited for the lock as long as they were told to."""
