@@ -10,7 +10,13 @@ from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 
 from fairlead.config import Settings, choose_url, load
 from fairlead.core.clock import Clock, span
-from fairlead.core.errors import ConfigError, TaskNotAllowed, UnknownQueue, did_you_mean
+from fairlead.core.errors import (
+    ConfigError,
+    EnqueueError,
+    TaskNotAllowed,
+    UnknownQueue,
+    did_you_mean,
+)
 from fairlead.core.events import Bus, Enqueued
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import Job, NewJob, decode_options
@@ -109,7 +115,9 @@ class Fairlead:
         list the old name in `aliases`.
         """
         given: dict[str, Any] = dict(settings)
-        name, aliases = given.pop("name", None), tuple(given.pop("aliases", ()))
+        name, aliases = given.pop("name", None), given.pop("aliases", ())
+        if isinstance(aliases, str):
+            raise ConfigError(f"aliases takes a list of former names; write [{aliases!r}]")
         unknown = given.keys() - set(TaskOptions.__struct_fields__)
         if unknown:
             known = TaskSettings.__optional_keys__
@@ -121,7 +129,7 @@ class Fairlead:
         check_priority(options.priority)
 
         def register(function: Callable[..., Any]) -> BoundTask[..., Any]:
-            task = Task(name or default_name(function), function, options, aliases)
+            task = Task(name or default_name(function), function, options, tuple(aliases))
             self.check_queue(options.queue, task.name)
             self.tasks.add(task)
             return BoundTask(task, function, self, task.template())
@@ -282,6 +290,13 @@ class _Tally:
 
 
 def _batches(calls: Iterable[Call[Any]]) -> Iterator[list[NewJob]]:
+    if isinstance(calls, Call):
+        raise EnqueueError("enqueue_many takes a list or a stream of calls; write [task.call(…)]")
     stream = iter(calls)
-    while jobs := [call.job for call in islice(stream, BATCH)]:
-        yield jobs
+    while batch := list(islice(stream, BATCH)):
+        for call in batch:
+            if not isinstance(call, Call):
+                raise EnqueueError(
+                    f"enqueue_many takes calls, as task.call(…) makes them, not {call!r:.80}"
+                )
+        yield [call.job for call in batch]

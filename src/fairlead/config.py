@@ -39,12 +39,13 @@ def load(path: str | Path) -> Settings:
     path = Path(path)
     try:
         document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"there is no settings file at {path}") from None
-    except tomllib.TOMLDecodeError as problem:
+    except OSError as problem:
+        raise ConfigError(f"cannot read the settings file {path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from None
     if path.name == "pyproject.toml":
-        document = document.get("tool", {}).get("fairlead", {})
+        tools = document.get("tool", {})
+        document = tools.get("fairlead", {}) if isinstance(tools, dict) else {}
     try:
         return msgspec.convert(document, Settings)
     except msgspec.ValidationError as problem:

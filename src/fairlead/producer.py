@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -43,6 +43,10 @@ class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
     def id(self) -> JobId:
         """The id its job has, or will have."""
         return self.job.id
+
+    def __repr__(self) -> str:
+        """Name the call; its arguments may be nobody's business."""
+        return f"<call {self.id} of task {self.job.task!r}>"
 
 
 class Producer(Protocol):
@@ -99,6 +103,10 @@ class BoundTask(Generic[P, R]):
     def __repr__(self) -> str:
         """Name the task and its queue."""
         return f"<task {self.name!r} on queue {self._template.queue!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to travel: a task belongs to its app, which holds connections."""
+        raise TypeError(f"{self!r} cannot be copied or sent to a process; import it there")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 (the function's)
         """Call the function here and now."""
@@ -178,16 +186,19 @@ class BoundTask(Generic[P, R]):
     ) -> JobOptions:
         changes: dict[str, Any] = {}
         if timeout is not None:
-            if not 0 < timeout <= 30 * 24 * 3600:
+            if not isinstance(timeout, int | float) or not 0 < timeout <= 30 * 24 * 3600:
                 raise EnqueueError(f"timeout= must be seconds from 0 to 30 days, not {timeout!r}")
             changes["timeout"] = float(timeout)
         if retry is not None:
-            changes |= {"attempts": retry.attempts, "backoff": _portable(retry)}
+            backoff = _portable(retry)
+            changes |= {"attempts": retry.attempts, "backoff": backoff}
         if tags is not None:
             changes["tags"] = _labels("tags", tags)
         if correlation_id is not None:
             (changes["correlation_id"],) = _labels("correlation_id", [correlation_id])
         if headers is not None:
+            if not isinstance(headers, Mapping):
+                raise EnqueueError(f"headers= takes a dict of texts, not {headers!r:.80}")
             _labels("headers", [*headers, *headers.values()])
             changes["headers"] = dict(headers)
         return replace(self._options, **changes)
@@ -203,6 +214,10 @@ class JobHandle(Generic[R]):
     def __repr__(self) -> str:
         """Name the job."""
         return f"<job {self.id}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to travel: a handle belongs to its app, which holds connections."""
+        raise TypeError(f"{self!r} cannot be copied or sent to a process; send its id, app.job(id)")
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the job to end and return what the task returned.
@@ -277,12 +292,16 @@ def check_priority(priority: int) -> int:
 
 def _span(name: str, value: float | timedelta) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0 <= seconds <= 100 * 366 * 24 * 3600:
-        raise EnqueueError(f"{name}= must be between 0 and 100 years, not {value!r}")
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= 100 * 366 * 24 * 3600:
+        raise EnqueueError(
+            f"{name}= must be seconds or a timedelta between 0 and 100 years, not {value!r}"
+        )
     return span(seconds)
 
 
 def _instant(name: str, value: datetime) -> int:
+    if not isinstance(value, datetime):
+        raise EnqueueError(f"{name}= must be a datetime with a time zone, not {value!r}")
     try:
         at = instant(value)
     except ValueError as problem:
@@ -291,8 +310,8 @@ def _instant(name: str, value: datetime) -> int:
 
 
 def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(texts, str):
-        raise EnqueueError(f"{name}= takes a list of texts, not one text")
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise EnqueueError(f"{name}= takes a list of texts, not {texts!r:.80}")
     if len(texts) > _MOST_LABELS:
         raise EnqueueError(f"{name}= takes at most {_MOST_LABELS} texts, not {len(texts)}")
     for text in texts:
@@ -310,6 +329,8 @@ def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 def _portable(retry: Retry) -> Curve:
     """Return the curve of a Retry that travels with its job, as JSON."""
+    if not isinstance(retry, Retry):
+        raise EnqueueError(f"retry= takes a Retry(…), not {retry!r}")
     if retry.on or retry.never or retry.when or not isinstance(retry.backoff, Curve):
         raise EnqueueError(
             "using(retry=…) travels with the job, so it can only hold attempts and one of the "

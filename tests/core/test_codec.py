@@ -277,11 +277,47 @@ def test_a_moment_is_the_same_moment_in_any_time_zone() -> None:
     assert arrived.utcoffset() == moment.utcoffset()
 
 
-def test_plain_data_in_the_shape_of_a_type_arrives_as_that_type() -> None:
-    """What can be written as JSON by hand, from the command line say, is enough."""
-    assert sent(taking(Address), {"street": "Kai", "number": 7}) == Address("Kai", 7)
-    assert sent(taking(User), {"id": 7, "joined": AT.isoformat()}) == User(id=7, joined=AT)
-    assert sent(taking(datetime), "2024-05-01T12:30:15.123456Z") == AT
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (str, b"bytes"),
+        (str, ID),
+        (str, AT),
+        (datetime, "2024-05-01T12:30:15.123456Z"),
+        (dict[str, int], {1: 2}),
+        (float, 2**53 + 1),
+        (set[int], [1, 2]),
+        (Address, {"street": "Kai", "number": 7}),
+    ],
+    ids=repr,
+)
+def test_what_would_arrive_as_something_else_is_refused(annotation: object, value: object) -> None:
+    """JSON could carry it, but the worker would get another value than was passed."""
+    assert "would arrive as" in str(refused(taking(annotation), value))
+
+
+def test_a_secret_that_its_model_hides_is_refused_not_lost() -> None:
+    class Login(pydantic.BaseModel):
+        password: pydantic.SecretStr
+        note: str = pydantic.Field("", exclude=True)
+
+    refusal = refused(taking(Login), Login(password=pydantic.SecretStr("hunter2")))
+    assert "hunter2" not in str(refusal)
+
+
+def test_objects_that_only_equal_themselves_arrive() -> None:
+    @dataclass(eq=False)
+    class Token:
+        text: str
+
+    arrived = sent(taking(list[Token]), [Token("a")])
+    assert arrived[0].text == "a"
+
+
+def test_payloads_written_by_hand_are_read_as_their_types() -> None:
+    """As on the command line, where JSON is all there is."""
+    args, kwargs = taking(Address).decode('{"x":{"street":"Kai","number":7}}')
+    assert (args, kwargs) == ((), {"x": Address("Kai", 7)})
 
 
 typed = st.one_of(
@@ -841,7 +877,7 @@ def test_a_value_that_would_change_its_type_on_the_way_is_refused(
 def test_the_refusal_shows_the_change() -> None:
     assert str(refused(UNTYPED, {1: "a"})) == (
         "argument 'x' of task 'shop.task': {1: 'a'} would arrive as {'1': 'a'}; annotate the "
-        "parameter with its type, and the worker gets what you pass"
+        "parameter with the type of what you pass, or pass what the annotation says"
     )
 
 

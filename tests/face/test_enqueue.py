@@ -113,14 +113,22 @@ def test_delay_run_at_and_expires(any_app: Fairlead) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delay": -1}, "delay= must be between 0 and 100 years"),
-        ({"delay": float("nan")}, "delay= must be between"),
+        ({"delay": -1}, "delay= must be seconds or a timedelta between 0 and 100 years"),
+        ({"delay": float("nan")}, "delay= must be seconds"),
         ({"delay": 1, "run_at": datetime.now(UTC)}, "give delay= or run_at=, not both"),
         ({"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 (that is the point)
         ({"priority": 86_401}, "head start in whole seconds, at most a day"),
         ({"priority": 1.5}, "head start in whole seconds"),
         ({"timeout": 0}, "timeout= must be seconds from 0 to 30 days"),
-        ({"tags": "urgent"}, "tags= takes a list of texts, not one text"),
+        ({"delay": "5"}, "delay= must be seconds or a timedelta"),
+        ({"run_at": "tomorrow"}, "run_at= must be a datetime with a time zone"),
+        ({"expires": "x"}, "expires= must be seconds or a timedelta"),
+        ({"timeout": timedelta(1)}, "timeout= must be seconds"),
+        ({"retry": 5}, "retry= takes a Retry"),
+        ({"queue": 5}, "no queue is declared as 5"),
+        ({"tags": 5}, "tags= takes a list of texts"),
+        ({"headers": ["a"]}, "headers= takes a dict of texts"),
+        ({"tags": "urgent"}, "tags= takes a list of texts, not 'urgent'"),
         ({"tags": ["x" * 2000]}, "at most 1024 characters"),
         ({"tags": ["\ud800"]}, "no valid Unicode"),
         ({"headers": {"a": 1}}, "headers= takes texts"),
@@ -205,6 +213,11 @@ def test_queues_and_pools_come_from_toml(tmp_path: object) -> None:
     assert letters == Pool("letters", queues=("mail",), slots=5, runner="thread")
     assert rest.queues == ("alarm", "default")
 
+    with pytest.raises(ConfigError, match="cannot read the settings file .*: Is a directory"):
+        Fairlead.from_toml(path.parent)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        Fairlead.from_toml(path)
     path.write_text('[tool.fairlead]\nqueues = [{name = "mail", wieght = 4}]')
     with pytest.raises(ConfigError, match="unknown field `wieght`"):
         Fairlead.from_toml(path)
@@ -229,6 +242,11 @@ def test_the_url_comes_from_code_then_environment_then_a_local_file(
         ("sqlight:///x.db", "scheme 'sqlight' \\(did you mean 'sqlite'\\?\\)"),
         ("kafka://user:secret@host", "no store is known for a URL of scheme 'kafka'"),
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
+        ("sqlite:jobs.db", "write sqlite:///jobs.db"),
+        ("sqlite:///jo#bs.db", "written with %23"),
+        ("sqlite:///x.db?durability=", "durability must be one of durable, fast, not ''"),
+        ("sqlite:///x.db?timeout=0", "timeout must be a number of seconds above 0, not 0"),
+        ("sqlite:///x.db?timeout=nan", "above 0, not nan"),
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "use memory://"),
         ("sqlite:///x.db?durability=none", "durability must be one of durable, fast"),
@@ -282,6 +300,45 @@ def test_a_broken_stream_says_how_many_were_accepted(any_app: Fairlead) -> None:
         any_app.enqueue_many(calls())  # type: ignore[arg-type]
     assert caught.value.__notes__ == ["1,000 jobs before this were accepted"]
     assert any_app.bridge.run(any_app.store.count())["default"][State.WAITING] == 1_000
+
+
+def test_what_is_not_a_call_is_refused(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda: None)
+    with pytest.raises(EnqueueError, match=r"takes calls, as task\.call\(…\) makes them, not <job"):
+        any_app.enqueue_many([task.enqueue()])  # type: ignore[list-item]
+    with pytest.raises(EnqueueError, match=r"write \[task\.call\(…\)\]"):
+        any_app.enqueue_many(task.call())  # type: ignore[arg-type]
+
+
+def test_payloads_do_not_show_in_what_programs_print(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda secret: None)
+    call = task.call("hunter2")
+    any_app.enqueue_many([call])
+    job = any_app.job(call.id)
+    shown = f"{task!r} {call!r} {call.job!r} {job!r} {job.record()!r}"
+    assert "hunter2" not in shown
+    assert shown.count(call.id) == 4
+
+
+def test_tasks_and_handles_do_not_travel(any_app: Fairlead) -> None:
+    import copy
+
+    task = any_app.task(name="t")(lambda: None)
+    with pytest.raises(TypeError, match="cannot be copied or sent to a process; import it there"):
+        copy.deepcopy(task)
+    with pytest.raises(TypeError, match=r"send its id, app\.job\(id\)"):
+        copy.deepcopy(task.enqueue())
+
+
+def test_wrong_declarations_say_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"write Queue\('mail'\)"):
+        Fairlead("memory://", queues=["mail"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"write Pool\('p'\)"):
+        Fairlead("memory://", pools=["p"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"not 7"):
+        Fairlead(7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"write \['old'\]"):
+        Fairlead("memory://").task(aliases="old")
 
 
 async def test_aenqueue_many(any_app: Fairlead) -> None:

@@ -176,3 +176,17 @@ def test_the_callers_connection_is_left_as_it_was(app: Fairlead, rows: sqlite3.C
     after = [rows.execute(f"PRAGMA {name}").fetchone() for name in ("synchronous", "busy_timeout")]
     assert before == after
     assert Place(Path("x")).durability == "durable"
+
+
+def test_the_callers_factories_do_not_matter(app: Fairlead, tmp_path: Path) -> None:
+    app.open()
+    task = app.task(name="t")(lambda n: n)
+    connection = sqlite3.connect(tmp_path / "jobs.db")
+    connection.row_factory = lambda cursor, row: {"odd": row}
+    connection.text_factory = bytes
+    known = task.call(0)
+    app.enqueue_many([known])
+    with connection:
+        app.enqueue_many([known, task.call(1), task.call(2)], connection=connection)
+    connection.close()
+    assert count(app) == 3

@@ -1,3 +1,6 @@
+import pytest
+
+from fairlead import ConfigError
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, State
 from fairlead.core.queue import Queue
@@ -246,3 +249,34 @@ async def test_a_retry_waits_for_its_delay(store: Backend, clock: ManualClock) -
     record = await store.find(again.id)
     assert record is not None
     assert record.priority == 5
+
+
+async def test_lost_runs_of_a_task_nobody_knows_block_nobody(
+    store: Backend, clock: ManualClock
+) -> None:
+    """They are parked with their passed lease, and claimed as lost once somebody knows them."""
+    await store.put([new_job(task="gone") for _ in range(1_000)])
+    assert len(await claim(store, slots=1_000, lease=20)) == 1_000
+    clock.advance(60)
+    fine = new_job()
+    await store.put([fine])
+    assert await claim(store, capable={"t": 1}) == []
+    assert [j.id for j in await claim(store, capable={"t": 1})] == [fine.id]
+    again = await claim(store, slots=2, capable={"gone": 1})
+    assert [(job.task, job.lost) for job in again] == [("gone", True)] * 2
+
+
+async def test_a_late_worker_can_still_settle_a_parked_run(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(task="gone"), new_job(task="gone")])
+    first, second = await claim(store, lease=20)
+    clock.advance(60)
+    assert await claim(store, capable={}) == []
+    assert await store.settle([done(first), returned(second)]) == {first.id, second.id}
+    assert [job.id for job in await claim(store)] == [second.id]
+
+
+async def test_a_queue_twice_in_a_plan_is_refused(store: Backend) -> None:
+    with pytest.raises(ConfigError, match="names a queue twice"):
+        await claim(store, MAIL, Queue("mail", weight=2))

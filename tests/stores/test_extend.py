@@ -42,3 +42,10 @@ async def test_extend_tells_who_is_to_be_cancelled(store: Backend) -> None:
     [job] = await claim(store)
     await store.cancel([job.id], "enough")
     assert await store.extend([(job.id, job.fence)], SECOND) == [Extended(job.id, True)]
+
+
+async def test_a_stale_pair_does_not_hide_a_current_one(store: Backend) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    pairs = [(job.id, job.fence), (job.id, job.fence - 1)]
+    assert await store.extend(pairs, SECOND) == [Extended(job.id, False)]

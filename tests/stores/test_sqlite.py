@@ -19,7 +19,7 @@ from fairlead.stores import store_for
 from fairlead.stores.sqlite import checkpoint, connection, wake
 from fairlead.stores.sqlite.connection import Place
 from fairlead.stores.sqlite.store import SqliteStore
-from tests.words import claim, done, new_job
+from tests.words import claim, done, failed, new_job
 
 
 @pytest.fixture
@@ -494,6 +494,27 @@ async def test_a_damaged_row_is_a_dead_letter_and_the_others_go_on(
     raw.close()
 
 
+async def test_a_damaged_run_harms_only_itself(file: SqliteStore, path: Path) -> None:
+    """Its neighbours in the batch are renewed and settled (I22)."""
+    await file.put([new_job() for _ in range(4)])
+    jobs = await claim(file)
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE fairlead_job SET claimed_at = 'x' WHERE id = ?", (jobs[1].id,))
+    raw.execute("UPDATE fairlead_job SET errors = 'junk' WHERE id = ?", (jobs[2].id,))
+    raw.commit()
+    whole = [jobs[0].id, jobs[2].id, jobs[3].id]
+    renewed = await file.extend([(job.id, job.fence) for job in jobs], 20 * SECOND)
+    assert [lease.id for lease in renewed] == whole
+    assert await file.settle([failed(job, job.claimed_at) for job in jobs]) == set(whole)
+    for job_id in whole:
+        record = await file.find(job_id)
+        assert record is not None
+        assert [error.message for error in record.errors] == ["it broke"]
+    raw.execute("DELETE FROM fairlead_job WHERE id = ?", (jobs[1].id,))
+    raw.commit()
+    raw.close()
+
+
 async def test_the_audit_sees_what_it_should(path: Path) -> None:
     """Each check of the audit finds the damage it is there for."""
     clock = ManualClock()
@@ -515,7 +536,7 @@ async def test_the_audit_sees_what_it_should(path: Path) -> None:
         (
             "UPDATE fairlead_job SET parked = 1, lease_until = 5, worker = 'w', claimed_at = 1, "
             "fence = 1",
-            "parked and running at once",
+            "runs and waits for its time at once",
         ),
         (
             "UPDATE fairlead_job SET lease_until = 5, worker = 'w', claimed_at = 1",

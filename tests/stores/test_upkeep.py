@@ -100,3 +100,20 @@ async def test_a_wait_ends_when_a_parked_job_falls_due(store: Backend, clock: Ma
     await store.put([new_job(delay=SECOND)])
     clock.advance(2)
     await asyncio.wait_for(store.wait(30), 5)
+
+
+async def test_a_clock_that_jumped_does_not_stop_the_pruning(
+    store: Backend, clock: ManualClock
+) -> None:
+    """Jobs that finished "in the future" stand before the others, and must not hide them."""
+    clock.advance(100 * WEEK)
+    await store.put([new_job() for _ in range(BATCH + 10)])
+    early = await claim(store, slots=BATCH + 10)
+    await store.settle([done(job) for job in early])
+    clock.advance(-100 * WEEK)
+    await store.put([new_job()])
+    [old] = await claim(store)
+    await store.settle([done(old)])
+    clock.advance(2 * WEEK)
+    assert (await store.upkeep(WEEK * SECOND)).pruned == 1
+    assert await store.find(old.id) is None

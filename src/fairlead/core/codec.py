@@ -22,6 +22,7 @@ from fairlead.core.errors import ConfigError, DecodeError, EncodeError, PayloadT
 
 PAYLOAD_LIMIT = 256 * 1024
 DEPTH_LIMIT = 64
+_IDENTITY: Any = object.__eq__
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^.`\[]*)")
 # A struct binds these as a function does; positional-only ones it would also take by name.
@@ -38,8 +39,6 @@ class Signature:
         self._parameters = parameters
         self._plain = all(parameter.kind in _PLAIN for parameter in parameters)
         self._struct = _struct_of(task, parameters)
-        self._returns_any = _holds_any(returns)
-        self._loose = [p.name for p in parameters if _holds_any(p.annotation)]
         self._encode = msgspec.json.Encoder(enc_hook=_encode_hook).encode
         try:
             self._decode = msgspec.json.Decoder(self._struct, dec_hook=_decode_hook).decode
@@ -63,8 +62,8 @@ class Signature:
             raise
         except _UNFIT as problem:
             raise self._explain(call, problem) from None
-        if self._loose:
-            self._check_loose(call, back)
+        if call != back:
+            self._check_same(call, back)
         return payload.decode()
 
     def decode(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -92,7 +91,7 @@ class Signature:
             raise EncodeError(self.task, "return", told) from None
         except _UNFIT as problem:
             raise EncodeError(self.task, "return", _say(problem)) from None
-        if self._returns_any and _changes(value, back):
+        if not _same(value, back):
             raise EncodeError(
                 self.task,
                 "return",
@@ -159,16 +158,16 @@ class Signature:
             if value is not msgspec.UNSET and _has_non_finite(value):
                 raise EncodeError(self.task, name, _NON_FINITE)
 
-    def _check_loose(self, call: msgspec.Struct, back: msgspec.Struct) -> None:
-        """Refuse values that would silently change type, where no annotation brings them back."""
-        for name in self._loose:
+    def _check_same(self, call: msgspec.Struct, back: msgspec.Struct) -> None:
+        """Refuse values that would silently change on the way."""
+        for name in call.__struct_fields__:
             value, returned = getattr(call, name), getattr(back, name)
-            if value is not msgspec.UNSET and _changes(value, returned):
+            if not _same(value, returned):
                 raise EncodeError(
                     self.task,
                     name,
                     f"{_brief(value)} would arrive as {_brief(returned)}; annotate the parameter "
-                    "with its type, and the worker gets what you pass",
+                    "with the type of what you pass, or pass what the annotation says",
                 )
 
     def _explain(self, call: msgspec.Struct, problem: BaseException) -> Exception:
@@ -246,26 +245,6 @@ def _field(parameter: inspect.Parameter) -> Any:  # noqa: ANN401 (defstruct's ow
     return (parameter.name, parameter.annotation, msgspec.UNSET)
 
 
-def _holds_any(annotation: object) -> bool:
-    """Say whether values of this type can hold parts that no annotation describes."""
-    try:
-        pending: list[Any] = [msgspec.inspect.type_info(annotation)]
-    except (TypeError, NameError):
-        return False
-    seen = 0
-    while pending and seen < 1_000:
-        node = pending.pop()
-        seen += 1
-        if isinstance(node, msgspec.inspect.AnyType):
-            return True
-        for name in getattr(node, "__struct_fields__", ()):
-            part = getattr(node, name)
-            parts = part if isinstance(part, tuple) else (part,)
-            # Fields of structs and dataclasses are theirs to declare.
-            pending.extend(p for p in parts if isinstance(p, msgspec.inspect.Type))
-    return False
-
-
 def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passes)
     if hasattr(type(value), "model_dump_json"):
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
@@ -322,17 +301,16 @@ def _has_non_finite(value: object) -> bool:
     return False
 
 
-def _changes(value: object, returned: object) -> bool:
-    return value != returned and _listed(value) != returned
-
-
-def _listed(value: object) -> object:
-    """Return the value with tuples as lists: the one change of type that JSON users expect."""
-    if isinstance(value, dict):
-        return {key: _listed(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_listed(part) for part in value]
-    return value
+def _same(value: Any, returned: Any) -> bool:  # noqa: ANN401 (any two values)
+    """Say whether a value came back as it was, tuples as lists, which JSON users expect."""
+    if value == returned:
+        return True
+    if isinstance(value, list | tuple) and isinstance(returned, list | tuple):
+        return len(value) == len(returned) and all(map(_same, value, returned))
+    if isinstance(value, dict) and isinstance(returned, dict):
+        return value.keys() == returned.keys() and all(_same(value[k], returned[k]) for k in value)
+    # Objects that only equal themselves: their fields were checked when they were decoded.
+    return type(value) is type(returned) and type(value).__eq__ is _IDENTITY
 
 
 def _say(problem: BaseException) -> str:

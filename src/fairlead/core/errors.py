@@ -36,7 +36,7 @@ from collections.abc import Collection
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Say ` (did you mean 'x'?)` when something known looks like `name`."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(str(name), known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

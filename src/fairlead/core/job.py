@@ -94,6 +94,10 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     expires_in: int | None = None
     options: str | None = None
 
+    def __repr__(self) -> str:
+        """Name the job; its payload may be nobody's business."""
+        return f"<new job {self.id} of task {self.task!r} on queue {self.queue!r}>"
+
     def due_at(self, now: int) -> int:
         """Return the instant from which the job may run."""
         return now + self.delay if self.run_at is None else self.run_at
@@ -132,6 +136,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     lease_until: int
     worker: str
     lost: bool
+
+    def __repr__(self) -> str:
+        """Name the job; its payload may be nobody's business."""
+        return f"<job {self.id} of task {self.task!r}, fence {self.fence}>"
 
 
 class PastAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -194,6 +202,10 @@ class JobRecord(msgspec.Struct, frozen=True):
     reason: str | None = None
     errors: tuple[PastAttempt, ...] = ()
 
+    def __repr__(self) -> str:
+        """Name the job; its payload may be nobody's business."""
+        return f"<record of job {self.id} of task {self.task!r}, {self.state}>"
+
 
 _NO_OPTIONS = JobOptions()
 _encode = msgspec.json.Encoder().encode
@@ -224,8 +236,11 @@ _errors: msgspec.json.Decoder[tuple[PastAttempt, ...]] = msgspec.json.Decoder(
 
 
 def decode_errors(text: str | None) -> tuple[PastAttempt, ...]:
-    """Read what `encode_errors` wrote."""
-    return () if text is None else _errors.decode(text)
+    """Read what `encode_errors` wrote; what somebody damaged reads as nothing."""
+    try:
+        return () if text is None else _errors.decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return ()
 
 
 def as_dict(record: JobRecord) -> dict[str, Any]:

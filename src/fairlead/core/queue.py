@@ -126,6 +126,8 @@ def declare(queues: Iterable[Queue]) -> dict[str, Queue]:
     """Collect declared queues by name; the default queue always exists."""
     declared: dict[str, Queue] = {}
     for queue in queues:
+        if not isinstance(queue, Queue):
+            raise ConfigError(f"queues takes Queue(…) values; write Queue({queue!r})")
         if queue.name in declared:
             raise ConfigError(f"queue {queue.name!r} is declared twice; keep one of them")
         declared[queue.name] = queue
@@ -138,6 +140,8 @@ def allot(pools: Iterable[Pool], queues: Collection[str]) -> tuple[Pool, ...]:
     pools = tuple(pools) or (Pool("default"),)
     taken: dict[str, str] = {}
     for pool in pools:
+        if not isinstance(pool, Pool):
+            raise ConfigError(f"pools takes Pool(…) values; write Pool({pool!r})")
         for queue in pool.queues:
             if queue not in queues:
                 raise UnknownQueue(queue, queues)

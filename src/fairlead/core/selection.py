@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue
@@ -80,6 +81,11 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     running: Mapping[str, int] = {}
     credits: Credits = {}
     capable: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a queue that stands twice: its jobs would be given out twice."""
+        if len({queue.name for queue in self.queues}) < len(self.queues):
+            raise ConfigError("a claim names a queue twice; name each once")
 
 
 class Claim(msgspec.Struct, frozen=True):

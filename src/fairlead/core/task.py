@@ -66,6 +66,8 @@ class Task:
         options: TaskOptions,
         aliases: tuple[str, ...] = (),
     ) -> None:
+        if not inspect.isroutine(function):
+            raise ConfigError(f"a task must be a function, not {function!r}; wrap it with `def`")
         self.name = check_name("task", name)
         self.aliases = tuple(check_name("task", alias) for alias in aliases)
         self.function = function
@@ -98,8 +100,7 @@ class Task:
         """Where the function is defined, for messages."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
-        return f"{named.__module__}.{named.__qualname__}{where}"
+        return f"{self.function.__module__}.{self.function.__qualname__}{where}"
 
 
 class Registry:
@@ -143,8 +144,8 @@ def default_name(function: Callable[..., Any]) -> str:
     A script that is run directly is called `__main__` there and by its file
     name in the worker that imports it; the worker's name is the one that counts.
     """
-    if not hasattr(function, "__qualname__"):
-        raise ConfigError(f"{function!r} is no function; wrap it in one with `def`")
+    if not inspect.isroutine(function):
+        return "main"  # No function at all; `Task` says so.
     module = function.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules[module]

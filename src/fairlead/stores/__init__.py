@@ -12,6 +12,8 @@ SCHEMES = ("memory", "sqlite")
 
 def store_for(url: str, clock: Clock | None = None) -> Backend:
     """Build the store a URL names. Nothing is opened yet."""
+    if not isinstance(url, str):
+        raise ConfigError(f"the store is named by a URL such as sqlite:///jobs.db, not {url!r}")
     parts = urlsplit(url)
     if parts.scheme == "memory":
         from fairlead.stores.memory.store import MemoryStore  # noqa: PLC0415 (stores load when used)
@@ -20,7 +22,8 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
     if parts.scheme == "sqlite":
         from fairlead.stores.sqlite.store import sqlite_store  # noqa: PLC0415 (stores load when used)
 
-        return sqlite_store(_sqlite_path(url), dict(parse_qsl(parts.query)), clock)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        return sqlite_store(_sqlite_path(url), options, clock)
     # The URL itself may hold a password: name only its scheme.
     raise ConfigError(
         f"no store is known for a URL of scheme {parts.scheme!r}"
@@ -31,11 +34,14 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
 def _sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
-    if parts.netloc:
+    if parts.netloc or not parts.path.startswith("/"):
+        name = parts.netloc or parts.path
         raise ConfigError(
-            f"sqlite://{parts.netloc}… has two slashes; write sqlite:///{parts.netloc} for a file "
-            "in the current folder, or sqlite:////full/path"
+            f"sqlite takes three slashes; write sqlite:///{name} for a file in the current folder, "
+            "or sqlite:////full/path"
         )
+    if parts.fragment or "\0" in path:
+        raise ConfigError("a file name with # is written with %23 in a URL; NUL cannot be in one")
     if not path or path == ":memory:":
         raise ConfigError(
             "sqlite:/// needs a file, as in sqlite:///jobs.db; for jobs in memory use memory://"

@@ -122,8 +122,8 @@ class Entry(msgspec.Struct):
         running = self.lease_until > 0
         if running != (self.worker is not None) or running != (self.claimed_at is not None):
             yield f"job {self.new.id} does not agree with itself about running"
-        if running and self.parked is not None:
-            yield f"job {self.new.id} is parked and running at once"
+        if running and self.parked is Gate.NOT_DUE:
+            yield f"job {self.new.id} runs and waits for its time at once"
         if self.order_at != self.run_at - self.new.priority * SECOND:
             yield f"job {self.new.id} has lost its head start"
         if running and not self.fence:

@@ -60,7 +60,8 @@ class MemoryStore(Backend):
         """Accept new jobs from synchronous code."""
         with self._lock:
             now = self._clock.now()
-            fresh = [self._put(job, now) for job in jobs]
+            entries = [self._entry(job, now) for job in jobs]
+            fresh = [self._put(entry, now) for entry in entries]
         self._notify()
         return fresh
 
@@ -71,21 +72,23 @@ class MemoryStore(Backend):
             "sqlite:/// with a connection to the same file"
         )
 
-    def _put(self, job: NewJob, now: int) -> bool:
-        if job.id in self._live or job.id in self._finished or job.id in self._dead:
-            return False
+    def _entry(self, job: NewJob, now: int) -> Entry:
         run_at = job.due_at(now)
-        entry = Entry(
+        return Entry(
             new=job,
             run_at=run_at,
             order_at=run_at - job.priority * SECOND,
             enqueued_at=now,
             expires_at=job.ends_at(now),
-            parked=None,
         )
-        self._live[job.id] = entry
+
+    def _put(self, entry: Entry, now: int) -> bool:
+        job_id = entry.new.id
+        if job_id in self._live or job_id in self._finished or job_id in self._dead:
+            return False
+        self._live[job_id] = entry
         if entry.expires_at is not None:
-            heapq.heappush(self._expiring, (entry.expires_at, job.id))
+            heapq.heappush(self._expiring, (entry.expires_at, job_id))
         self._place(entry, now)
         return True
 
@@ -99,6 +102,7 @@ class MemoryStore(Backend):
             insort(self._order[entry.new.queue], entry.place)
 
     def _displace(self, entry: Entry) -> None:
+        self._unknown.discard(entry.new.id)
         if entry.parked is None:
             order = self._order[entry.new.queue]
             del order[bisect_left(order, entry.place)]
@@ -137,7 +141,7 @@ class MemoryStore(Backend):
         return entry.job(lost=lost)
 
     def _park_unknown(self, entry: Entry, now: int) -> None:
-        if not entry.lease_until and not self._known(entry.new.task, entry.new.version, now):
+        if not self._known(entry.new.task, entry.new.version, now):
             self._displace(entry)
             entry.parked = Gate.NO_CAPABLE_WORKER
             self._unknown.add(entry.new.id)
@@ -153,7 +157,7 @@ class MemoryStore(Backend):
         with self._lock:
             now = self._clock.now()
             renewed = []
-            for job_id, fence in dict(leases).items():
+            for job_id, fence in leases:
                 entry = self._running(job_id, fence)
                 if entry is not None:
                     entry.lease_until = now + lease
@@ -199,7 +203,6 @@ class MemoryStore(Backend):
     ) -> None:
         """Move a job out of the line for good."""
         del self._live[entry.new.id]
-        self._unknown.discard(entry.new.id)
         record = msgspec.structs.replace(
             entry.record(),
             state=state,

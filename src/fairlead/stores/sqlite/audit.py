@@ -28,8 +28,8 @@ _CHECKS = (
         """,
     ),
     (
-        "job {} is parked and running at once",
-        "SELECT id FROM fairlead_job WHERE parked <> 0 AND lease_until > 0",
+        "job {} runs and waits for its time at once",
+        "SELECT id FROM fairlead_job WHERE parked = 1 AND lease_until > 0",
     ),
     (
         "job {} runs without a fence",

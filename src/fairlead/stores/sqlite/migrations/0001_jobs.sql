@@ -31,7 +31,7 @@ CREATE INDEX fairlead_job_due     ON fairlead_job (run_at)              WHERE pa
 CREATE INDEX fairlead_job_unknown ON fairlead_job (task, version)       WHERE parked = 2;
 CREATE INDEX fairlead_job_expires ON fairlead_job (expires_at)          WHERE expires_at IS NOT NULL;
 
--- Done and cancelled jobs, in the order they finished, until their retention time is over.
+-- Done and cancelled jobs, until their retention time is over.
 CREATE TABLE fairlead_finished (
     seq         INTEGER PRIMARY KEY,
     id          TEXT    NOT NULL UNIQUE,
@@ -55,6 +55,8 @@ CREATE TABLE fairlead_finished (
     reason      TEXT,
     result      TEXT
 );
+
+CREATE INDEX fairlead_finished_at ON fairlead_finished (finished_at);
 
 -- Dead letters: kept until a person removes them.
 CREATE TABLE fairlead_dead (
@@ -97,6 +99,7 @@ CREATE TABLE fairlead_attempt (
     fingerprint TEXT
 );
 CREATE INDEX fairlead_attempt_job ON fairlead_attempt (job_id);
+CREATE INDEX fairlead_attempt_at  ON fairlead_attempt (finished_at);
 
 -- Queues that a person paused.
 CREATE TABLE fairlead_paused (

@@ -44,9 +44,10 @@ UPDATE fairlead_job SET fence = :fence, lease_until = :until
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: park_unknown
--- Jobs whose task no live worker knows leave the order.
+-- Jobs whose task no live worker knows leave the order. A lost run keeps its passed lease, and
+-- is claimed as lost when it comes back.
 UPDATE fairlead_job SET parked = 2
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0
+WHERE id IN (SELECT value FROM json_each(:ids))
   AND NOT EXISTS (
     SELECT 1 FROM fairlead_worker, json_each(fairlead_worker.capable) AS known
     WHERE live_until > :now AND known.key = task AND known.value >= version

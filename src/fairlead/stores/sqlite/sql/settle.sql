@@ -24,7 +24,7 @@ CROSS JOIN fairlead_job AS job ON job.seq = CAST(run.key AS INTEGER)
 -- name: remember
 -- :runs maps the sequence number of each failed run to what is kept of it.
 UPDATE fairlead_job
-SET errors = json_insert(coalesce(errors, '[]'), '$[#]', json(run.value))
+SET errors = json_insert(iif(json_valid(errors), errors, '[]'), '$[#]', json(run.value))
 FROM json_each(:runs) AS run
 WHERE fairlead_job.seq = CAST(run.key AS INTEGER)
 

@@ -30,13 +30,18 @@ SELECT json_group_array(seq) FROM (
 SELECT min(run_at) FROM fairlead_job WHERE parked = 1
 
 -- name: prune_finished
--- Finished jobs stand in the order they finished, so the oldest are the first.
 DELETE FROM fairlead_finished
-WHERE seq IN (SELECT seq FROM fairlead_finished ORDER BY seq LIMIT :batch) AND finished_at < :before
+WHERE seq IN (
+    SELECT seq FROM fairlead_finished
+    WHERE finished_at < :before ORDER BY finished_at LIMIT :batch
+)
 
 -- name: prune_attempts
 DELETE FROM fairlead_attempt
-WHERE seq IN (SELECT seq FROM fairlead_attempt ORDER BY seq LIMIT :batch) AND finished_at < :before
+WHERE seq IN (
+    SELECT seq FROM fairlead_attempt
+    WHERE finished_at < :before ORDER BY finished_at LIMIT :batch
+)
 
 -- name: prune_workers
 DELETE FROM fairlead_worker WHERE live_until < :before
