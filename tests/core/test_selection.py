@@ -243,6 +243,7 @@ def test_the_look_past_gated_jobs_is_bounded() -> None:
     assert selection.chosen == []
     assert seen == LOOK
     assert len(selection.held) == LOOK
+    assert selection.stopped["mail"].order_at == LOOK - 1
 
 
 def test_a_claim_looks_at_no_more_than_it_takes_and_one_per_queue() -> None:

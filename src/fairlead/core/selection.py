@@ -35,10 +35,11 @@ from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue
 
 LOOK = 1_000
-"""How many gated jobs of one queue a claim steps over before it gives up on the queue.
+"""How many gated jobs of one queue a claim steps over before it leaves the rest for the next.
 
 Those are jobs of tasks that this worker does not know but another live one does.
-They come first in the order, so to wait for the other worker delays nobody's turn.
+The worker's next claim goes on where this one stopped, so its own jobs behind
+them are found, and no claim takes long.
 """
 
 Credits = Mapping[str, float]
@@ -112,11 +113,16 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The rule's answer: who starts, in order; the credits after; who was held, by which gate."""
+    """The rule's answer: who starts, in order; the credits after; who was held, by which gate.
+
+    `stopped` names the queues that were not looked through, with the last job
+    that was looked at: the place where the same worker's next claim goes on.
+    """
 
     chosen: list[tuple[str, Head]]
     credits: Credits
     held: dict[JobId, Gate]
+    stopped: dict[str, Head] = {}
 
 
 def _paused(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
@@ -165,6 +171,7 @@ def select(snapshot: Snapshot) -> Selection:
     credits = dict(snapshot.plan.credits)
     chosen: list[tuple[str, Head]] = []
     held: dict[JobId, Gate] = {}
+    stopped: dict[str, Head] = {}
     for critical in (True, False):
         lines = [line for line in snapshot.lines if line.queue.critical is critical]
         open_lines = [
@@ -174,7 +181,9 @@ def select(snapshot: Snapshot) -> Selection:
         ]
         passed = _take_turns(open_lines, room, credits, chosen)
         _forgive(credits, passed, lines)
-    return Selection(chosen, {name: debt for name, debt in credits.items() if debt}, held)
+        stopped |= {line.queue.name: line.stopped for line in open_lines if line.stopped}
+    credits = {name: debt for name, debt in credits.items() if debt}
+    return Selection(chosen, credits, held, stopped)
 
 
 def explain(snapshot: Snapshot) -> Selection:
@@ -222,6 +231,7 @@ class _Ready:
 
     def __init__(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> None:
         self.queue = line.queue
+        self.stopped: Head | None = None
         self._heads = self._open(line, snapshot, held)
         self.next = next(self._heads, None)
 
@@ -232,8 +242,7 @@ class _Ready:
         self.next = next(self._heads, None)
         return head
 
-    @staticmethod
-    def _open(line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> Iterator[Head]:
+    def _open(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> Iterator[Head]:
         look = LOOK
         for head in line.heads:
             gate = gate_of(head, line, snapshot)
@@ -243,6 +252,7 @@ class _Ready:
             held[head.id] = gate
             look -= 1
             if not look:
+                self.stopped = head
                 return
 
 

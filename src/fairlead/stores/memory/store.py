@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -41,6 +41,8 @@ class MemoryStore(Backend):
         self._expiring: list[tuple[int, JobId]] = []
         self._unknown: set[JobId] = set()
         self._paused: set[str] = set()
+        # Where claims of a worker stopped in a queue they could not look through.
+        self._stopped: dict[tuple[str, str], Head] = {}
         self._workers: dict[str, Worker] = {}
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[bool]]] = []
 
@@ -115,19 +117,24 @@ class MemoryStore(Backend):
             self._bring_back(partial(can_run, plan.capable))
             self._expire(now)
             lines = [
-                Line(queue, self._heads(queue.name, now), queue.name in self._paused)
+                Line(queue, self._heads(plan.worker, queue.name, now), queue.name in self._paused)
                 for queue in plan.queues
             ]
             selection = select(Snapshot(plan, now, lines))
+            for name, head in selection.stopped.items():
+                self._stopped[plan.worker, name] = head
             for job_id, gate in selection.held.items():
                 if gate is Gate.NO_CAPABLE_WORKER:
                     self._park_unknown(self._live[job_id], now)
             jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
         return Claim(jobs, selection.credits)
 
-    def _heads(self, queue: str, now: int) -> Iterator[Head]:
-        for _, job_id in self._order[queue]:
-            entry = self._live[job_id]
+    def _heads(self, worker: str, queue: str, now: int) -> Iterator[Head]:
+        order = self._order[queue]
+        last = self._stopped.pop((worker, queue), None)
+        start = bisect_right(order, (last.order_at, last.id)) if last else 0
+        for at in range(start, len(order)):
+            entry = self._live[order[at][1]]
             if entry.lease_until <= now:
                 yield entry.head
 

@@ -138,6 +138,8 @@ class SqliteLine:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        # Where claims of a worker stopped in a queue they could not look through.
+        self._stopped: dict[tuple[str, str], Head] = {}
 
     def put(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[bool]:
         """Add jobs."""
@@ -151,10 +153,12 @@ class SqliteLine:
         now = self._clock.now()
         paused = self._prepare(connection, plan, now)
         lines = [
-            Line(queue, _heads(connection, plan, queue, now), queue.name in paused)
+            Line(queue, self._heads(connection, plan, queue, now), queue.name in paused)
             for queue in plan.queues
         ]
         selection = select(Snapshot(plan, now, lines))
+        for name, head in selection.stopped.items():
+            self._stopped[plan.worker, name] = head
         unknown = [
             job_id for job_id, gate in selection.held.items() if gate is Gate.NO_CAPABLE_WORKER
         ]
@@ -164,6 +168,21 @@ class SqliteLine:
             return Claim([], selection.credits)
         rows = cast("list[tuple[str, _Row]]", selection.chosen)
         return Claim(_lease(connection, rows, plan, now), selection.credits)
+
+    def _heads(
+        self, connection: sqlite3.Connection, plan: ClaimPlan, queue: Queue, now: int
+    ) -> Iterator[Head]:
+        """Go along a queue's order, reading about as many jobs at a time as its share will take."""
+        weights = sum(other.weight for other in plan.queues)
+        chunk = plan.slots * queue.weight // weights + queue.reserved + 2
+        last = self._stopped.pop((plan.worker, queue.name), None)
+        while True:
+            after = (last.order_at, last.id) if last else (_FIRST, "")
+            found = _read_heads(connection, queue.name, after, chunk, now)
+            yield from found
+            if len(found) < chunk:
+                return
+            last = found[-1]
 
     def _prepare(self, connection: sqlite3.Connection, plan: ClaimPlan, now: int) -> set[str]:
         """Look after jobs that are due, known again or expired; returns the paused queues."""
@@ -251,26 +270,28 @@ class SqliteLine:
         )
 
 
-def _heads(
-    connection: sqlite3.Connection, plan: ClaimPlan, queue: Queue, now: int
-) -> Iterator[Head]:
-    """Go along a queue's order, reading about as many jobs at a time as its share will take."""
-    weights = sum(other.weight for other in plan.queues)
-    chunk = plan.slots * queue.weight // weights + queue.reserved + 2
-    place: dict[str, object] = {"order_at": _FIRST, "id": ""}
-    while True:
-        where = {"queue": queue.name, "now": now, "limit": chunk, **place}
+def _read_heads(
+    connection: sqlite3.Connection, queue: str, after: tuple[int, str], limit: int, now: int
+) -> list[_Row]:
+    """Read the next jobs after a place. Those that cannot be read become dead letters."""
+    where = {"queue": queue, "order_at": after[0], "id": after[1], "now": now}
+    try:
+        return _decode_rows(ask(connection, "heads", limit=limit, **where))
+    except _UNREADABLE:
+        pass
+    # One by one, to find the row that somebody damaged.
+    rows: list[_Row] = []
+    while len(rows) < limit:
         try:
-            found = _decode_rows(ask(connection, "heads", **where))
+            found = _decode_rows(ask(connection, "heads", limit=1, **where))
         except _UNREADABLE as problem:
-            if chunk == 1:
-                _quarantine(connection, ask(connection, "next_seq", **where), str(problem), now)
-            chunk = 1  # One by one from here, to find the row that somebody damaged.
+            _quarantine(connection, ask(connection, "next_seq", **where), str(problem), now)
             continue
-        yield from found
-        if len(found) < chunk:
-            return
-        place = {"order_at": found[-1].order_at, "id": found[-1].id}
+        if not found:
+            break
+        rows += found
+        where |= {"order_at": found[0].order_at, "id": found[0].id}
+    return rows
 
 
 def _lease(

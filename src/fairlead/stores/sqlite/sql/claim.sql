@@ -28,7 +28,7 @@ FROM (
 SELECT seq FROM fairlead_job INDEXED BY fairlead_job_order
 WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id) AND lease_until <= :now
 ORDER BY order_at, id
-LIMIT :limit
+LIMIT 1
 
 -- name: remember_damage
 UPDATE fairlead_job SET errors = :errors WHERE seq = :seq
