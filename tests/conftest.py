@@ -27,13 +27,6 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty store; parametrised by `store`."""
-    kind = getattr(request, "param", "sqlite")
-    return "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-
-
 @pytest.fixture(params=STORES)
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock

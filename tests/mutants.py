@@ -44,8 +44,8 @@ MUTANTS = [
     Mutant(
         "an answer comes after the commit (I1)",
         f"{SQLITE}/writer.py",
-        '            self._connection.execute("COMMIT")\n        except Exception',
-        '            self._answer(batch)\n            self._connection.execute("COMMIT")\n'
+        '            connection.execute("COMMIT")\n        except Exception',
+        '            self._answer(batch)\n            connection.execute("COMMIT")\n'
         "        except Exception",
         "tests/stores/test_sqlite.py",
     ),
@@ -59,8 +59,8 @@ MUTANTS = [
     Mutant(
         "one bad row fails its own caller alone",
         f"{SQLITE}/writer.py",
-        "if self._try(verb, together, requests) is None:",
-        "if self._fail_all(verb, together, requests) is None:",
+        "if len(requests) > 1 and self._try(connection, verb, requests) is None:",
+        "if len(requests) > 1 and self._fail_all(connection, verb, requests) is None:",
         "tests/stores/test_sqlite.py",
     ),
     Mutant(
@@ -172,8 +172,8 @@ MUTANTS = [
     Mutant(
         "the job is part of the caller's transaction (I2)",
         f"{SQLITE}/store.py",
-        "put_rows(connection, jobs, self._clock.now())",
-        "put_rows(connection, jobs, self._clock.now()); connection.commit()",
+        "return put_rows(connection, jobs, self._clock.now())",
+        "put_rows(connection, jobs, self._clock.now()); return connection.commit()",
         "tests/face/test_transaction.py",
     ),
 ]
@@ -189,8 +189,8 @@ class _Any(dict):
 """,
     f"{SQLITE}/writer.py": """
 
-def _fail_all(self, verb, items, requests):
-    problem = self._try(verb, items, requests)
+def _fail_all(self, connection, verb, requests):
+    problem = self._try(connection, verb, requests)
     if problem is not None:
         raise problem
 Writer._fail_all = _fail_all

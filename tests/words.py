@@ -81,4 +81,4 @@ async def _run(app: Fairlead, job: Job) -> Outcome:
             value = await value
         return Done(task.signature.encode_result(value))
     except Exception as error:
-        return outcome_of(error, task.options.policy)
+        return outcome_of(error, task.options)

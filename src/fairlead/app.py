@@ -1,5 +1,6 @@
 """The app: tasks, queues and a store, wired together. Nothing else wires."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -23,6 +24,7 @@ from fairlead.core.job import Job, NewJob, decode_options
 from fairlead.core.outcome import Knowledge
 from fairlead.core.queue import Pool, Queue, allot, declare
 from fairlead.core.retry import Retry
+from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.log import report_subscriber
 from fairlead.producer import BoundTask, Call, JobHandle, check_priority
@@ -31,11 +33,12 @@ from fairlead.sync import Bridge
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Progress = Callable[[int], object]
 """Called with the number of jobs accepted so far."""
 
-BATCH = 1_000
+CALLS_PER_PUT = 1_000
 DEFAULT_KEEP = timedelta(days=7)
 
 
@@ -83,8 +86,10 @@ class Fairlead:
         settings: Settings | None = None,
     ) -> None:
         settings = settings or Settings()
-        self.queues = declare([*settings.queues, *queues])
-        self.pools = allot([*settings.pools, *pools], self.queues)
+        if not isinstance(keep, timedelta) or keep < timedelta(0):
+            raise ConfigError(f"keep takes a timedelta; write timedelta(days=7), not {keep!r}")
+        self.queues = declare([*settings.queues, *_listed("queues", "Queue", queues)])
+        self.pools = allot([*settings.pools, *_listed("pools", "Pool", pools)], self.queues)
         self.store = store_for(choose_url(url, settings), clock)
         self.tasks = Registry()
         self.events = Bus(report_subscriber)
@@ -114,6 +119,8 @@ class Fairlead:
         module and function; give one yourself before you move the function, or
         list the old name in `aliases`.
         """
+        if isinstance(function, str):
+            raise ConfigError(f"a queue is named by keyword; write @app.task(queue={function!r})")
         given: dict[str, Any] = dict(settings)
         name, aliases = given.pop("name", None), given.pop("aliases", ())
         if isinstance(aliases, str):
@@ -132,7 +139,7 @@ class Fairlead:
             task = Task(name or default_name(function), function, options, tuple(aliases))
             self.check_queue(options.queue, task.name)
             self.tasks.add(task)
-            return BoundTask(task, function, self, task.template())
+            return BoundTask(task, self)
 
         return register if function is None else register(function)
 
@@ -174,16 +181,15 @@ class Fairlead:
         something fails in between, the batches before stay accepted and the
         error says how many; to repeat the same calls is safe, because their ids
         are recognised. With `connection` all of them are part of that
-        connection's transaction.
+        connection's transaction, accepted when it commits.
         """
         tally = _Tally(progress)
         with tally:
             if connection is None:
                 self._put_stream(calls, tally)
             else:
-                for jobs in _batches(calls):
-                    self.store.put_within(connection, jobs)
-                    tally.add([True] * len(jobs))
+                for jobs in self._batches(calls):
+                    tally.add(self.store.put_within(connection, jobs))
         return tally.new
 
     def _put_stream(self, calls: Iterable[Call[Any]], tally: "_Tally") -> None:
@@ -196,7 +202,7 @@ class Fairlead:
 
         with ThreadPoolExecutor(1, "fairlead-bulk") as helper:
             under_way: Future[None] | None = None
-            for jobs in _batches(calls):
+            for jobs in self._batches(calls):
                 if under_way is not None:
                     under_way.result()
                 under_way = helper.submit(put, jobs)
@@ -209,11 +215,28 @@ class Fairlead:
         """Enqueue any number of calls from a running loop; see `enqueue_many`."""
         tally = _Tally(progress)
         with tally:
-            for jobs in _batches(calls):
+            for jobs in self._batches(calls):
                 fresh = await self.store.put(jobs)
                 self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
+
+    def _batches(self, calls: Iterable[Call[Any]]) -> Iterator[list[NewJob]]:
+        if isinstance(calls, Call) or not isinstance(calls, Iterable):
+            raise EnqueueError(
+                f"enqueue_many takes a list or a stream of calls, not {calls!r:.80}; "
+                "write [task.call(…)]"
+            )
+        stream = iter(calls)
+        while batch := list(islice(stream, CALLS_PER_PUT)):
+            for call in batch:
+                if not isinstance(call, Call):
+                    raise EnqueueError(
+                        f"enqueue_many takes calls, as task.call(…) makes them, not {call!r:.80}"
+                    )
+                if call.job.queue not in self.queues:
+                    raise UnknownQueue(call.job.queue, self.queues)
+            yield [call.job for call in batch]
 
     def _announce(self, jobs: Sequence[NewJob], fresh: Sequence[bool]) -> None:
         if not self.events.heard:
@@ -229,6 +252,14 @@ class Fairlead:
         """Return the handle of a job by its id, as stored in your own database, say."""
         return JobHandle(JobId(job_id), self)
 
+    def upkeep(self) -> Upkeep:
+        """Do one round of housekeeping, as workers do: above all, forget what is past `keep`."""
+        return self.bridge.run(self.aupkeep())
+
+    async def aupkeep(self) -> Upkeep:
+        """Do one round of housekeeping from a running loop."""
+        return await self.store.upkeep(self.keep)
+
     # Opening and closing
 
     def open(self) -> None:
@@ -241,13 +272,15 @@ class Fairlead:
 
     def close(self) -> None:
         """Finish what was handed over and let go of the store."""
+        # Whoever waits is told first; it would open the store again otherwise.
+        self.bridge.close()
         self.bridge.run(self.store.close())
         self.bridge.close()
 
     async def aclose(self) -> None:
         """Close from a running loop."""
+        await asyncio.to_thread(self.bridge.close)
         await self.store.close()
-        self.bridge.close()
 
     def __enter__(self) -> Self:
         """Open the store."""
@@ -268,6 +301,12 @@ class Fairlead:
         await self.aclose()
 
 
+def _listed(name: str, kind: str, values: Iterable[T]) -> list[T]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} takes a list of {kind}(…) values, not {values!r}")
+    return list(values)
+
+
 class _Tally:
     """Counts what a stream of batches has come to, and tells it when the stream breaks."""
 
@@ -286,17 +325,4 @@ class _Tally:
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
         if error is not None and self.accepted:
-            error.add_note(f"{self.accepted:,} jobs before this were accepted")
-
-
-def _batches(calls: Iterable[Call[Any]]) -> Iterator[list[NewJob]]:
-    if isinstance(calls, Call):
-        raise EnqueueError("enqueue_many takes a list or a stream of calls; write [task.call(…)]")
-    stream = iter(calls)
-    while batch := list(islice(stream, BATCH)):
-        for call in batch:
-            if not isinstance(call, Call):
-                raise EnqueueError(
-                    f"enqueue_many takes calls, as task.call(…) makes them, not {call!r:.80}"
-                )
-        yield [call.job for call in batch]
+            error.add_note(f"{self.accepted:,} jobs before this were put")

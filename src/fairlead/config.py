@@ -45,15 +45,24 @@ def load(path: str | Path) -> Settings:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from None
     if path.name == "pyproject.toml":
         tools = document.get("tool", {})
-        document = tools.get("fairlead", {}) if isinstance(tools, dict) else {}
+        if not isinstance(tools, dict) or not isinstance(tools.get("fairlead"), dict):
+            raise ConfigError(f"{path} has no [tool.fairlead]; add it, or name another file")
+        document = tools["fairlead"]
     try:
         return msgspec.convert(document, Settings)
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+        raise ConfigError(
+            f"{path}: {problem}; it takes url, queues and pools, where a queue is written as "
+            '[[queues]] with name = "mail" ([[tool.fairlead.queues]] in pyproject.toml)'
+        ) from None
 
 
 def choose_url(
     given: str | None, settings: Settings, environ: Mapping[str, str] = os.environ
 ) -> str:
     """Return the store's URL: from code, else $FAIRLEAD_URL, else the file, else a local file."""
+    if given == "":
+        raise ConfigError(
+            "the URL is empty; leave it out for $FAIRLEAD_URL or sqlite:///fairlead.db, or name one"
+        )
     return given or environ.get("FAIRLEAD_URL") or settings.url or DEFAULT_URL

@@ -1,7 +1,8 @@
 """What a producer holds: tasks that can be enqueued, calls on their way, handles to their jobs."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -9,14 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.core.clock import FAR_FUTURE, instant, span
-from fairlead.core.errors import ConfigError, EnqueueError, JobFailed, JobNotFound
+from fairlead.core.errors import ConfigError, EncodeError, EnqueueError, JobFailed, JobNotFound
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
     LONGEST_HEAD_START,
     JobOptions,
     JobRecord,
     NewJob,
+    Reason,
     State,
+    decode_options,
     encode_options,
 )
 from fairlead.core.retry import Curve, Retry
@@ -79,21 +82,17 @@ class BoundTask(Generic[P, R]):
     def __init__(
         self,
         task: Task,
-        function: Callable[P, Any],
         producer: Producer,
-        template: NewJob,
-        options: JobOptions | None = None,
+        template: NewJob | None = None,
         connection: object = None,
     ) -> None:
         self.task = task
-        self._function = function
         self._producer = producer
-        self._template = template
-        self._options = options or JobOptions()
+        self._template = template or task.template()
         self._connection = connection
-        self.__wrapped__ = function
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", task.name)
+        self.__wrapped__ = task.function
+        self.__doc__ = task.function.__doc__
+        self.__name__ = getattr(task.function, "__name__", task.name)
 
     @property
     def name(self) -> str:
@@ -110,7 +109,7 @@ class BoundTask(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 (the function's)
         """Call the function here and now."""
-        return self._function(*args, **kwargs)
+        return self.task.function(*args, **kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Prepare a call for `app.enqueue_many`."""
@@ -131,7 +130,10 @@ class BoundTask(Generic[P, R]):
         return JobHandle(call.id, self._producer)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
-        payload = self.task.signature.encode(args, kwargs)
+        try:
+            payload = self.task.signature.encode(args, kwargs)
+        except EncodeError as problem:
+            raise _pointed_to_using(problem, kwargs) from None
         return Call(replace(self._template, id=self._producer.new_id(), payload=payload))
 
     def using(
@@ -174,7 +176,7 @@ class BoundTask(Generic[P, R]):
         options = self._changed(timeout, retry, tags, correlation_id, headers)
         template = replace(self._template, options=encode_options(options), **changes)
         connection = self._connection if connection is None else connection
-        return BoundTask(self.task, self._function, self._producer, template, options, connection)
+        return BoundTask(self.task, self._producer, template, connection)
 
     def _changed(
         self,
@@ -201,7 +203,7 @@ class BoundTask(Generic[P, R]):
                 raise EnqueueError(f"headers= takes a dict of texts, not {headers!r:.80}")
             _labels("headers", [*headers, *headers.values()])
             changes["headers"] = dict(headers)
-        return replace(self._options, **changes)
+        return replace(decode_options(self._template.options), **changes)
 
 
 class JobHandle(Generic[R]):
@@ -230,6 +232,7 @@ class JobHandle(Generic[R]):
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (public name)
         """Wait for the job to end and return what the task returned."""
+        _check_patience(timeout)
         record = await self.arecord()
         try:
             async with asyncio.timeout(timeout):
@@ -264,7 +267,7 @@ class JobHandle(Generic[R]):
             raise JobNotFound(self.id)
         return record
 
-    def cancel(self, reason: str = "cancelled") -> State:
+    def cancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then.
 
         A waiting job is cancelled at once. A running one is told, and keeps
@@ -272,7 +275,7 @@ class JobHandle(Generic[R]):
         """
         return self._producer.bridge.run(self.acancel(reason))
 
-    async def acancel(self, reason: str = "cancelled") -> State:
+    async def acancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then."""
         found = await self._producer.store.cancel([self.id], reason)
         if self.id not in found:
@@ -280,9 +283,27 @@ class JobHandle(Generic[R]):
         return found[self.id].state
 
 
+_USING = frozenset(inspect.signature(BoundTask.using).parameters) - {"self"}
+
+
+def _pointed_to_using(problem: EncodeError, kwargs: Mapping[str, object]) -> EncodeError:
+    """Help those who pass an option among the arguments."""
+    options = sorted(_USING & kwargs.keys())
+    if problem.argument is not None or not options:
+        return problem
+    hint = f"options go before: write task.using({options[0]}=…).enqueue(…)"
+    return EncodeError(problem.task, None, f"{problem.problem}; {hint}")
+
+
+def _check_patience(timeout: float | None) -> None:
+    if timeout is not None and not isinstance(timeout, int | float):
+        raise ConfigError(f"timeout= must be seconds or None, not {timeout!r}")
+
+
 def check_priority(priority: int) -> int:
     """Return the head start, or say what it may be."""
-    if not isinstance(priority, int) or abs(priority) > LONGEST_HEAD_START:
+    whole = isinstance(priority, int) and not isinstance(priority, bool)
+    if not whole or abs(priority) > LONGEST_HEAD_START:
         raise EnqueueError(
             f"priority= is a head start in whole seconds, at most a day "
             f"({LONGEST_HEAD_START}), not {priority!r}"

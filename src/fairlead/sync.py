@@ -23,6 +23,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         _bridges.add(self)
 
@@ -43,8 +44,9 @@ class Bridge:
         """Stop the loop and its thread; whoever still waits is told so."""
         with self._starting:
             loop, self._loop = self._loop, None
-            if loop is not None:
+            if loop is not None and self._thread is not None:
                 loop.call_soon_threadsafe(loop.stop)
+                self._thread.join()
 
     def forget_after_fork(self) -> None:
         """In a forked child: the loop's thread did not come along."""
@@ -54,9 +56,10 @@ class Bridge:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(
+            self._thread = threading.Thread(
                 target=_serve, args=(self._loop,), name="fairlead-sync", daemon=True
-            ).start()
+            )
+            self._thread.start()
         return self._loop
 
 

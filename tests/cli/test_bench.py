@@ -31,6 +31,6 @@ def test_bench_measures_and_cleans_up(tmp_path: Path) -> None:
     answer = run("bench", "--quick", "--folder", str(tmp_path))
     assert answer.stderr == ""
     assert answer.returncode == 0
-    for line in ("bulk put", "claim + settle", "aenqueue callers", "turnstile, p99"):
+    for line in ("bulk put", "claim + settle", "aenqueue callers", "8 writers: p99 wait"):
         assert line in answer.stdout
     assert list(tmp_path.iterdir()) == []

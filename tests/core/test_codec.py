@@ -655,7 +655,7 @@ def test_what_has_no_json_form_is_refused_by_name(annotation: object, value: obj
 
 def test_what_has_no_json_form_is_told_what_has() -> None:
     assert str(refused(UNTYPED, Socket())) == (
-        f"argument 'x' of task 'shop.task': a {Socket.__module__}.Socket has no JSON form; pass "
+        f"argument 'x' of task 'shop.task': a value of type {Socket.__module__}.Socket has no JSON form; pass "
         "plain data (JSON types, datetime, UUID, Decimal, Enum, bytes, a dataclass, a msgspec "
         "struct or a pydantic model), or its id"
     )

@@ -92,7 +92,7 @@ EXAMPLES: list[tuple[Exception, str]] = [
     ),
     (
         errors.JobNotFound("018f"),
-        "no job has the id 018f; it may be past its retention time, or in another store",
+        "no job has the id 018f; its transaction may not be committed, its retention time may be over, or it is in another store",
     ),
     (
         errors.DecodeError("the result of task 'mail.send'", "Expected `int`, got `str`"),

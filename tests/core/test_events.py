@@ -3,9 +3,9 @@ import pytest
 from fairlead.core.events import Bus, Enqueued, Event, Finished, Started
 from fairlead.core.ids import JobId
 
-ENQUEUED = Enqueued(JobId("018f"), "mail.send", "mail")
-STARTED = Started(JobId("018f"), "mail.send", "mail", attempt=1, wait_seconds=0.5)
-FINISHED = Finished(JobId("018f"), "mail.send", "mail", attempt=1, run_seconds=2.0)
+ENQUEUED = Enqueued(JobId("018f"), "mail.send", "mail", "c-1")
+STARTED = Started(JobId("018f"), "mail.send", "mail", "c-1", attempt=1, wait_seconds=0.5)
+FINISHED = Finished(JobId("018f"), "mail.send", "mail", "c-1", attempt=1, run_seconds=2.0)
 
 
 class Complaints:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.errors import ConfigError, DecodeError, Permanent
+from fairlead.core.errors import ConfigError, DecodeError, EncodeError, Permanent
 from fairlead.core.retry import (
     LONGEST_DELAY,
     Backoff,
@@ -363,7 +363,10 @@ def test_anything_else_is_transient(error: Exception) -> None:
     assert classify(error, Retry()) == Verdict(True)
 
 
-@pytest.mark.parametrize("error", [Permanent("no such user"), DecodeError("the payload", "no")])
+@pytest.mark.parametrize(
+    "error",
+    [Permanent("no such user"), DecodeError("the payload", "no"), EncodeError("t", "a", "no")],
+)
 def test_permanent_and_bad_arguments_are_permanent_whatever_the_task_says(
     error: Exception,
 ) -> None:

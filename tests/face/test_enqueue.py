@@ -298,8 +298,21 @@ def test_a_broken_stream_says_how_many_were_accepted(any_app: Fairlead) -> None:
 
     with pytest.raises(RuntimeError, match="the file ended") as caught:
         any_app.enqueue_many(calls())  # type: ignore[arg-type]
-    assert caught.value.__notes__ == ["1,000 jobs before this were accepted"]
+    assert caught.value.__notes__ == ["1,000 jobs before this were put"]
     assert any_app.bridge.run(any_app.store.count())["default"][State.WAITING] == 1_000
+
+
+def test_a_call_of_another_app_is_refused(any_app: Fairlead) -> None:
+    other = Fairlead("memory://", queues=[Queue("elsewhere")])
+    call = other.task(name="t", queue="elsewhere")(lambda: None).call()
+    with pytest.raises(UnknownQueue, match="'elsewhere'"):
+        any_app.enqueue_many([call])
+
+
+def test_an_option_among_the_arguments_is_pointed_to_using(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(lambda x: x)
+    with pytest.raises(EncodeError, match=r"write task\.using\(delay=…\)\.enqueue\(…\)"):
+        task.enqueue(1, delay=5)  # type: ignore[call-arg]
 
 
 def test_what_is_not_a_call_is_refused(any_app: Fairlead) -> None:
@@ -331,10 +344,19 @@ def test_tasks_and_handles_do_not_travel(any_app: Fairlead) -> None:
 
 
 def test_wrong_declarations_say_what_to_write() -> None:
-    with pytest.raises(ConfigError, match=r"write Queue\('mail'\)"):
-        Fairlead("memory://", queues=["mail"])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match=r"write Pool\('p'\)"):
+    for queues in (["mail"], "mail", Queue("mail"), 7):
+        with pytest.raises(ConfigError, match=r"queues takes a list of Queue\(…\) values, not"):
+            Fairlead("memory://", queues=queues)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"pools takes a list of Pool\(…\) values, not 'p'"):
         Fairlead("memory://", pools=["p"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"keep takes a timedelta; write timedelta\(days=7\)"):
+        Fairlead("memory://", keep=7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the URL is empty"):
+        Fairlead("")
+    with pytest.raises(ConfigError, match=r"write @app\.task\(queue='mail'\)"):
+        Fairlead("memory://").task("mail")  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="a lambda has no name of its own; give it one"):
+        Fairlead("memory://").task(lambda: None)
     with pytest.raises(ConfigError, match=r"not 7"):
         Fairlead(7)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"write \['old'\]"):

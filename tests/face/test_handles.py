@@ -1,9 +1,12 @@
 import asyncio
 import threading
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from fairlead import ConfigError, Fairlead, JobFailed, JobNotFound, Permanent, State
+from fairlead import ConfigError, Fairlead, JobFailed, JobNotFound, Permanent, State, producer
+from fairlead.core.clock import ManualClock
 from fairlead.core.ids import IdMaker
 from tests.words import claim, done, work_off
 
@@ -72,7 +75,10 @@ def test_an_unknown_job_is_not_found(any_app: Fairlead) -> None:
             look()
 
 
-def test_whoever_waits_is_woken_by_the_settlement(any_app: Fairlead) -> None:
+def test_whoever_waits_is_woken_by_the_settlement(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "POLL_SECONDS", 600)
     job = any_app.task(name="t")(lambda: "x").enqueue()
     got: list[object] = []
     thread = threading.Thread(target=lambda: got.append(job.result(timeout=30)))
@@ -80,6 +86,21 @@ def test_whoever_waits_is_woken_by_the_settlement(any_app: Fairlead) -> None:
     run_jobs(any_app)
     thread.join(30)
     assert got == ["x"]
+
+
+def test_finished_jobs_are_kept_for_the_retention_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    app = Fairlead(f"sqlite:///{tmp_path}/jobs.db", keep=timedelta(days=2), clock=clock)
+    job = app.task(name="t")(lambda: 7).enqueue()
+    run_jobs(app)
+    clock.advance(2 * 24 * 3600)
+    assert app.upkeep().pruned_jobs == 0
+    assert job.result(timeout=5) == 7
+    clock.advance(1)
+    assert app.upkeep().pruned_jobs == 1
+    with pytest.raises(JobNotFound):
+        job.status()
+    app.close()
 
 
 async def test_waiting_for_a_result_in_a_loops_own_thread_is_refused(any_app: Fairlead) -> None:

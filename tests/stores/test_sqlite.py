@@ -494,6 +494,49 @@ async def test_a_damaged_row_is_a_dead_letter_and_the_others_go_on(
     raw.close()
 
 
+async def test_a_damaged_job_keeps_the_errors_it_had(file: SqliteStore, path: Path) -> None:
+    await file.put([new_job()])
+    [job] = await claim(file)
+    await file.settle([failed(job, 0)])
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE fairlead_job SET payload = x'00'")
+    raw.commit()
+    raw.close()
+    assert await claim(file) == []
+    record = await file.find(job.id)
+    assert record is not None
+    assert [error.error for error in record.errors] == ["Oops", "Unreadable"]
+
+
+async def test_a_failing_disk_makes_no_dead_letters(file: SqliteStore) -> None:
+    """An I/O error is not the row's fault."""
+    job = new_job()
+    await file.put([job])
+    session = await file._opened()
+
+    class FailingReads:
+        def __init__(self, real: sqlite3.Connection) -> None:
+            self.real = real
+
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if "fairlead_job_order" in statement:
+                problem = sqlite3.OperationalError("disk I/O error")
+                problem.sqlite_errorcode = sqlite3.SQLITE_IOERR
+                raise problem
+            return self.real.execute(statement, *values)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+    real = session.writer._connection
+    assert real is not None
+    session.writer._connection = FailingReads(real)  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable, match="disk I/O error; check the disk"):
+        await claim(file)
+    session.writer._connection = real
+    assert [j.id for j in await claim(file)] == [job.id]
+
+
 async def test_a_damaged_run_harms_only_itself(file: SqliteStore, path: Path) -> None:
     """Its neighbours in the batch are renewed and settled (I22)."""
     await file.put([new_job() for _ in range(4)])

@@ -18,9 +18,10 @@ async def test_finished_jobs_and_their_log_are_forgotten_after_the_retention_tim
     await store.settle([done(old)])
     clock.advance(WEEK)
     await store.settle([done(young)])
-    assert (await store.upkeep(WEEK * SECOND)).pruned == 0
+    assert (await store.upkeep(WEEK * SECOND)).pruned_jobs == 0
     clock.advance(1)
-    assert (await store.upkeep(WEEK * SECOND)).pruned == 1
+    done_ = await store.upkeep(WEEK * SECOND)
+    assert (done_.pruned_jobs, done_.pruned_attempts) == (1, 1)
     assert await store.find(old.id) is None
     assert await store.attempts(old.id) == []
     assert await store.find(young.id) is not None
@@ -96,10 +97,34 @@ async def test_a_wait_without_news_ends_by_itself(store: Backend) -> None:
     assert await store.wait(0.01) is False
 
 
-async def test_a_wait_ends_when_a_parked_job_falls_due(store: Backend, clock: ManualClock) -> None:
+async def test_a_wait_ends_when_a_parked_job_falls_due(store: Backend) -> None:
+    await store.put([new_job(delay=SECOND // 20)])
+    while await store.wait(0.01):
+        pass
+    async with asyncio.timeout(20):
+        assert await store.wait(30) is False
+
+
+async def test_a_job_that_is_overdue_already_wakes_nobody(
+    store: Backend, clock: ManualClock
+) -> None:
+    """With no worker to promote it, whoever waits for something else would spin."""
     await store.put([new_job(delay=SECOND)])
     clock.advance(2)
-    await asyncio.wait_for(store.wait(30), 5)
+    while await store.wait(0.01):
+        pass
+    waiting = asyncio.create_task(store.wait(30))
+    await asyncio.wait([waiting], timeout=0.1)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_upkeep_goes_on_bringing_back_what_announce_left(store: Backend) -> None:
+    await store.put([new_job(task="strange") for _ in range(BATCH + 5)])
+    for _ in range(2):
+        assert await claim(store, capable={}) == []
+    await store.announce("w2", {"strange": 1}, 100 * SECOND)
+    assert (await store.upkeep(WEEK * SECOND)).brought_back == 5
 
 
 async def test_a_clock_that_jumped_does_not_stop_the_pruning(
@@ -115,5 +140,5 @@ async def test_a_clock_that_jumped_does_not_stop_the_pruning(
     [old] = await claim(store)
     await store.settle([done(old)])
     clock.advance(2 * WEEK)
-    assert (await store.upkeep(WEEK * SECOND)).pruned == 1
+    assert (await store.upkeep(WEEK * SECOND)).pruned_jobs == 1
     assert await store.find(old.id) is None

@@ -7,10 +7,10 @@ import msgspec
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What was measured, the floor's and our own figure, and what we want.
+    """What was measured, the raw engine's figure and ours, and what we want.
 
-    `best` says which direction is good for the figure that has a target: the
-    ratio if there is a floor, else our own figure.
+    `best` says what is good: a high ratio to the floor (or a high figure where
+    there is none), or a low figure of our own.
     """
 
     what: str
@@ -28,25 +28,34 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def met(self) -> bool | None:
         """Whether the target was reached, if there is one."""
-        figure = self.ratio if self.floor else self.ours
-        if self.target is None or figure is None:
+        if self.target is None:
             return None
-        return figure >= self.target if self.best == "high" else figure <= self.target
+        if self.best == "low":
+            return self.ours <= self.target
+        return (self.ours if self.ratio is None else self.ratio) >= self.target
 
 
-def paired(what: str, floor: list[float], ours: list[float], target: float) -> Row:
+def paired(what: str, floor: list[float], ours: list[float], target: float | None = None) -> Row:
     """Compare two lists of rates, taken in turns."""
     return Row(what, "jobs/s", median(ours), median(floor), target)
 
 
 def table(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the lines of a table for people."""
-    yield f"{'':44} {'raw engine':>12} {'Fairlead':>12} {'ratio':>7}   target"
+    """Yield the lines of a table for people, 80 columns wide."""
+    yield f"{'':40} {'raw':>9} {'Fairlead':>9} {'ratio':>6}  target"
     for row in rows:
-        floor = f"{row.floor:,.0f}" if row.floor else ""
-        ratio = f"{row.ratio:.2f}" if row.ratio else ""
-        ours = f"{row.ours:,.0f}" if row.ours >= 100 else f"{row.ours:,.2f}"
-        sign = "≥" if row.best == "high" else "≤"
-        verdict = {None: "", True: "met", False: "MISSED"}[row.met]
-        target = f"{sign} {row.target:g} {verdict}" if row.target is not None else ""
-        yield f"{f'{row.what}, {row.unit}':44} {floor:>12} {ours:>12} {ratio:>7}   {target}"
+        floor = _figure(row.floor) if row.floor is not None else ""
+        ratio = f"{row.ratio:.2f}" if row.ratio is not None and row.best == "high" else ""
+        what = f"{row.what}, {row.unit}"
+        yield f"{what:40} {floor:>9} {_figure(row.ours):>9} {ratio:>6}  {_verdict(row)}".rstrip()
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _verdict(row: Row) -> str:
+    if row.target is None:
+        return ""
+    sign = "≥" if row.best == "high" else "≤"
+    return f"{sign} {row.target:,g} {'met' if row.met else 'MISSED'}"

@@ -44,8 +44,9 @@ class Bench:
         yield self.bulk()
         yield self.drain()
         yield self.concurrent()
-        yield self.one_by_one("durable", 0.7)
-        yield self.one_by_one_fast()
+        yield paired("enqueue one by one, durable", *self.one_by_one("durable"), 0.7)
+        _, ours = self.one_by_one("fast")
+        yield Row("enqueue one by one, fast", "jobs/s", median(ours), target=6_500)
         yield self.backlog()
         yield from self.contention()
 
@@ -103,8 +104,8 @@ class Bench:
             app.close()
         return Row(f"{CALLERS} aenqueue callers", "jobs/s", median(rates), target=30_000)
 
-    def one_by_one(self, durability: str, target: float) -> Row:
-        """Enqueue from one synchronous caller, a commit each."""
+    def one_by_one(self, durability: str) -> tuple[list[float], list[float]]:
+        """Enqueue from one synchronous caller, a commit each; the rates of floor and ours."""
         jobs = self._size(2_000)
         floor_rates, our_rates = [], []
         app, task = self._app(durability)
@@ -115,12 +116,7 @@ class Bench:
             our_rates.append(jobs / _timed(_one_by_one, task, jobs))
         floor.close()
         app.close()
-        return paired(f"enqueue one by one, {durability}", floor_rates, our_rates, target)
-
-    def one_by_one_fast(self) -> Row:
-        """Measure the same at `durability=fast`, against what FlexiQ reaches there."""
-        row = self.one_by_one("fast", 0)
-        return Row(row.what, row.unit, row.ours, target=6_500)
+        return floor_rates, our_rates
 
     def backlog(self) -> Row:
         """Compare a claim out of a million waiting jobs with one out of ten thousand."""
@@ -133,8 +129,7 @@ class Bench:
         for app in apps.values():
             app.close()
         ratio = median(times[large]) / median(times[small])
-        what = f"claim at {large:,} waiting to {small:,}"
-        return Row(what, "time", ratio, target=1.2, best="low")
+        return Row(f"claim, {large:,} to {small:,} waiting", "ratio", ratio, target=1.2, best="low")
 
     def _filled(self, jobs: int) -> Fairlead:
         app, task = self._app("fast")
@@ -144,19 +139,23 @@ class Bench:
     def contention(self) -> Iterator[Row]:
         """Let eight processes write one row at a time, each as fast as it can."""
         seconds = max(2.0, 5 * self._scale)
-        for name, writer, target in (
-            ("SQLite's busy wait", waits_of_busy_timeout, None),
-            ("Fairlead's turnstile", waits_of_turnstile, 50.0),
-        ):
-            waits = _contend(writer, self._path(), seconds)
-            together = sorted(wait for each in waits for wait in each)
-            p99 = quantiles(together, n=100)[98] * 1_000
-            yield Row(f"{name}, p99 wait", "ms", p99, target=target, best="low")
-            yield Row(f"{name}, longest wait", "ms", together[-1] * 1_000)
-            shares = [len(each) for each in waits]
-            yield Row(
-                f"{name}, least share", "of a fair one", min(shares) / (sum(shares) / WRITERS)
-            )
+        theirs = _Waits(_contend(waits_of_busy_timeout, self._path(), seconds))
+        ours = _Waits(_contend(waits_of_turnstile, self._path(), seconds))
+        who = f"{WRITERS} writers"
+        yield Row(f"{who}: longest wait", "ms", ours.longest, theirs.longest, best="low")
+        yield Row(f"{who}: p99 wait", "ms", ours.p99, theirs.p99, target=50, best="low")
+        yield Row(f"{who}: least share", "of fair", ours.least, theirs.least, best="low")
+
+
+class _Waits:
+    """How long writers waited for the lock, in milliseconds, and how fairly they got it."""
+
+    def __init__(self, by_writer: list[list[float]]) -> None:
+        together = sorted(wait * 1_000 for each in by_writer for wait in each)
+        shares = [len(each) for each in by_writer]
+        self.longest = together[-1]
+        self.p99 = quantiles(together, n=100)[98]
+        self.least = min(shares) / (sum(shares) / len(shares))
 
 
 def fsync_micros(folder: Path) -> float:

@@ -1,5 +1,6 @@
 """`fairlead bench`: how fast, compared with the raw engine on this machine."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -44,14 +45,17 @@ import click
 def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:  # noqa: FBT001 (click)
     """Measure a store beside its raw engine, in one run.
 
-    Floor and Fairlead take turns, because machines are noisy; the ratio is what
-    counts. The files are removed at the end.
+    The raw engine writes the same rows by the plainest fast SQL, and takes turns
+    with Fairlead, because machines are noisy: what counts is the ratio. Targets
+    are those of a quiet machine with two cores; a busy one may miss some.
     """
     from fairlead.bench.row import table  # noqa: PLC0415 (only this command needs it)
     from fairlead.bench.sqlite import Bench, fsync_micros  # noqa: PLC0415
 
     if quick:
         rounds = 2
+    if not os.access(folder, os.W_OK):
+        raise click.UsageError(f"cannot write in {folder.resolve()}; name another --folder")
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-", dir=folder) as name:
         place = Path(name)
         click.echo(

@@ -176,7 +176,9 @@ class Signature:
             return problem
         path = _PATH.search(str(problem))
         if isinstance(problem, msgspec.ValidationError) and path:
-            return EncodeError(self.task, path.group(1) or None, _say(problem))
+            name = path.group(1)
+            told = _say(problem).removesuffix(f" - at `$.{name}`")
+            return EncodeError(self.task, name or None, told)
         for name in call.__struct_fields__:
             try:
                 # In brackets, for the payload around it is a level too.
@@ -252,8 +254,8 @@ def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passe
         raise TypeError(f"a dict key cannot be {value!r}; use text as a key")
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise TypeError(
-        f"a {kind} has no JSON form; pass plain data (JSON types, datetime, UUID, Decimal, Enum, "
-        "bytes, a dataclass, a msgspec struct or a pydantic model), or its id"
+        f"a value of type {kind} has no JSON form; pass plain data (JSON types, datetime, UUID, "
+        "Decimal, Enum, bytes, a dataclass, a msgspec struct or a pydantic model), or its id"
     )
 
 

@@ -182,7 +182,8 @@ class JobNotFound(FairleadError, LookupError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(
-            f"no job has the id {job_id}; it may be past its retention time, or in another store"
+            f"no job has the id {job_id}; its transaction may not be committed, its retention time "
+            "may be over, or it is in another store"
         )
 
 

@@ -17,12 +17,11 @@ class Event(msgspec.Struct, frozen=True):
     job_id: JobId
     task: str
     queue: str
+    correlation_id: str | None
 
 
 class Enqueued(Event, frozen=True):
     """The store accepted a new job."""
-
-    correlation_id: str | None = None
 
 
 class Started(Event, frozen=True):
@@ -30,7 +29,6 @@ class Started(Event, frozen=True):
 
     attempt: int
     wait_seconds: float
-    correlation_id: str | None = None
 
 
 class Finished(Event, frozen=True):
@@ -38,7 +36,6 @@ class Finished(Event, frozen=True):
 
     attempt: int
     run_seconds: float
-    correlation_id: str | None = None
 
 
 class Retried(Event, frozen=True):
@@ -47,7 +44,6 @@ class Retried(Event, frozen=True):
     attempt: int
     delay_seconds: float
     error: str
-    correlation_id: str | None = None
 
 
 class Died(Event, frozen=True):
@@ -56,21 +52,18 @@ class Died(Event, frozen=True):
     attempt: int
     reason: str
     error: str | None = None
-    correlation_id: str | None = None
 
 
-class WasCancelled(Event, frozen=True):
+class Cancelled(Event, frozen=True):
     """A job was cancelled."""
 
     reason: str
-    correlation_id: str | None = None
 
 
 class LeaseExpired(Event, frozen=True):
     """A worker fell silent, and its job was taken over."""
 
     worker: str
-    correlation_id: str | None = None
 
 
 class SettlementRefused(Event, frozen=True):

@@ -5,6 +5,7 @@ repeated after a lost answer is recognised. The time in front keeps ids of one
 process in the order they were made, and index pages warm.
 """
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -12,19 +13,22 @@ from typing import NewType
 
 JobId = NewType("JobId", str)
 
+# Our own generator: programs seed the shared one, and would then all make the same ids.
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
+
 
 class IdMaker:
     """Make uuid7 strings that sort by the time they were made.
 
     48 bits of milliseconds, 12 bits of the fraction below (RFC 9562, method 3),
-    62 random bits. Two ids of one maker never share their first 60 bits, and
-    Python's generator seeds itself anew in a forked child.
+    62 random bits. Ids that one thread makes sort in the order it made them.
     """
 
     def __init__(
         self,
         now_ns: Callable[[], int] = time.time_ns,
-        random_bits: Callable[[int], int] = random.getrandbits,
+        random_bits: Callable[[int], int] = _random.getrandbits,
     ) -> None:
         self._now_ns = now_ns
         self._random_bits = random_bits

@@ -13,11 +13,10 @@ Values that exist by the thousand are hidden from the garbage collector
 """
 
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
-from fairlead.core.errors import DecodeError
+from fairlead.core.errors import ConfigError, DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.retry import Curve
 
@@ -204,7 +203,8 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""
-        return f"<record of job {self.id} of task {self.task!r}, {self.state}>"
+        gate = f" ({self.gate})" if self.gate else ""
+        return f"<job {self.id} of task {self.task!r} on queue {self.queue!r}, {self.state}{gate}>"
 
 
 _NO_OPTIONS = JobOptions()
@@ -221,13 +221,8 @@ def decode_options(text: str | None) -> JobOptions:
     """Read what `encode_options` wrote."""
     try:
         return _NO_OPTIONS if text is None else _decode(text)
-    except (msgspec.MsgspecError, ValueError) as problem:
+    except (msgspec.MsgspecError, ValueError, ConfigError) as problem:
         raise DecodeError("the options of a job", str(problem)) from None
-
-
-def encode_errors(errors: tuple[PastAttempt, ...]) -> str | None:
-    """Return the JSON text of the past attempts, or None when there are none."""
-    return _encode(errors).decode() if errors else None
 
 
 _errors: msgspec.json.Decoder[tuple[PastAttempt, ...]] = msgspec.json.Decoder(
@@ -236,14 +231,8 @@ _errors: msgspec.json.Decoder[tuple[PastAttempt, ...]] = msgspec.json.Decoder(
 
 
 def decode_errors(text: str | None) -> tuple[PastAttempt, ...]:
-    """Read what `encode_errors` wrote; what somebody damaged reads as nothing."""
+    """Read a job's past attempts; what somebody damaged reads as none."""
     try:
         return () if text is None else _errors.decode(text)
     except (msgspec.MsgspecError, ValueError):
         return ()
-
-
-def as_dict(record: JobRecord) -> dict[str, Any]:
-    """Return the record as plain data, for JSON output."""
-    data: dict[str, Any] = msgspec.to_builtins(record)
-    return data

@@ -188,27 +188,26 @@ def decide(
     unclear = ambiguous(outcome, policy)
     if unclear is not None:
         return _decide_ambiguous(job, unclear, policy, now, random)
-    return _decide_failure(job, outcome, _retry_of(job, policy), policy.crash_limit, now, random)
+    return _decide_failure(job, outcome, policy, now, random)
 
 
 def _decide_failure(
     job: Job,
     outcome: Outcome,
-    retry: Retry,
-    crash_limit: int,
+    policy: Policy,
     now: int,
     random: Callable[[], float],
 ) -> Settlement:
+    retry = _retry_of(job, policy)
     match outcome:
         case Crashed(how):
-            return _decide_crash(job, outcome, described("Crashed", how), crash_limit)
+            return _decide_crash(job, outcome, described("Crashed", how), policy.crash_limit)
         case Failed(failure=failure, unreadable=True):
             return _dead(job, outcome, Reason.UNREADABLE, failure)
         case Failed(failure=failure, transient=False):
             return _dead(job, outcome, Reason.PERMANENT, failure)
         case Failed(failure=failure, after=after):
-            pause = _pause(retry, job.attempt, after, random)
-            run_at: int | None = now + _micros(pause)
+            run_at: int | None = now + _micros(retry.delay(job.attempt, random, after))
         case _:
             # Lost: the lease time has passed already, and the job was first in its line.
             failure, run_at = described("LeaseLost", _evidence(outcome)), None
@@ -242,9 +241,7 @@ def _decide_ambiguous(
     failure = _failure_of(outcome)
     if outcome.known != "not_done" and not policy.idempotent:
         return _dead(job, outcome, Reason.UNCERTAIN, failure)
-    cause = outcome.cause or Failed(failure)
-    retry = _retry_of(job, policy)
-    return _decide_failure(job, cause, retry, policy.crash_limit, now, random)
+    return _decide_failure(job, outcome.cause or Failed(failure), policy, now, random)
 
 
 def overrule(settlement: Settlement, reason: str) -> Settlement:
@@ -272,17 +269,8 @@ def _retry_of(job: Job, policy: Policy) -> Retry:
     )
 
 
-def _pause(retry: Retry, attempt: int, after: float | None, random: Callable[[], float]) -> float:
-    if after is None:
-        return retry.delay(attempt, random)
-    # The other side said "not before", so jitter can only lengthen.
-    return after * (1 + getattr(retry.backoff, "jitter", 0.0) * random())
-
-
 def _evidence(outcome: Outcome) -> str:
     match outcome:
-        case Ambiguous(evidence=evidence):
-            return evidence
         case Crashed(how):
             return f"the process died while the handler ran: {how}"
         case Failed(failure=failure):

@@ -39,7 +39,7 @@ def _check_count(what: str, value: int, least: int) -> None:
 
 
 def _names(kind: str, names: object) -> tuple[str, ...]:
-    """Return a list of names as a tuple; code may give lists, where TOML gives tuples."""
+    """Return a list of names as a tuple, so that the value that holds it is frozen."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(f"{names!r} is not a list of {kind} names; write [{names!r}]")
     return tuple(check_name(kind, name) for name in names)
@@ -127,7 +127,7 @@ def declare(queues: Iterable[Queue]) -> dict[str, Queue]:
     declared: dict[str, Queue] = {}
     for queue in queues:
         if not isinstance(queue, Queue):
-            raise ConfigError(f"queues takes Queue(…) values; write Queue({queue!r})")
+            raise ConfigError(f"queues takes a list of Queue(…) values, not {queue!r}")
         if queue.name in declared:
             raise ConfigError(f"queue {queue.name!r} is declared twice; keep one of them")
         declared[queue.name] = queue
@@ -141,7 +141,7 @@ def allot(pools: Iterable[Pool], queues: Collection[str]) -> tuple[Pool, ...]:
     taken: dict[str, str] = {}
     for pool in pools:
         if not isinstance(pool, Pool):
-            raise ConfigError(f"pools takes Pool(…) values; write Pool({pool!r})")
+            raise ConfigError(f"pools takes a list of Pool(…) values, not {pool!r}")
         for queue in pool.queues:
             if queue not in queues:
                 raise UnknownQueue(queue, queues)

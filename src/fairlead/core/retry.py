@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from fairlead.core.errors import ConfigError, DecodeError, Permanent
+from fairlead.core.errors import ConfigError, DecodeError, EncodeError, Permanent
 
 LONGEST_DELAY = 366 * 24 * 3600.0
 """No curve and no `Retry-After` may put a job off for longer: one year, in seconds."""
@@ -24,6 +24,10 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", tag_field="cur
     factor: float = 2.0
     cap: float = 300.0
     jitter: float = 0.3
+
+    def __post_init__(self) -> None:
+        """Refuse what could never work."""
+        _check(self)
 
     def __call__(self, attempt: int) -> float:
         """Return the seconds to wait after this attempt, before jitter."""
@@ -41,6 +45,10 @@ class Linear(msgspec.Struct, frozen=True, tag="linear", tag_field="curve"):
     cap: float = 300.0
     jitter: float = 0.3
 
+    def __post_init__(self) -> None:
+        """Refuse what could never work."""
+        _check(self)
+
     def __call__(self, attempt: int) -> float:
         """Return the seconds to wait after this attempt, before jitter."""
         return min(self.cap, self.base + self.step * (attempt - 1))
@@ -52,6 +60,10 @@ class Fixed(msgspec.Struct, frozen=True, tag="fixed", tag_field="curve"):
     seconds: float = 1.0
     jitter: float = 0.3
 
+    def __post_init__(self) -> None:
+        """Refuse what could never work."""
+        _check(self)
+
     def __call__(self, attempt: int) -> float:
         """Return the seconds to wait after this attempt, before jitter."""
         return self.seconds
@@ -60,38 +72,19 @@ class Fixed(msgspec.Struct, frozen=True, tag="fixed", tag_field="curve"):
 Curve = Exponential | Linear | Fixed
 Backoff = Curve | Callable[[int], float]
 
-
-def exponential(
-    base: float = 1, factor: float = 2, cap: float = 300, jitter: float = 0.3
-) -> Exponential:
-    """Wait `base` seconds, then `factor` times as long after each attempt, up to `cap`."""
-    _check(base=base, factor=factor, cap=cap, jitter=jitter)
-    return Exponential(base, factor, cap, jitter)
+# As people write them: Retry(backoff=exponential(base=2)).
+exponential, linear, fixed = Exponential, Linear, Fixed
 
 
-def linear(base: float = 1, step: float = 1, cap: float = 300, jitter: float = 0.3) -> Linear:
-    """Wait `base` seconds, then `step` longer after each attempt, up to `cap`."""
-    _check(base=base, step=step, cap=cap, jitter=jitter)
-    return Linear(base, step, cap, jitter)
-
-
-def fixed(seconds: float = 1, jitter: float = 0.3) -> Fixed:
-    """Always wait this many seconds."""
-    _check(seconds=seconds, jitter=jitter)
-    return Fixed(seconds, jitter)
-
-
-def _check(**numbers: float) -> None:
-    for name, value in numbers.items():
+def _check(curve: Curve) -> None:
+    for name in curve.__struct_fields__:
+        value = getattr(curve, name)
         top = 1.0 if name == "jitter" else LONGEST_DELAY
-        if not (_is_number(value) and 0 <= value <= top):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and 0 <= value <= top):
             raise ConfigError(
                 f"a retry curve's {name} must lie between 0 and {top:g}, not {value!r}"
             )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -125,20 +118,23 @@ class Retry(msgspec.Struct, frozen=True):
                 f"from the attempt to seconds, not {self.backoff!r}"
             )
 
-    def delay(self, attempt: int, random: Callable[[], float]) -> float:
+    def delay(self, attempt: int, random: Callable[[], float], after: float | None = None) -> float:
         """Return the seconds to wait after this attempt.
 
-        Jitter only shortens, by up to the given part, so a cap stays a cap and
-        jobs that failed together do not come back together.
+        Jitter keeps jobs that failed together from coming back together. It only
+        shortens, by up to the given part, so a cap stays a cap; but when the
+        other side said "not before `after`", it can only lengthen.
         """
+        jitter = getattr(self.backoff, "jitter", 0.0) * random()
+        if after is not None:
+            return after * (1 + jitter)
         try:
             seconds = float(min(self.backoff(attempt), LONGEST_DELAY))
         except Exception:  # noqa: BLE001 (user code: a job that failed must be settled)
             seconds = Exponential()(attempt)
         if not math.isfinite(seconds):
             seconds = LONGEST_DELAY
-        jitter = getattr(self.backoff, "jitter", 0.0)
-        return max(0.0, seconds * (1 - jitter * random()))
+        return max(0.0, seconds * (1 - jitter))
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -148,14 +144,13 @@ class Verdict(msgspec.Struct, frozen=True):
     after: float | None = None
 
 
-TRANSIENT = Verdict(True)
 PERMANENT = Verdict(False)
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
 
 
 def classify(error: BaseException, retry: Retry, now: datetime | None = None) -> Verdict:
     """Tell transient from permanent failures, most specific knowledge first."""
-    if isinstance(error, Permanent | DecodeError):
+    if isinstance(error, Permanent | DecodeError | EncodeError):
         return PERMANENT
     told = _told_by_task(error, retry)
     if told is not None:

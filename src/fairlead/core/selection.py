@@ -9,7 +9,8 @@ in only one place.
 **Between queues**: weighted round robin with credit. Serving a queue costs it
 1/weight of credit; the queue with the most credit is next; credit never rises
 above zero, so an empty queue saves nothing up. Only queues with a job that may
-start take part, so no slot stays free while there is work for it. A non-empty
+start take part, so no slot stays free while the claim sees work for it (see
+`LOOK` for how far it sees). A non-empty
 queue of weight w among W gets at least one job in any ⌈W/w⌉ + k claimed jobs,
 where k is the number of non-empty queues: between two of its turns each other
 queue v is served at most v/w + 1 times.
@@ -28,6 +29,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
@@ -188,11 +190,13 @@ def select(snapshot: Snapshot) -> Selection:
 
 def explain(snapshot: Snapshot) -> Selection:
     """Choose as `select` does, and say for every other job which gate holds it."""
+    lines = [replace(line, heads=list(line.heads)) for line in snapshot.lines]
+    snapshot = replace(snapshot, lines=lines)
     selection = select(snapshot)
     chosen = {head.id for _, head in selection.chosen}
     held = {
         head.id: gate_of(head, line, snapshot) or Gate.NO_SLOT
-        for line in snapshot.lines
+        for line in lines
         for head in line.heads
         if head.id not in chosen
     }

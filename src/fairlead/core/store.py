@@ -44,12 +44,13 @@ class Upkeep(msgspec.Struct, frozen=True):
     promoted: int = 0
     brought_back: int = 0
     expired: int = 0
-    pruned: int = 0
+    pruned_jobs: int = 0
+    pruned_attempts: int = 0
 
     @property
     def more(self) -> bool:
         """Whether another round would find something to do at once."""
-        return max(self.promoted, self.brought_back, self.expired, self.pruned) >= BATCH
+        return any(count >= BATCH for count in msgspec.structs.astuple(self))
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class Store(ABC):
     async def open(self) -> None:
         """Connect, and bring the schema up to date if it is behind.
 
-        Needed before any other verb; calling it again changes nothing. Raises
+        Other verbs do this at first use; calling it again changes nothing. Raises
         `SchemaOutdated` if the schema is newer than this program, and
         `StoreUnavailable` if the store cannot be reached. Safe in several
         processes at once; a crash in the middle leaves the old or the new
@@ -105,12 +106,12 @@ class Store(ABC):
         """Do the same from synchronous code, in the calling thread."""
 
     @abstractmethod
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> None:  # noqa: ANN401
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put inside the caller's own transaction, on the caller's connection.
 
-        The jobs exist if and when the caller commits. Never commits, never
-        rolls back, never retries. Raises `ConfigError` for a connection this
-        store cannot share a transaction with.
+        Says for each job whether it is new; the new ones exist if and when the
+        caller commits. Never commits, never rolls back, never retries. Raises
+        `ConfigError` for a connection this store cannot share a transaction with.
         """
 
     @abstractmethod
@@ -168,7 +169,8 @@ class Store(ABC):
         """Return when something may have changed, a parked job falls due, or time is up.
 
         A hint: it may come for nothing and it may be lost, so callers look
-        again at least every poll interval. Returns whether a hint came.
+        again at least every poll interval. Returns whether a hint came; False
+        if a job fell due or time is up.
         """
 
     @abstractmethod
@@ -201,8 +203,8 @@ class Admin(ABC):
         """Cancel jobs.
 
         A waiting job is cancelled at once and never starts. A running one is
-        marked; its worker learns of it with the next `extend`, and whatever the
-        run comes to is settled as cancelled. Final jobs stay as they are.
+        marked; its worker learns of it with the next `extend`, and the run is
+        settled as `outcome.overrule` says. Final jobs stay as they are.
         Returns the jobs as they are afterwards; unknown ids are missing in it.
         """
 

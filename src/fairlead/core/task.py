@@ -9,9 +9,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import PurePath
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from fairlead.core.codec import Signature
 from fairlead.core.errors import ConfigError, DuplicateTask, UnknownTask
@@ -24,17 +22,13 @@ from fairlead.core.retry import Retry
 DEFAULT_TIMEOUT = 300.0
 
 
-class TaskOptions(msgspec.Struct, frozen=True):
-    """What a task says about how its jobs are run."""
+class TaskOptions(Policy, frozen=True):
+    """What a task says about how its jobs are run, and about their failures."""
 
     queue: str = DEFAULT_QUEUE
-    retry: Retry = Retry()
     timeout: float = DEFAULT_TIMEOUT
     priority: int = 0
     version: int = 1
-    effects: Literal["none", "external"] = "none"
-    idempotent: bool = False
-    crash_limit: int = 3
     reconcile: Callable[[Job], Knowledge | Awaitable[Knowledge]] | None = None
 
     def __post_init__(self) -> None:
@@ -49,11 +43,6 @@ class TaskOptions(msgspec.Struct, frozen=True):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {value!r}")
-
-    @property
-    def policy(self) -> Policy:
-        """The part of the options that decides about failures."""
-        return Policy(self.retry, self.effects, self.idempotent, self.crash_limit)
 
 
 class Task:
@@ -146,6 +135,8 @@ def default_name(function: Callable[..., Any]) -> str:
     """
     if not inspect.isroutine(function):
         return "main"  # No function at all; `Task` says so.
+    if function.__name__ == "<lambda>":
+        raise ConfigError('a lambda has no name of its own; give it one: @app.task(name="…")')
     module = function.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules[module]

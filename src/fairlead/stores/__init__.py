@@ -34,16 +34,16 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
 def _sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
-    if parts.netloc or not parts.path.startswith("/"):
-        name = parts.netloc or parts.path
+    if ":memory:" in url:
+        raise ConfigError("for jobs in memory, use memory://")
+    if parts.netloc or not url.startswith("sqlite:///"):
+        name = parts.netloc or parts.path.lstrip("/")
         raise ConfigError(
             f"sqlite takes three slashes; write sqlite:///{name} for a file in the current folder, "
             "or sqlite:////full/path"
         )
     if parts.fragment or "\0" in path:
         raise ConfigError("a file name with # is written with %23 in a URL; NUL cannot be in one")
-    if not path or path == ":memory:":
-        raise ConfigError(
-            "sqlite:/// needs a file, as in sqlite:///jobs.db; for jobs in memory use memory://"
-        )
+    if not path:
+        raise ConfigError("sqlite:/// needs a file, as in sqlite:///jobs.db")
     return Path(path)

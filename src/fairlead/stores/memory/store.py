@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -67,7 +68,7 @@ class MemoryStore(Backend):
         self._notify()
         return fresh
 
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> None:  # noqa: ANN401
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Refuse: there is no transaction to share."""
         raise ConfigError(
             "memory:// has no transactions to share; enqueue without `connection=`, or use "
@@ -235,9 +236,10 @@ class MemoryStore(Backend):
         hint: asyncio.Future[bool] = loop.create_future()
         with self._lock:
             self._waiters.append((loop, hint))
-            if self._due:
-                until_due = (self._due[0][0] - self._clock.now()) / SECOND
-                timeout = max(0.0, min(timeout, until_due))
+            now = self._clock.now()
+            due = min((at for at, _ in self._due if at > now), default=None)
+        if due is not None:
+            timeout = min(timeout, (due - now) / SECOND)
         try:
             return await asyncio.wait_for(hint, timeout)
         except TimeoutError:
@@ -250,7 +252,7 @@ class MemoryStore(Backend):
         with self._lock:
             waiters, self._waiters = self._waiters, []
         for loop, hint in waiters:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
                 loop.call_soon_threadsafe(_resolve, hint)
 
     async def upkeep(self, keep: int) -> Upkeep:
@@ -261,7 +263,8 @@ class MemoryStore(Backend):
                 promoted=self._promote(now),
                 brought_back=self._bring_back(lambda t, v: self._known(t, v, now)),
                 expired=self._expire(now),
-                pruned=self._prune(now - keep),
+                pruned_jobs=self._prune(now - keep),
+                pruned_attempts=self._prune_log(now - keep),
             )
         if done.promoted or done.brought_back:
             self._notify()
@@ -308,9 +311,13 @@ class MemoryStore(Backend):
         old = [r.id for r in self._finished.values() if (r.finished_at or 0) < before][:BATCH]
         for job_id in old:
             del self._finished[job_id]
-        kept = [attempt for attempt in self._log if attempt.finished_at >= before]
-        lines, self._log = len(self._log) - len(kept), kept
-        return max(len(old), min(lines, BATCH))
+        return len(old)
+
+    def _prune_log(self, before: int) -> int:
+        old = [at for at, line in enumerate(self._log) if line.finished_at < before][:BATCH]
+        for at in reversed(old):
+            del self._log[at]
+        return len(old)
 
     # For people
 

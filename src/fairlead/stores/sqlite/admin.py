@@ -9,14 +9,13 @@ from fairlead.core.clock import SECOND, Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State, decode_errors
 from fairlead.core.store import Worker
-from fairlead.stores.sqlite.line import ask, cancel_waiting, tell, to_json
+from fairlead.stores.sqlite.line import ask, cancel_waiting, decode_seqs, tell, to_json
 from fairlead.stores.sqlite.statements import statements
 
 GATES = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER}
 """What the numbers in the `parked` column mean."""
 
 _decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
-_decode_seqs = msgspec.json.Decoder(list[int]).decode
 
 
 def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
@@ -74,7 +73,7 @@ class SqliteDesk:
             by_reason.setdefault(reason, []).append(job_id)
         for reason, ids in by_reason.items():
             wanted = to_json(ids)
-            waiting = _decode_seqs(ask(connection, "waiting", ids=wanted))
+            waiting = decode_seqs(ask(connection, "waiting", ids=wanted))
             tell(connection, "ask_cancel", ids=wanted, reason=reason)
             cancel_waiting(connection, waiting, reason, now)
         return [find(connection, job_id) for job_id, _ in items]

@@ -41,11 +41,11 @@ _CHECKS = (
     ),
     (
         "job {} stands in the order before it is due",
-        "SELECT id FROM fairlead_job WHERE parked = 0 AND lease_until = 0 AND run_at > {now}",
+        "SELECT id FROM fairlead_job WHERE parked = 0 AND lease_until = 0 AND run_at > :now",
     ),
     (
         "job {} has a head start beyond a day",
-        f"SELECT id FROM fairlead_job WHERE abs(run_at - order_at) > {LONGEST_HEAD_START * SECOND}",
+        "SELECT id FROM fairlead_job WHERE abs(run_at - order_at) > :longest",
     ),
     (
         "finished job {} is in a state that is not final",
@@ -62,16 +62,17 @@ _CHECKS = (
 def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
     """Scan everything in one read transaction."""
     findings = []
+    # A clock that went back makes due jobs look early: allow for an hour.
+    values = {"now": now + 3600 * SECOND, "longest": LONGEST_HEAD_START * SECOND}
     connection.execute("BEGIN")
     try:
         for (problem,) in connection.execute("PRAGMA integrity_check").fetchall():
             if problem != "ok":
                 findings.append(Finding(f"SQLite: {problem}", "restore a backup, or REINDEX"))
         for problem, query in _CHECKS:
-            # A clock that went back makes due jobs look early: allow for an hour.
-            rows = connection.execute(query.replace("{now}", str(now + 3600 * SECOND))).fetchall()
+            rows = connection.execute(query, values).fetchall()
             findings += [
-                Finding(problem.format(job_id), "run `fairlead doctor`, and report it")
+                Finding(problem.format(job_id), "keep a copy of the file, and report it")
                 for (job_id,) in rows
             ]
     finally:

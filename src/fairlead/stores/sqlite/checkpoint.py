@@ -56,8 +56,11 @@ class Checkpointer:
         self._asked += 1
         if self._asked % 16:
             return False
-        salt = os.pread(self._log, _HEADER, 0)[16:24]
-        frame = os.pread(self._log, _FRAME_HEADER, _HEADER + (self._limit - 1) * self._frame)
+        try:
+            salt = os.pread(self._log, _HEADER, 0)[16:24]
+            frame = os.pread(self._log, _FRAME_HEADER, _HEADER + (self._limit - 1) * self._frame)
+        except OSError:
+            return False
         return bool(salt) and frame[8:16] == salt
 
     def run(self) -> None:

@@ -70,9 +70,12 @@ class Place:
         """Open a connection that never waits by itself and never checkpoints."""
         with _creating:
             self._create()
-        connection = sqlite3.connect(
-            self.path, timeout=0, isolation_level=None, check_same_thread=False
-        )
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as problem:
+            raise typed(problem, self) from problem
         try:
             patiently(self, lambda: self._prepare(connection))
         except BaseException:

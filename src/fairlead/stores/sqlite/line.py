@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from fairlead.core.clock import SECOND, Clock
+from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
     Gate,
@@ -23,7 +24,6 @@ from fairlead.core.job import (
     PastAttempt,
     Reason,
     State,
-    encode_errors,
     next_fence,
 )
 from fairlead.core.outcome import Settlement, overrule
@@ -37,7 +37,7 @@ _FIRST = -(2**63)
 
 _encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
-_decode_seqs = msgspec.json.Decoder(list[int]).decode
+decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_pairs = msgspec.json.Decoder(list[tuple[str, int]]).decode
 _decode_pending = msgspec.json.Decoder(tuple[int, int, int, set[str]]).decode
 
@@ -264,9 +264,8 @@ class SqliteLine:
             promoted=tell(connection, "promote", now=now, batch=BATCH),
             brought_back=_bring_back(connection, partial(can_run, known)),
             expired=_expire(connection, now),
-            pruned=max(
-                tell(connection, "prune_finished", **old), tell(connection, "prune_attempts", **old)
-            ),
+            pruned_jobs=tell(connection, "prune_finished", **old),
+            pruned_attempts=tell(connection, "prune_attempts", **old),
         )
 
 
@@ -277,14 +276,15 @@ def _read_heads(
     where = {"queue": queue, "order_at": after[0], "id": after[1], "now": now}
     try:
         return _decode_rows(ask(connection, "heads", limit=limit, **where))
-    except _UNREADABLE:
-        pass
+    except _UNREADABLE as problem:
+        _raise_unless_damage(problem)
     # One by one, to find the row that somebody damaged.
     rows: list[_Row] = []
     while len(rows) < limit:
         try:
             found = _decode_rows(ask(connection, "heads", limit=1, **where))
         except _UNREADABLE as problem:
+            _raise_unless_damage(problem)
             _quarantine(connection, ask(connection, "next_seq", **where), str(problem), now)
             continue
         if not found:
@@ -338,11 +338,27 @@ _UNREADABLE = (sqlite3.OperationalError, msgspec.MsgspecError, UnicodeError)
 """What a row raises that somebody damaged: not text, not UTF-8, not a number."""
 
 
+def _raise_unless_damage(problem: Exception) -> None:
+    """Let through what is not the row's fault: a failing disk, a full one."""
+    if getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+        raise problem
+
+
 def _quarantine(connection: sqlite3.Connection, seq: int, problem: str, now: int) -> None:
     """Make a dead letter of a job that cannot be read; the others go on."""
-    text = f"the stored row cannot be read: {problem}"
-    past = PastAttempt(0, "failed", None, None, None, now, "Unreadable", text)
-    tell(connection, "remember_damage", seq=seq, errors=encode_errors((past,)))
+    failure = described("Unreadable", f"the stored row cannot be read: {problem}")
+    past = PastAttempt(
+        attempt=0,
+        outcome="failed",
+        worker=None,
+        claimed_at=None,
+        started_at=None,
+        finished_at=now,
+        error=failure.error,
+        message=failure.message,
+        fingerprint=failure.fingerprint,
+    )
+    tell(connection, "remember", runs=to_json({seq: to_json(past)}))
     _End(State.DEAD, reason=Reason.UNREADABLE).write(connection, {seq: None}, now)
 
 
@@ -353,7 +369,8 @@ def _current(
     wanted = list(ids)
     try:
         running = _decode_current(ask(connection, "current", ids=to_json(wanted)))
-    except _UNREADABLE:
+    except _UNREADABLE as problem:
+        _raise_unless_damage(problem)
         if len(wanted) == 1:
             return {}  # A damaged row cannot be settled; it is found out when its lease passes.
         parts = (_current(connection, [job_id]) for job_id in wanted)
@@ -417,7 +434,7 @@ def _bring_back(connection: sqlite3.Connection, known: Callable[[str, int], bool
 
 
 def _expire(connection: sqlite3.Connection, now: int) -> int:
-    seqs = _decode_seqs(ask(connection, "expired", now=now, batch=BATCH))
+    seqs = decode_seqs(ask(connection, "expired", now=now, batch=BATCH))
     cancel_waiting(connection, seqs, Reason.EXPIRED, now)
     return len(seqs)
 

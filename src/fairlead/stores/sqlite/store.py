@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairlead.core.clock import SECOND, Clock, SystemClock
-from fairlead.core.errors import ConfigError
+from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
@@ -22,7 +22,7 @@ from fairlead.stores.sqlite.audit import audit
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
 from fairlead.stores.sqlite.line import SqliteLine, ask, put_rows
 from fairlead.stores.sqlite.migrate import check_current, migrate
-from fairlead.stores.sqlite.wake import Watch, watch
+from fairlead.stores.sqlite.wake import Watch, watch_file
 from fairlead.stores.sqlite.writer import Verb, Writer, WriterClosed
 
 Item = TypeVar("Item")
@@ -72,12 +72,15 @@ class _Session:
 
     def watch(self) -> Watch:
         """Return the running loop's watch, and drop those of loops that are no more."""
-        for loop in [loop for loop in self._watches if loop.is_closed()]:
-            self._watches.pop(loop).close()
         loop = asyncio.get_running_loop()
-        if loop not in self._watches:
-            self._watches[loop] = watch(self._place)
-        return self._watches[loop]
+        with self._change:
+            if self._closing:
+                raise WriterClosed
+            for ended in [other for other in self._watches if other.is_closed()]:
+                self._watches.pop(ended).close()
+            if loop not in self._watches:
+                self._watches[loop] = watch_file(self._place)
+            return self._watches[loop]
 
     def close(self) -> None:
         """Finish what was handed over and let go of everything."""
@@ -112,10 +115,14 @@ class SqliteStore(Backend):
 
     async def close(self) -> None:
         """Finish what was handed over and let go of the file."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        # Under the lock, so that a fork meanwhile waits until nothing is open.
         with self._opening:
             session, self._session = self._session, None
-        if session is not None:
-            await asyncio.to_thread(session.close)
+            if session is not None:
+                session.close()
 
     async def _opened(self) -> _Session:
         if self._session is not None:
@@ -153,7 +160,7 @@ class SqliteStore(Backend):
             try:
                 return await session.writer.submit(verb, items)
             except WriterClosed:
-                self._forget(session)
+                await asyncio.to_thread(self._forget, session)
 
     def _forget(self, session: _Session) -> None:
         with self._opening:
@@ -175,7 +182,7 @@ class SqliteStore(Backend):
             except WriterClosed:
                 self._forget(session)
 
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> None:  # noqa: ANN401
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection to the same file."""
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigError(
@@ -187,13 +194,16 @@ class SqliteStore(Backend):
             if connection.in_transaction:
                 check_current(self._place)
             self._open()
-        put_rows(connection, jobs, self._clock.now())
+        return put_rows(connection, jobs, self._clock.now())
 
     def _check_same_file(self, connection: sqlite3.Connection) -> None:
         # A plain cursor: the caller may have set factories for rows and texts.
-        cursor = connection.cursor()
-        cursor.row_factory = None
-        rows = cursor.execute("PRAGMA database_list").fetchall()
+        try:
+            cursor = connection.cursor()
+            cursor.row_factory = None
+            rows = cursor.execute("PRAGMA database_list").fetchall()
+        except sqlite3.ProgrammingError as problem:
+            raise ConfigError(f"connection= cannot be used here: {problem}") from None
         theirs = next((os.fsdecode(row[2]) for row in rows if row[0] == 0), "")
         if not theirs or Place(Path(theirs)).identity() != self._place.identity():
             raise ConfigError(
@@ -223,14 +233,16 @@ class SqliteStore(Backend):
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
         """Return when somebody wrote to the file, a parked job falls due, or time is up."""
-        session = await self._opened()
         try:
-            due = session.read(lambda connection: ask(connection, "due"))
+            # The watch first: what happens while we ask for the next due time is not missed.
+            watch = (await self._opened()).watch()
         except WriterClosed:
             return True
+        now = self._clock.now()
+        due = await self._read(lambda connection: ask(connection, "due", now=now))
         if due is not None:
-            timeout = max(0.0, min(timeout, (due - self._clock.now()) / SECOND))
-        return await session.watch().changed(timeout)
+            timeout = min(timeout, (due - now) / SECOND)
+        return await watch.changed(timeout)
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
@@ -244,7 +256,7 @@ class SqliteStore(Backend):
             try:
                 return await asyncio.to_thread(session.read, question)
             except WriterClosed:
-                self._forget(session)
+                await asyncio.to_thread(self._forget, session)
 
     async def find(self, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
@@ -314,7 +326,10 @@ def sqlite_store(path: Path, options: Mapping[str, str], clock: Clock | None) ->
     known = {"durability", "timeout"}
     for name in options:
         if name not in known:
-            raise ConfigError(f"sqlite:/// knows no option {name!r}; it takes {sorted(known)}")
+            raise ConfigError(
+                f"sqlite:/// knows no option {name!r}{did_you_mean(name, known)}; "
+                f"it takes {' and '.join(sorted(known))}"
+            )
     try:
         patience = float(options.get("timeout", "30"))
     except ValueError:

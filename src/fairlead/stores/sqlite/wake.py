@@ -119,7 +119,7 @@ class LookingWatch(Watch):
             return self._version  # Busy for a moment; the next look will tell.
 
 
-def watch(place: Place) -> Watch:
+def watch_file(place: Place) -> Watch:
     """Return the best way this system has to watch the file."""
     try:
         return InotifyWatch(place)

@@ -47,6 +47,9 @@ class _Request(Generic[Item, Answer]):
         self.since = time.monotonic()
         self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
+    def succeed(self, answers: Sequence[Answer]) -> None:
+        self.answers, self.error = answers, None
+
     def outcome(self) -> Sequence[Answer]:
         if self.error is not None:
             raise self.error
@@ -63,7 +66,7 @@ class Writer:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._lock = WriteLock(place)
-        self._connection = place.connect()
+        self._connection: sqlite3.Connection | None = place.connect()
         self._checkpointer = Checkpointer(place)
         self._pending: deque[_Request[Any, Any]] = deque()
         self._turn = threading.Lock()
@@ -108,7 +111,8 @@ class Writer:
             self._closed = True
             while self._pending:
                 self._commit_some()
-            self._connection.close()
+            if self._connection is not None:
+                self._connection.close()
         self._checkpointer.close()
         self._lock.close()
 
@@ -138,23 +142,24 @@ class Writer:
         """Do what has gathered, up to a limit, in one transaction; then answer."""
         batch: list[_Request[Any, Any]] = []
         try:
+            connection = self._connection = self._connection or self._place.connect()
             since = self._pending[0].since if self._pending else None
-            self._lock.begin(self._connection, since)
-            batch = self._gather()
+            self._lock.begin(connection, since)
+            self._gather(batch)
             self._check_file()
             if len(batch) == 1:
                 # Alone it needs no savepoint: if it fails, so does the transaction.
-                batch[0].answers = batch[0].verb(self._connection, batch[0].items)
+                batch[0].succeed(batch[0].verb(connection, batch[0].items))
             else:
                 for verb in dict.fromkeys(request.verb for request in batch):
-                    self._do(verb, [request for request in batch if request.verb == verb])
-            self._connection.execute("COMMIT")
+                    self._do(connection, verb, [r for r in batch if r.verb == verb])
+            connection.execute("COMMIT")
         except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
             self._roll_back()
             if not batch:
                 # Locked out: those whose time is up. Anything else is everybody's trouble.
                 locked = isinstance(problem, StoreUnavailable)
-                batch = self._overdue() if locked else self._gather()
+                batch = self._overdue() if locked else self._gather(batch)
             for request in batch:
                 request.error = request.error or self._told(problem)
         except BaseException:
@@ -162,33 +167,40 @@ class Writer:
             # no transaction left to roll back, the interrupt came after the commit.
             if self._roll_back():
                 self._pending.extendleft(reversed(batch))
+                self._bell.set()
             else:
                 self._answer(batch)
             raise
         self._answer(batch)
         self._log_is_long = self._log_is_long or self._checkpointer.is_due()
 
-    def _gather(self) -> list[_Request[Any, Any]]:
-        batch: list[_Request[Any, Any]] = []
+    def _gather(self, batch: list[_Request[Any, Any]]) -> list[_Request[Any, Any]]:
+        """Take what has gathered, up to a limit; into the list, so that no interrupt loses it."""
         room = ITEMS_PER_COMMIT
         while self._pending and room > 0:
             batch.append(self._pending.popleft())
             room -= len(batch[-1].items)
         return batch
 
-    def _do(self, verb: Verb[Any, Any], requests: list[_Request[Any, Any]]) -> None:
-        if len(requests) > 1:
-            together = [item for request in requests for item in request.items]
-            if self._try(verb, together, requests) is None:
-                return
+    def _do(
+        self,
+        connection: sqlite3.Connection,
+        verb: Verb[Any, Any],
+        requests: list[_Request[Any, Any]],
+    ) -> None:
+        if len(requests) > 1 and self._try(connection, verb, requests) is None:
+            return
         for request in requests:
-            request.error = self._try(verb, request.items, [request])
+            request.error = self._try(connection, verb, [request])
 
     def _try(
-        self, verb: Verb[Any, Any], items: Sequence[Any], requests: list[_Request[Any, Any]]
-    ) -> BaseException | None:
-        """Do the items and hand out the answers, or undo them and return what went wrong."""
-        connection = self._connection
+        self,
+        connection: sqlite3.Connection,
+        verb: Verb[Any, Any],
+        requests: list[_Request[Any, Any]],
+    ) -> Exception | None:
+        """Do the requests as one list and hand out the answers, or undo it and say why."""
+        items = [item for request in requests for item in request.items]
         connection.execute("SAVEPOINT request")
         try:
             answers = verb(connection, items)
@@ -201,7 +213,7 @@ class Writer:
         connection.execute("RELEASE request")
         start = 0
         for request in requests:
-            request.answers = answers[start : start + len(request.items)]
+            request.succeed(answers[start : start + len(request.items)])
             start += len(request.items)
         return None
 
@@ -220,20 +232,20 @@ class Writer:
     def _overdue(self) -> list[_Request[Any, Any]]:
         """Take out those who waited for the lock as long as they were told to."""
         latest = time.monotonic() - self._place.patience
-        overdue = [request for request in self._pending if request.since <= latest]
-        for request in overdue:
-            self._pending.remove(request)
+        overdue: list[_Request[Any, Any]] = []
+        while self._pending and self._pending[0].since <= latest:
+            overdue.append(self._pending.popleft())
         return overdue
 
     def _roll_back(self) -> bool:
         """Undo the transaction if there is one; on a connection that cannot, by closing it."""
-        if not self._connection.in_transaction:
+        if self._connection is None or not self._connection.in_transaction:
             return False
         try:
             self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             self._connection.close()
-            self._connection = self._place.connect()
+            self._connection = None
         return True
 
     def _answer(self, batch: list[_Request[Any, Any]]) -> None:

@@ -1,6 +1,6 @@
 -- name: find
--- A job in whatever state, by one shape. The live table is asked first and the others after
--- it in the same statement, so a job that is just moving is seen exactly once.
+-- A job in whatever state, by one shape. One statement sees one state of the file, so a job
+-- that is just moving is seen exactly once.
 SELECT id, task, version, queue, iif(lease_until, 'running', 'waiting') AS state, payload, options,
        run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, parked, worker,
        claimed_at, nullif(lease_until, 0) AS lease_until, cancel IS NOT NULL AS cancel_requested,

@@ -30,9 +30,6 @@ WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id) AND le
 ORDER BY order_at, id
 LIMIT 1
 
--- name: remember_damage
-UPDATE fairlead_job SET errors = :errors WHERE seq = :seq
-
 -- name: lease
 UPDATE fairlead_job
 SET fence = :fence, lease_until = :until, attempt = attempt + 1, worker = :worker, claimed_at = :now

@@ -27,7 +27,7 @@ SELECT json_group_array(seq) FROM (
 )
 
 -- name: due
-SELECT min(run_at) FROM fairlead_job WHERE parked = 1
+SELECT min(run_at) FROM fairlead_job WHERE parked = 1 AND run_at > :now
 
 -- name: prune_finished
 DELETE FROM fairlead_finished
