@@ -83,7 +83,8 @@ class Checkpointer:
     def _restart(self) -> bool:
         """Move the rest while nobody writes, and have the log start anew."""
         deadline = time.monotonic() + _PATIENCE
-        with self._lock.turnstile():
+        inside = self._lock.enter()
+        try:
             while time.monotonic() < deadline:
                 try:
                     rows = self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
@@ -94,4 +95,7 @@ class Checkpointer:
                     if not rows[0][0]:
                         return True
                 time.sleep(0.0002)
+        finally:
+            if inside:
+                self._lock.leave()
         return False

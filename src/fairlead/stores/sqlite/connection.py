@@ -25,7 +25,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,6 +57,7 @@ class Place:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {patience:g}")
         # SQLite follows links, so the names beside the file must be those of the real one.
         self.path = path.resolve()
+        self._name = str(self.path)
         self.durability = durability
         self.patience = patience
         self.url = f"sqlite:///{path}"
@@ -122,7 +123,7 @@ class Place:
     def identity(self) -> tuple[int, int] | None:
         """Say which file has this name now; None if there is none."""
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._name)
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
@@ -222,7 +223,8 @@ class WriteLock:
 
         Patience is counted from `since`, a monotonic time, if it is given.
         """
-        with self.turnstile():
+        inside = self.enter()
+        try:
             for _ in looks(self._place, since):
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -230,20 +232,13 @@ class WriteLock:
                 except sqlite3.OperationalError as problem:
                     if not is_busy(problem):
                         raise
-
-    @contextmanager
-    def turnstile(self) -> Iterator[None]:
-        """Be the one who looks at the write lock, or wait for that; give up after a while."""
-        inside = self._enter()
-        try:
-            yield
         finally:
             if inside:
-                fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+                self.leave()
 
-    def _enter(self) -> bool:
-        began = time.monotonic()
-        if began < self._distrusted_until:
+    def enter(self) -> bool:
+        """Be the one who looks at the write lock; waits for that, but not for ever."""
+        if self._distrusted_until and time.monotonic() < self._distrusted_until:
             return False
         for waited in waiting(self._place):
             try:
@@ -255,6 +250,10 @@ class WriteLock:
         # Whoever is inside hangs; do not wait for it again at every write.
         self._distrusted_until = time.monotonic() + _DISTRUST
         return False
+
+    def leave(self) -> None:
+        """Let the next one look, after `enter` said yes."""
+        fcntl.flock(self._turnstile, fcntl.LOCK_UN)
 
 
 def looks(place: Place, since: float | None) -> Iterator[None]:
