@@ -27,7 +27,7 @@ from fairlead.core.retry import Retry
 from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.log import report_subscriber
-from fairlead.producer import BoundTask, Call, JobHandle, check_priority
+from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.stores import store_for
 from fairlead.sync import Bridge
 
@@ -133,7 +133,6 @@ class Fairlead:
                 f"it takes {', '.join(sorted(known))}"
             )
         options = TaskOptions(**given)
-        check_priority(options.priority)
 
         def register(function: Callable[..., Any]) -> BoundTask[..., Any]:
             task = Task(name or default_name(function), function, options, tuple(aliases))

@@ -10,10 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.core.clock import FAR_FUTURE, instant, span
-from fairlead.core.errors import ConfigError, EncodeError, EnqueueError, JobFailed, JobNotFound
+from fairlead.core.errors import (
+    ConfigError,
+    EncodeError,
+    EnqueueError,
+    InvalidOption,
+    JobFailed,
+    JobNotFound,
+)
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
-    LONGEST_HEAD_START,
     JobOptions,
     JobRecord,
     NewJob,
@@ -24,7 +30,13 @@ from fairlead.core.job import (
 )
 from fairlead.core.retry import Curve, Retry
 from fairlead.core.store import Backend
-from fairlead.core.task import Registry, Task
+from fairlead.core.task import (
+    Registry,
+    Task,
+    check_priority,
+    check_retry,
+    check_timeout,
+)
 from fairlead.sync import Bridge, refuse_to_block
 
 P = ParamSpec("P")
@@ -188,9 +200,7 @@ class BoundTask(Generic[P, R]):
     ) -> JobOptions:
         changes: dict[str, Any] = {}
         if timeout is not None:
-            if not isinstance(timeout, int | float) or not 0 < timeout <= 30 * 24 * 3600:
-                raise EnqueueError(f"timeout= must be seconds from 0 to 30 days, not {timeout!r}")
-            changes["timeout"] = float(timeout)
+            changes["timeout"] = check_timeout(timeout)
         if retry is not None:
             backoff = _portable(retry)
             changes |= {"attempts": retry.attempts, "backoff": backoff}
@@ -200,7 +210,7 @@ class BoundTask(Generic[P, R]):
             (changes["correlation_id"],) = _labels("correlation_id", [correlation_id])
         if headers is not None:
             if not isinstance(headers, Mapping):
-                raise EnqueueError(f"headers= takes a dict of texts, not {headers!r:.80}")
+                raise InvalidOption("headers", "takes a dict of texts", headers)
             _labels("headers", [*headers, *headers.values()])
             changes["headers"] = dict(headers)
         return replace(decode_options(self._template.options), **changes)
@@ -297,32 +307,19 @@ def _pointed_to_using(problem: EncodeError, kwargs: Mapping[str, object]) -> Enc
 
 def _check_patience(timeout: float | None) -> None:
     if timeout is not None and not isinstance(timeout, int | float):
-        raise ConfigError(f"timeout= must be seconds or None, not {timeout!r}")
-
-
-def check_priority(priority: int) -> int:
-    """Return the head start, or say what it may be."""
-    whole = isinstance(priority, int) and not isinstance(priority, bool)
-    if not whole or abs(priority) > LONGEST_HEAD_START:
-        raise EnqueueError(
-            f"priority= is a head start in whole seconds, at most a day "
-            f"({LONGEST_HEAD_START}), not {priority!r}"
-        )
-    return priority
+        raise InvalidOption("timeout", "must be seconds or None", timeout)
 
 
 def _span(name: str, value: float | timedelta) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(seconds, int | float) or not 0 <= seconds <= 100 * 366 * 24 * 3600:
-        raise EnqueueError(
-            f"{name}= must be seconds or a timedelta between 0 and 100 years, not {value!r}"
-        )
+        raise InvalidOption(name, "must be seconds or a timedelta from 0 to 100 years", value)
     return span(seconds)
 
 
 def _instant(name: str, value: datetime) -> int:
     if not isinstance(value, datetime):
-        raise EnqueueError(f"{name}= must be a datetime with a time zone, not {value!r}")
+        raise InvalidOption(name, "must be a datetime with a time zone", value)
     try:
         at = instant(value)
     except ValueError as problem:
@@ -332,15 +329,13 @@ def _instant(name: str, value: datetime) -> int:
 
 def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise EnqueueError(f"{name}= takes a list of texts, not {texts!r:.80}")
+        raise InvalidOption(name, "takes a list of texts", texts)
     if len(texts) > _MOST_LABELS:
         raise EnqueueError(f"{name}= takes at most {_MOST_LABELS} texts, not {len(texts)}")
     for text in texts:
         if not isinstance(text, str) or len(text) > _LONGEST_TEXT or "\0" in text:
-            raise EnqueueError(
-                f"{name}= takes texts of at most {_LONGEST_TEXT} characters without NUL, "
-                f"not {text!r:.80}"
-            )
+            wanted = f"takes texts of at most {_LONGEST_TEXT} characters without NUL"
+            raise InvalidOption(name, wanted, text)
         try:
             text.encode()
         except UnicodeError:
@@ -350,8 +345,7 @@ def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 def _portable(retry: Retry) -> Curve:
     """Return the curve of a Retry that travels with its job, as JSON."""
-    if not isinstance(retry, Retry):
-        raise EnqueueError(f"retry= takes a Retry(…), not {retry!r}")
+    check_retry(retry)
     if retry.on or retry.never or retry.when or not isinstance(retry.backoff, Curve):
         raise EnqueueError(
             "using(retry=…) travels with the job, so it can only hold attempts and one of the "

@@ -50,6 +50,10 @@ EXAMPLES: list[tuple[Exception, str]] = [
         ),
     ),
     (
+        errors.InvalidOption("timeout", "must be seconds", "soon"),
+        "timeout= must be seconds, not 'soon'",
+    ),
+    (
         errors.EncodeError("mail.send", "user_id", "expected `int`, got `str`"),
         "argument 'user_id' of task 'mail.send': expected `int`, got `str`",
     ),

@@ -179,7 +179,7 @@ def test_a_time_limit_lies_between_nothing_and_a_month(timeout: float) -> None:
     with pytest.raises(ConfigError) as caught:
         TaskOptions(timeout=timeout)
 
-    assert str(caught.value) == f"timeout must be seconds from 0 to 30 days, not {timeout!r}"
+    assert str(caught.value) == f"timeout= must be seconds from 0 to 30 days, not {timeout!r}"
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_an_option_of_another_type_is_a_mistake_of_the_program(options: dict[str
 
 
 def test_other_options_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match='effects must be "none" or "external", not \'outside\''):
+    with pytest.raises(ConfigError, match='effects= must be "none" or "external", not \'outside\''):
         TaskOptions(effects="outside")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="version must be 1 or more, not 0"):
+    with pytest.raises(ConfigError, match="version= must be a whole number from 1, not 0"):
         TaskOptions(version=0)
-    with pytest.raises(ConfigError, match="crash_limit must be 1 or more, not -1"):
+    with pytest.raises(ConfigError, match="crash_limit= must be a whole number from 1, not -1"):
         TaskOptions(crash_limit=-1)
 
 

@@ -113,7 +113,7 @@ def test_delay_run_at_and_expires(any_app: Fairlead) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delay": -1}, "delay= must be seconds or a timedelta between 0 and 100 years"),
+        ({"delay": -1}, "delay= must be seconds or a timedelta from 0 to 100 years"),
         ({"delay": float("nan")}, "delay= must be seconds"),
         ({"delay": 1, "run_at": datetime.now(UTC)}, "give delay= or run_at=, not both"),
         ({"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 (that is the point)

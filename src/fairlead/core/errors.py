@@ -5,6 +5,7 @@
     │   ├── UnknownTask             also LookupError
     │   ├── DuplicateTask
     │   ├── UnknownQueue            also EnqueueError and LookupError
+    │   ├── InvalidOption           also EnqueueError
     │   └── MissingExtra            also ImportError
     ├── EnqueueError                the caller: this call cannot become a job
     │   ├── EncodeError             also TypeError
@@ -105,6 +106,14 @@ class UnknownQueue(EnqueueError, ConfigError, LookupError):
             f"no queue is declared as {name!r}{did_you_mean(name, known)}; "
             f"declare it on the app, as in Fairlead(queues=[Queue({name!r})])"
         )
+
+
+class InvalidOption(EnqueueError, ConfigError):
+    """An option of a task, or of one enqueue, has a value it cannot have."""
+
+    def __init__(self, option: str, wanted: str, value: object) -> None:
+        self.option, self.wanted, self.value = option, wanted, value
+        super().__init__(f"{option}= {wanted}, not {value!r:.80}")
 
 
 class EncodeError(EnqueueError, TypeError):

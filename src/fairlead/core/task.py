@@ -12,14 +12,15 @@ from pathlib import PurePath
 from typing import Any
 
 from fairlead.core.codec import Signature
-from fairlead.core.errors import ConfigError, DuplicateTask, UnknownTask
+from fairlead.core.errors import ConfigError, DuplicateTask, InvalidOption, UnknownTask
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob
+from fairlead.core.job import LONGEST_HEAD_START, Job, NewJob
 from fairlead.core.outcome import Knowledge, Policy
 from fairlead.core.queue import DEFAULT_QUEUE, check_name
 from fairlead.core.retry import Retry
 
 DEFAULT_TIMEOUT = 300.0
+LONGEST_TIMEOUT = 30 * 24 * 3600
 
 
 class TaskOptions(Policy, frozen=True):
@@ -33,16 +34,42 @@ class TaskOptions(Policy, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what could never work."""
-        if not isinstance(self.retry, Retry):
-            raise ConfigError(f"retry must be a Retry(…), not {self.retry!r}")
-        if not isinstance(self.timeout, int | float) or not 0 < self.timeout <= 30 * 24 * 3600:
-            raise ConfigError(f"timeout must be seconds from 0 to 30 days, not {self.timeout!r}")
+        check_retry(self.retry)
+        check_timeout(self.timeout)
+        check_priority(self.priority)
         if self.effects not in ("none", "external"):
-            raise ConfigError(f'effects must be "none" or "external", not {self.effects!r}')
+            raise InvalidOption("effects", 'must be "none" or "external"', self.effects)
         for name in ("version", "crash_limit"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be 1 or more, not {value!r}")
+            if not _is_whole(value) or value < 1:
+                raise InvalidOption(name, "must be a whole number from 1", value)
+
+
+def check_retry(retry: Retry) -> Retry:
+    """Return it, or say what it must be."""
+    if not isinstance(retry, Retry):
+        raise InvalidOption("retry", "takes a Retry(…)", retry)
+    return retry
+
+
+def check_timeout(timeout: float) -> float:
+    """Return the time limit of a run, or say what it may be."""
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not (number and 0 < timeout <= LONGEST_TIMEOUT):
+        raise InvalidOption("timeout", "must be seconds from 0 to 30 days", timeout)
+    return float(timeout)
+
+
+def check_priority(priority: int) -> int:
+    """Return the head start, or say what it may be."""
+    if not _is_whole(priority) or abs(priority) > LONGEST_HEAD_START:
+        wanted = f"is a head start in whole seconds, at most a day ({LONGEST_HEAD_START})"
+        raise InvalidOption("priority", wanted, priority)
+    return priority
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class Task:

@@ -253,9 +253,7 @@ class SqliteLine:
     def _upkeep(self, connection: sqlite3.Connection, keep: int) -> Upkeep:
         now = self._clock.now()
         known: dict[str, int] = {}
-        for (capable,) in connection.execute(
-            "SELECT capable FROM fairlead_worker WHERE live_until > ?", (now,)
-        ).fetchall():
+        for _, capable, _ in connection.execute(statements()["workers"], {"now": now}).fetchall():
             for task, version in msgspec.json.decode(capable, type=dict[str, int]).items():
                 known[task] = max(version, known.get(task, 0))
         old = {"before": now - keep, "batch": BATCH}

@@ -24,7 +24,7 @@ class Watch(ABC):
 
     @abstractmethod
     async def changed(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return True at the next change since the last call, or False when time is up."""
+        """Return True at a change, or at once if nobody was told of the last; else False."""
 
     @abstractmethod
     def close(self) -> None:
@@ -49,7 +49,7 @@ class InotifyWatch(Watch):
         self._loop.add_reader(self._fd, self._read)
 
     async def changed(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return True at the next change since the last call, or False when time is up."""
+        """Return True at a change, or at once if nobody was told of the last; else False."""
         if self._seen:
             self._seen = False
             return True
@@ -95,7 +95,7 @@ class LookingWatch(Watch):
         self._version = self._look()
 
     async def changed(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return True at the next change since the last call, or False when time is up."""
+        """Return True at a change, or at once if nobody was told of the last; else False."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
