@@ -88,6 +88,24 @@ def test_whoever_waits_is_woken_by_the_settlement(
     assert got == ["x"]
 
 
+def test_losing_every_wake_up_costs_a_poll_interval_at_most(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(timeout: float) -> bool:
+        await asyncio.sleep(timeout)
+        return False
+
+    monkeypatch.setattr(any_app.store, "wait", deaf)
+    monkeypatch.setattr(producer, "POLL_SECONDS", 0.01)
+    job = any_app.task(name="t")(lambda: "x").enqueue()
+    got: list[object] = []
+    thread = threading.Thread(target=lambda: got.append(job.result(timeout=30)))
+    thread.start()
+    run_jobs(any_app)
+    thread.join(30)
+    assert got == ["x"]
+
+
 def test_finished_jobs_are_kept_for_the_retention_time(tmp_path: Path) -> None:
     clock = ManualClock()
     app = Fairlead(f"sqlite:///{tmp_path}/jobs.db", keep=timedelta(days=2), clock=clock)
