@@ -163,6 +163,13 @@ MUTANTS = [
         "tests/system/test_kill.py",
     ),
     Mutant(
+        "a wake-up comes when the commit can be seen",
+        f"{SQLITE}/wake.py",
+        "_FIRST_PAUSE, _LAST_PAUSE = 0.0002, 0.5",
+        "_FIRST_PAUSE, _LAST_PAUSE = 0.0002, 0",
+        "tests/face/test_handles.py",
+    ),
+    Mutant(
         "the log is checkpointed",
         f"{SQLITE}/checkpoint.py",
         "return bool(salt) and frame[8:16] == salt",

@@ -82,3 +82,11 @@ async def _run(app: Fairlead, job: Job) -> Outcome:
         return Done(task.signature.encode_result(value))
     except Exception as error:
         return outcome_of(error, task.options)
+
+
+async def quiet(store: Backend) -> int:
+    """Wait until nothing of before is told any more; returns the mark."""
+    mark = await store.wait(0)
+    while (new := await store.wait(0.05, mark)) != mark:
+        mark = new
+    return mark

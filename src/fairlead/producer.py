@@ -243,11 +243,13 @@ class JobHandle(Generic[R]):
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (public name)
         """Wait for the job to end and return what the task returned."""
         _check_patience(timeout)
+        store = self._producer.store
+        mark = await store.wait(0)
         record = await self.arecord()
         try:
             async with asyncio.timeout(timeout):
                 while not record.state.final:
-                    await self._producer.store.wait(POLL_SECONDS)
+                    mark = await store.wait(POLL_SECONDS, mark)
                     record = await self.arecord()
         except TimeoutError:
             raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s") from None

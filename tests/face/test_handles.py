@@ -91,9 +91,9 @@ def test_whoever_waits_is_woken_by_the_settlement(
 def test_losing_every_wake_up_costs_a_poll_interval_at_most(
     any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def deaf(timeout: float) -> bool:
+    async def deaf(timeout: float, since: int = 0) -> int:
         await asyncio.sleep(timeout)
-        return False
+        return since
 
     monkeypatch.setattr(any_app.store, "wait", deaf)
     monkeypatch.setattr(producer, "POLL_SECONDS", 0.01)

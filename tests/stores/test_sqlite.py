@@ -19,7 +19,7 @@ from fairlead.stores import store_for
 from fairlead.stores.sqlite import checkpoint, connection, wake
 from fairlead.stores.sqlite.connection import Place
 from fairlead.stores.sqlite.store import SqliteStore
-from tests.words import claim, done, failed, new_job
+from tests.words import claim, done, failed, new_job, quiet
 
 
 @pytest.fixture
@@ -413,16 +413,14 @@ async def test_a_reader_in_the_way_delays_the_checkpoint_only(
 
 
 async def test_a_write_of_another_process_wakes(file: SqliteStore, path: Path) -> None:
-    while await file.wait(0.05):
-        pass
-    waiting = asyncio.create_task(file.wait(30))
-    await asyncio.sleep(0)
+    mark = await quiet(file)
+    waiting = asyncio.create_task(file.wait(30, mark))
     script = (
         "import sys; from fairlead import Fairlead\n"
         "Fairlead(f'sqlite:///{sys.argv[1]}').task(name='t')(lambda: None).enqueue()\n"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(path))
-    assert await asyncio.wait_for(waiting, 20) is True
+    assert await asyncio.wait_for(waiting, 20) != mark
     await process.wait()
 
 
@@ -430,13 +428,12 @@ async def test_an_applications_own_commit_wakes_too(file: SqliteStore, path: Pat
     from fairlead.stores.sqlite.line import put_rows
 
     await file.put([new_job()])
-    while await file.wait(0.05):
-        pass
+    mark = await quiet(file)
     raw = sqlite3.connect(path)
     put_rows(raw, [new_job()], 0)
-    assert await file.wait(0.05) is False, "nothing is told before the commit"
+    assert await file.wait(0.05, mark) == mark, "nothing is told before the commit"
     raw.commit()
-    assert await file.wait(20) is True
+    assert await file.wait(20, mark) != mark
     raw.close()
 
 
@@ -447,15 +444,13 @@ async def test_without_inotify_the_file_is_looked_at(
         raise OSError("no more instances")
 
     monkeypatch.setattr(wake, "InotifyWatch", refuse)
+    mark = await quiet(file)
+    waiting = asyncio.create_task(file.wait(20, mark))
     await file.put([new_job()])
-    waiting = asyncio.create_task(file.wait(20))
-    await asyncio.sleep(0)
-    await file.put([new_job()])
-    assert await waiting is True
+    assert await waiting != mark
     assert isinstance((await file._opened()).watch(), wake.LookingWatch)
-    while await file.wait(0.02):
-        pass
-    assert await file.wait(0.02) is False
+    mark = await quiet(file)
+    assert await file.wait(0.02, mark) == mark
 
 
 # Damage

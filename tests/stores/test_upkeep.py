@@ -5,7 +5,7 @@ from fairlead.core.job import Gate, State
 from fairlead.core.outcome import Policy
 from fairlead.core.retry import Retry
 from fairlead.core.store import BATCH, Backend
-from tests.words import claim, done, failed, new_job
+from tests.words import claim, done, failed, new_job, quiet
 
 WEEK = 7 * 24 * 3600
 
@@ -83,26 +83,34 @@ async def test_workers_are_listed_while_they_live(store: Backend, clock: ManualC
 
 
 async def test_a_put_wakes_whoever_waits(store: Backend) -> None:
-    waiting = asyncio.create_task(store.wait(30))
+    mark = await quiet(store)
+    waiting = [asyncio.create_task(store.wait(30, mark)) for _ in range(3)]
     await asyncio.sleep(0)
-    while not waiting.done():
-        await store.put([new_job()])
-        await asyncio.wait([waiting], timeout=0.05)
-    assert waiting.result() is True
+    await store.put([new_job()])
+    assert mark not in await asyncio.gather(*waiting)
+
+
+async def test_a_change_between_the_look_and_the_wait_is_not_missed(store: Backend) -> None:
+    """Also if somebody else was woken by it meanwhile."""
+    mark = await quiet(store)
+    other = asyncio.create_task(store.wait(30, mark))
+    await asyncio.sleep(0)
+    await store.put([new_job()])
+    assert await other != mark
+    assert await store.wait(30, mark) != mark
 
 
 async def test_a_wait_without_news_ends_by_itself(store: Backend) -> None:
-    while await store.wait(0.01):
-        pass  # What happened before the wait may be told once.
-    assert await store.wait(0.01) is False
+    mark = await quiet(store)
+    assert await store.wait(0.01, mark) == mark
 
 
 async def test_a_wait_ends_when_a_parked_job_falls_due(store: Backend) -> None:
     await store.put([new_job(delay=SECOND // 20)])
-    while await store.wait(0.01):
-        pass
+    mark = await store.wait(0)
     async with asyncio.timeout(20):
-        assert await store.wait(30) is False
+        while (new := await store.wait(30, mark)) != mark:
+            mark = new
 
 
 async def test_a_job_that_is_overdue_already_wakes_nobody(
@@ -111,9 +119,7 @@ async def test_a_job_that_is_overdue_already_wakes_nobody(
     """With no worker to promote it, whoever waits for something else would spin."""
     await store.put([new_job(delay=SECOND)])
     clock.advance(2)
-    while await store.wait(0.01):
-        pass
-    waiting = asyncio.create_task(store.wait(30))
+    waiting = asyncio.create_task(store.wait(30, await quiet(store)))
     await asyncio.wait([waiting], timeout=0.1)
     assert not waiting.done()
     waiting.cancel()

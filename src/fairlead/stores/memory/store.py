@@ -45,7 +45,8 @@ class MemoryStore(Backend):
         # Where claims of a worker stopped in a queue they could not look through.
         self._stopped: dict[tuple[str, str], Head] = {}
         self._workers: dict[str, Worker] = {}
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[bool]]] = []
+        self._mark = 1
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     async def open(self) -> None:
         """Nothing to do: memory is always open."""
@@ -230,26 +231,31 @@ class MemoryStore(Backend):
             self._bring_back(partial(can_run, capable))
         self._notify()
 
-    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return when something may have changed, or time is up."""
+    async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (patience)
+        """Return when something may have changed, a parked job falls due, or time is up."""
         loop = asyncio.get_running_loop()
-        hint: asyncio.Future[bool] = loop.create_future()
+        hint: asyncio.Future[None] = loop.create_future()
         with self._lock:
+            if self._mark != since:
+                return self._mark
             self._waiters.append((loop, hint))
             now = self._clock.now()
             due = min((at for at, _ in self._due if at > now), default=None)
         if due is not None:
             timeout = min(timeout, (due - now) / SECOND)
         try:
-            return await asyncio.wait_for(hint, timeout)
+            async with asyncio.timeout(timeout):
+                await hint
         except TimeoutError:
-            return False
+            pass
         finally:
             with self._lock:
                 self._waiters = [w for w in self._waiters if w[1] is not hint]
+        return self._mark
 
     def _notify(self) -> None:
         with self._lock:
+            self._mark += 1
             waiters, self._waiters = self._waiters, []
         for loop, hint in waiters:
             with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
@@ -414,6 +420,6 @@ class MemoryStore(Backend):
                 yield f"job {job_id} and the list of unknown tasks disagree"
 
 
-def _resolve(hint: asyncio.Future[bool]) -> None:
+def _resolve(hint: asyncio.Future[None]) -> None:
     if not hint.done():
-        hint.set_result(True)
+        hint.set_result(None)

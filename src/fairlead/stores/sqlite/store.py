@@ -231,18 +231,18 @@ class SqliteStore(Backend):
         """Say which tasks a worker knows."""
         await self._write(self._line.announce, [(worker, capable, lease)])
 
-    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
+    async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (patience)
         """Return when somebody wrote to the file, a parked job falls due, or time is up."""
         try:
             # The watch first: what happens while we ask for the next due time is not missed.
             watch = (await self._opened()).watch()
         except WriterClosed:
-            return True
+            return 0
         now = self._clock.now()
         due = await self._read(lambda connection: ask(connection, "due", now=now))
         if due is not None:
             timeout = min(timeout, (due - now) / SECOND)
-        return await watch.changed(timeout)
+        return await watch.changed(timeout, since)
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""

@@ -1,9 +1,12 @@
-"""Notice that somebody wrote to the file, without asking it again and again.
+"""Notice that somebody committed to the file, without asking it again and again.
 
-Every commit, whoever makes it, appends to the write-ahead log; on Linux the
-kernel tells us about it (inotify, about 0.1 ms). Elsewhere a watch asks SQLite
-for its data version every few milliseconds. Both are hints: whoever waits looks
-again after its poll interval anyway.
+Every commit, whoever makes it, appends to the write-ahead log, and on Linux the
+kernel tells us so (inotify). But it tells us when the log is written, which is
+before it is synced and the commit can be seen. So after each sign we look at
+SQLite's data version a few times, at growing intervals, until the commit must
+be there. Elsewhere a watch looks every few milliseconds.
+
+Both are hints: whoever waits looks again after its poll interval anyway.
 """
 
 import asyncio
@@ -11,112 +14,153 @@ import ctypes
 import errno
 import os
 import sqlite3
+import threading
+import time
 from abc import ABC, abstractmethod
 
 from fairlead.stores.sqlite.connection import Place
 
 _IN_MODIFY = 0x2
 _LOOK_SECONDS = 0.01
+_FIRST_PAUSE, _LAST_PAUSE = 0.0002, 0.5
 
 
 class Watch(ABC):
-    """Watches the file for one event loop. Remembers a change that nobody waited for yet."""
+    """Watches the file for one event loop, and counts the commits it notices."""
+
+    def __init__(self, place: Place) -> None:
+        # Not the mark of an earlier watch of the same file, in all likelihood.
+        self._mark = time.monotonic_ns()
+        self._guard = threading.Lock()
+        self._connection: sqlite3.Connection | None = place.connect()
+        self._version = -1
+        self._look()
 
     @abstractmethod
-    async def changed(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return True at a change, or at once if nobody was told of the last; else False."""
+    async def changed(self, timeout: float, since: int) -> int:  # noqa: ASYNC109 (patience)
+        """Return the present mark: when it is no longer `since`, or when time is up."""
 
-    @abstractmethod
     def close(self) -> None:
         """Stop watching, from any thread."""
+        with self._guard:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _look(self) -> bool:
+        """Say whether somebody committed since the last look, and count it."""
+        with self._guard:
+            if self._connection is None:
+                return False
+            try:
+                (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.OperationalError:
+                return False  # Busy for a moment; the next look will tell.
+        if version == self._version:
+            return False
+        self._version = version
+        self._mark += 1
+        return True
 
 
 class InotifyWatch(Watch):
     """Told by the kernel. The log exists as long as any connection to the file is open."""
 
     def __init__(self, place: Place) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        path = os.fsencode(place.wal)
-        if self._fd < 0 or libc.inotify_add_watch(self._fd, path, _IN_MODIFY) < 0:
-            number = ctypes.get_errno()
-            if self._fd >= 0:
-                os.close(self._fd)
-            raise OSError(number, os.strerror(number), str(place.wal))
+        super().__init__(place)
         self._loop = asyncio.get_running_loop()
-        self._waiters: set[asyncio.Future[bool]] = set()
-        self._seen = False
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = _FIRST_PAUSE
+        try:
+            self._fd = _inotify(os.fsencode(place.wal))
+        except BaseException:
+            super().close()
+            raise
         self._loop.add_reader(self._fd, self._read)
 
-    async def changed(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return True at a change, or at once if nobody was told of the last; else False."""
-        if self._seen:
-            self._seen = False
-            return True
-        waiter: asyncio.Future[bool] = self._loop.create_future()
+    async def changed(self, timeout: float, since: int) -> int:  # noqa: ASYNC109 (patience)
+        """Return the present mark: when it is no longer `since`, or when time is up."""
+        if self._mark != since:
+            return self._mark
+        waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
-        timer = self._loop.call_later(timeout, _resolve, waiter, False)
+        timer = self._loop.call_later(timeout, _resolve, waiter)
         try:
-            return await waiter
+            await waiter
         finally:
             timer.cancel()
             self._waiters.discard(waiter)
+        return self._mark
 
     def close(self) -> None:
         """Stop watching, from any thread; whoever waits is woken."""
+        super().close()
         try:
             self._loop.call_soon_threadsafe(self._let_go)
         except RuntimeError:  # The loop is closed, and has let go of the descriptor.
             os.close(self._fd)
 
     def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        for waiter in self._waiters:
-            _resolve(waiter, True)
+        self._wake()
 
     def _read(self) -> None:
+        """Take note that the log is being written, and look for the commit from now on."""
         try:
             while os.read(self._fd, 65_536):
                 pass
         except OSError as problem:
             if problem.errno != errno.EAGAIN:
                 raise
-        self._seen = not self._waiters
+        if self._timer is not None:
+            if self._pause == _FIRST_PAUSE:
+                return  # The next look is near.
+            self._timer.cancel()
+        self._pause = _FIRST_PAUSE
+        self._look_on()
+
+    def _look_on(self) -> None:
+        if self._look():
+            self._wake()
+        self._timer = None
+        if self._pause <= _LAST_PAUSE:
+            self._timer = self._loop.call_later(self._pause, self._look_on)
+            self._pause *= 1.5
+
+    def _wake(self) -> None:
         for waiter in self._waiters:
-            _resolve(waiter, True)
+            _resolve(waiter)
+
+
+def _inotify(path: bytes) -> int:
+    """Return a descriptor that can be read whenever the file at this path is written."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if handle < 0 or libc.inotify_add_watch(handle, path, _IN_MODIFY) < 0:
+        number = ctypes.get_errno()
+        if handle >= 0:
+            os.close(handle)
+        raise OSError(number, os.strerror(number), os.fsdecode(path))
+    return handle
 
 
 class LookingWatch(Watch):
-    """For systems without inotify: looks at SQLite's data version every few milliseconds."""
+    """For systems without inotify: looks every few milliseconds while somebody waits."""
 
-    def __init__(self, place: Place) -> None:
-        self._connection = place.connect()
-        self._version = self._look()
-
-    async def changed(self, timeout: float) -> bool:  # noqa: ASYNC109 (a hint's patience)
-        """Return True at a change, or at once if nobody was told of the last; else False."""
+    async def changed(self, timeout: float, since: int) -> int:  # noqa: ASYNC109 (patience)
+        """Return the present mark: when it is no longer `since`, or when time is up."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            version = self._look()
-            if version != self._version:
-                self._version = version
-                return True
+            self._look()
             left = deadline - loop.time()
-            if left <= 0:
-                return False
+            if self._mark != since or left <= 0:
+                return self._mark
             await asyncio.sleep(min(_LOOK_SECONDS, left))
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._connection.close()
-
-    def _look(self) -> int:
-        try:
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-        except sqlite3.OperationalError:
-            return self._version  # Busy for a moment; the next look will tell.
 
 
 def watch_file(place: Place) -> Watch:
@@ -128,6 +172,6 @@ def watch_file(place: Place) -> Watch:
         return LookingWatch(place)
 
 
-def _resolve(waiter: asyncio.Future[bool], changed: bool) -> None:  # noqa: FBT001 (a result)
+def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
-        waiter.set_result(changed)
+        waiter.set_result(None)
