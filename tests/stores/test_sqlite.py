@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -329,26 +330,31 @@ async def test_a_link_to_the_file_is_the_file(path: Path, tmp_path: Path) -> Non
     await direct.close()
 
 
-async def test_nobody_waits_much_longer_than_told(path: Path) -> None:
-    """A caller that comes while another waits does not inherit its wait."""
-    store = store_for(f"sqlite:///{path}?timeout=0.4")
-    await store.put([new_job()])
-    other = sqlite3.connect(path)
-    other.execute("BEGIN IMMEDIATE")
-    loop = asyncio.get_running_loop()
+async def test_patience_counts_from_when_a_caller_came(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that comes while another waits does not inherit its wait, nor start anew."""
+    place = Place(path, patience=5)
+    long_ago = time.monotonic() - 6
+    looks = connection.waiting(place, long_ago)
+    next(looks)
+    with pytest.raises(StoreUnavailable, match="for 5 s"):
+        next(looks)
 
-    async def put() -> float:
-        began = loop.time()
-        with pytest.raises(StoreUnavailable):
-            await store.put([new_job()])
-        return loop.time() - began
+    store = store_for(f"sqlite:///{path}")
+    assert isinstance(store, SqliteStore)
+    lock = (await store._opened()).writer._lock
+    began: list[float | None] = []
+    begin = lock.begin
 
-    first = asyncio.create_task(put())
-    await asyncio.sleep(0.2)
-    second = asyncio.create_task(put())
-    assert await first + await second < 1.6, "twice 0.4 s, and some room for a slow machine"
-    other.rollback()
-    other.close()
+    def remember(raw: sqlite3.Connection, since: float | None = None) -> None:
+        began.append(since)
+        begin(raw, since)
+
+    monkeypatch.setattr(lock, "begin", remember)
+    before = time.monotonic()
+    await asyncio.gather(*(store.put([new_job()]) for _ in range(5)))
+    assert all(since is not None and since >= before for since in began)
     await store.close()
 
 

@@ -82,8 +82,8 @@ def test_no_acknowledged_job_is_lost_and_none_is_settled_twice(tmp_path: Path, s
         before = len(whole_lines(acks))
         goal = before + choose.randrange(20, 200)
         deadline = time.monotonic() + 30
-        while len(whole_lines(acks)) < goal:
-            assert time.monotonic() < deadline, "the producer makes no progress"
+        while len(whole_lines(acks)) < goal or not whole_lines(ends):
+            assert time.monotonic() < deadline, "producer or consumer make no progress"
             time.sleep(0.005)
         choose.shuffle(crew)
         for process in crew:
@@ -104,7 +104,6 @@ def test_no_acknowledged_job_is_lost_and_none_is_settled_twice(tmp_path: Path, s
     assert len(ended) == len(set(ended)), "a job was settled twice"
     states = {job_id: record.state for job_id, record in found.items()}  # type: ignore[attr-defined]
     assert all(states[job_id] is State.DONE for job_id in ended if job_id in states)
-    assert ended, "the consumer made no progress"
 
 
 def test_a_writer_killed_inside_its_transaction_leaves_no_trace(tmp_path: Path) -> None:
