@@ -157,14 +157,18 @@ class Fairlead:
         if connection is not None:
             self.store.put_within(connection, [call.job])
             return
-        self._announce([call.job], self.store.put_blocking([call.job]))
+        fresh = self.store.put_blocking([call.job])
+        if self.events.heard:
+            self._announce([call.job], fresh)
 
     async def aput(self, call: Call[Any], connection: object = None) -> None:
         """Enqueue one call from a running loop."""
         if connection is not None:
             self.store.put_within(connection, [call.job])
             return
-        self._announce([call.job], await self.store.put([call.job]))
+        fresh = await self.store.put([call.job])
+        if self.events.heard:
+            self._announce([call.job], fresh)
 
     def enqueue_many(
         self,
@@ -196,7 +200,8 @@ class Fairlead:
 
         def put(jobs: list[NewJob]) -> None:
             fresh = self.store.put_blocking(jobs)
-            self._announce(jobs, fresh)
+            if self.events.heard:
+                self._announce(jobs, fresh)
             tally.add(fresh)
 
         with ThreadPoolExecutor(1, "fairlead-bulk") as helper:
@@ -216,7 +221,8 @@ class Fairlead:
         with tally:
             for jobs in self._batches(calls):
                 fresh = await self.store.put(jobs)
-                self._announce(jobs, fresh)
+                if self.events.heard:
+                    self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
 
@@ -238,8 +244,6 @@ class Fairlead:
             yield [call.job for call in batch]
 
     def _announce(self, jobs: Sequence[NewJob], fresh: Sequence[bool]) -> None:
-        if not self.events.heard:
-            return
         for job, is_new in zip(jobs, fresh, strict=True):
             if is_new:
                 correlation_id = decode_options(job.options).correlation_id

@@ -156,7 +156,7 @@ class SqliteStore(Backend):
     async def _write(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
         """Hand items to the writer; to a new one if the old was closed meanwhile."""
         while True:
-            session = await self._opened()
+            session = self._session or await self._opened()
             try:
                 return await session.writer.submit(verb, items)
             except WriterClosed:

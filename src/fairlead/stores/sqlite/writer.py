@@ -38,6 +38,8 @@ ITEMS_PER_COMMIT = 2_000
 class _Request(Generic[Item, Answer]):
     """Items for one verb, and where the answers go."""
 
+    __slots__ = ("answers", "done", "error", "items", "since", "verb", "waiter")
+
     def __init__(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> None:
         self.verb = verb
         self.items = items
