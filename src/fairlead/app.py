@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -188,30 +187,15 @@ class Fairlead:
         """
         tally = _Tally(progress)
         with tally:
-            if connection is None:
-                self._put_stream(calls, tally)
-            else:
-                for jobs in self._batches(calls):
-                    tally.add(self.store.put_within(connection, jobs))
-        return tally.new
-
-    def _put_stream(self, calls: Iterable[Call[Any]], tally: "_Tally") -> None:
-        """Put batch after batch; while one is being stored, the next is made."""
-
-        def put(jobs: list[NewJob]) -> None:
-            fresh = self.store.put_blocking(jobs)
-            if self.events.heard:
-                self._announce(jobs, fresh)
-            tally.add(fresh)
-
-        with ThreadPoolExecutor(1, "fairlead-bulk") as helper:
-            under_way: Future[None] | None = None
             for jobs in self._batches(calls):
-                if under_way is not None:
-                    under_way.result()
-                under_way = helper.submit(put, jobs)
-            if under_way is not None:
-                under_way.result()
+                if connection is not None:
+                    fresh = self.store.put_within(connection, jobs)
+                else:
+                    fresh = self.store.put_blocking(jobs)
+                    if self.events.heard:
+                        self._announce(jobs, fresh)
+                tally.add(fresh)
+        return tally.new
 
     async def aenqueue_many(
         self, calls: Iterable[Call[Any]], *, progress: Progress | None = None

@@ -278,7 +278,7 @@ def test_enqueue_many_is_a_stream_with_progress(any_app: Fairlead) -> None:
 
     assert any_app.enqueue_many(calls(), progress=progress) == 100_000  # type: ignore[arg-type]
     assert seen == 100_000
-    assert furthest <= 2_000, "no more than two batches are held at a time"
+    assert furthest <= 1_000, "no more than a batch is held at a time"
 
 
 def test_enqueue_many_can_be_repeated(any_app: Fairlead) -> None:

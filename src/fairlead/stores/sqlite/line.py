@@ -32,7 +32,7 @@ from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.sqlite.statements import put_statement, statements
 
-_PUT_SIZES = (256, 64, 16, 4, 1)
+_PUT_SIZES = (1_000, 256, 64, 16, 4, 1)
 _FIRST = -(2**63)
 
 _encode = msgspec.json.Encoder().encode
