@@ -190,6 +190,8 @@ def test_an_app_can_be_closed_and_used_again(app: Fairlead) -> None:
         task.enqueue()
 
 
-async def test_async_with_opens_and_closes(tmp_path: object) -> None:
+async def test_async_with_opens_and_closes(tmp_path: Path) -> None:
     async with Fairlead(f"sqlite:///{tmp_path}/jobs.db") as app:
-        await app.task(name="t")(lambda: None).aenqueue()
+        job = await app.task(name="t")(lambda: None).aenqueue()
+        assert await job.astatus() is State.WAITING
+    assert not (tmp_path / "jobs.db-wal").exists(), "the last close takes the log along"

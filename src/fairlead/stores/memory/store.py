@@ -244,10 +244,8 @@ class MemoryStore(Backend):
         if due is not None:
             timeout = min(timeout, (due - now) / SECOND)
         try:
-            async with asyncio.timeout(timeout):
-                await hint
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                await asyncio.wait_for(hint, timeout)
         finally:
             with self._lock:
                 self._waiters = [w for w in self._waiters if w[1] is not hint]
