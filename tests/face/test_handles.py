@@ -75,17 +75,22 @@ def test_an_unknown_job_is_not_found(any_app: Fairlead) -> None:
             look()
 
 
+def result_awaited_while_it_runs(app: Fairlead) -> list[object]:
+    """Run a job while a thread waits for its result; returns what the thread got."""
+    job = app.task(name="t")(lambda: "x").enqueue()
+    got: list[object] = []
+    thread = threading.Thread(target=lambda: got.append(job.result(timeout=30)))
+    thread.start()
+    run_jobs(app)
+    thread.join(30)
+    return got
+
+
 def test_whoever_waits_is_woken_by_the_settlement(
     any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer, "POLL_SECONDS", 600)
-    job = any_app.task(name="t")(lambda: "x").enqueue()
-    got: list[object] = []
-    thread = threading.Thread(target=lambda: got.append(job.result(timeout=30)))
-    thread.start()
-    run_jobs(any_app)
-    thread.join(30)
-    assert got == ["x"]
+    assert result_awaited_while_it_runs(any_app) == ["x"]
 
 
 def test_losing_every_wake_up_costs_a_poll_interval_at_most(
@@ -97,13 +102,7 @@ def test_losing_every_wake_up_costs_a_poll_interval_at_most(
 
     monkeypatch.setattr(any_app.store, "wait", deaf)
     monkeypatch.setattr(producer, "POLL_SECONDS", 0.01)
-    job = any_app.task(name="t")(lambda: "x").enqueue()
-    got: list[object] = []
-    thread = threading.Thread(target=lambda: got.append(job.result(timeout=30)))
-    thread.start()
-    run_jobs(any_app)
-    thread.join(30)
-    assert got == ["x"]
+    assert result_awaited_while_it_runs(any_app) == ["x"]
 
 
 def test_finished_jobs_are_kept_for_the_retention_time(tmp_path: Path) -> None:

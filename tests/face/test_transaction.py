@@ -190,3 +190,12 @@ def test_the_callers_factories_do_not_matter(app: Fairlead, tmp_path: Path) -> N
         app.enqueue_many([known, task.call(1), task.call(2)], connection=connection)
     connection.close()
     assert count(app) == 3
+
+
+def test_a_closed_connection_is_refused_with_a_next_step(
+    app: Fairlead, rows: sqlite3.Connection
+) -> None:
+    rows.close()
+    with pytest.raises(ConfigError, match="closed database. Pass an open connection"):
+        app.task(name="t")(lambda: None).using(connection=rows).enqueue()
+    assert count(app) == 0

@@ -203,7 +203,10 @@ class SqliteStore(Backend):
             cursor.row_factory = None
             rows = cursor.execute("PRAGMA database_list").fetchall()
         except sqlite3.ProgrammingError as problem:
-            raise ConfigError(f"connection= cannot be used here: {problem}") from None
+            raise ConfigError(
+                f"connection= cannot be used here: {problem} Pass an open connection, from the "
+                "thread that made it"
+            ) from None
         theirs = next((os.fsdecode(row[2]) for row in rows if row[0] == 0), "")
         if not theirs or Place(Path(theirs)).identity() != self._place.identity():
             raise ConfigError(
@@ -333,5 +336,7 @@ def sqlite_store(path: Path, options: Mapping[str, str], clock: Clock | None) ->
     try:
         patience = float(options.get("timeout", "30"))
     except ValueError:
-        raise ConfigError(f"timeout={options['timeout']} is not a number of seconds") from None
+        raise ConfigError(
+            f"timeout={options['timeout']} is not a number of seconds; write timeout=30"
+        ) from None
     return SqliteStore(Place(path, options.get("durability", "durable"), patience), clock)
