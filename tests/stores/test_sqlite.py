@@ -91,7 +91,7 @@ async def test_a_schema_from_the_future_is_refused(file: SqliteStore, path: Path
     with sqlite3.connect(path) as raw:
         raw.execute("INSERT INTO fairlead_migration VALUES (999, 0)")
     raw.close()
-    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 1; upgrade this"):
+    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 2; upgrade this"):
         await store_for(f"sqlite:///{path}").open()
     with sqlite3.connect(path) as raw:
         raw.execute("DELETE FROM fairlead_migration WHERE version = 999")

@@ -48,6 +48,7 @@ class Gate(StrEnum):
     NOT_DUE = "not_due"
     EXPIRED = "expired"
     NO_CAPABLE_WORKER = "no_capable_worker"
+    LEASE_SPARED = "lease_spared"
     NO_SLOT = "no_slot"
 
 
@@ -116,7 +117,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     `lost` says that an earlier run's lease passed without a word. `worker` and
     `claimed_at` then still tell of that run, and `decide(job, Lost(), …)` must
-    be asked before any handler runs.
+    be asked before any handler runs. `suspect` says that its process died while
+    others ran in it too, so nobody knows yet whose fault it was.
     """
 
     id: JobId
@@ -134,7 +136,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     claimed_at: int
     lease_until: int
     worker: str
-    lost: bool
+    lost: bool = False
+    suspect: bool = False
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether it may have killed a process, and must have the next one to itself."""
+        return self.suspect or self.crashes > 0
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""

@@ -24,13 +24,13 @@ Knowledge = Literal["done", "not_done", "unknown"]
 """What a task's `reconcile` found out about an outside effect."""
 
 
-class Done(msgspec.Struct, frozen=True, gc=False):
+class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The handler returned; `result` is its JSON text."""
 
     result: str | None = None
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, tag=True):
     """The handler raised, or ran past its time limit."""
 
     failure: Failure
@@ -40,33 +40,38 @@ class Failed(msgspec.Struct, frozen=True):
     unreadable: bool = False
 
 
-class Snoozed(msgspec.Struct, frozen=True):
+class Snoozed(msgspec.Struct, frozen=True, tag=True):
     """The handler asked to be run later."""
 
     seconds: float
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
     """The handler, or a person, called the job off."""
 
     reason: str
 
 
-class Lost(msgspec.Struct, frozen=True):
+class Lost(msgspec.Struct, frozen=True, tag=True):
     """The lease passed without a word from the worker that held it."""
 
 
-class Crashed(msgspec.Struct, frozen=True):
-    """The process died under the handler; `how` names the signal or exit code."""
+class Crashed(msgspec.Struct, frozen=True, tag=True):
+    """The process died under the handler; `how` names the signal or exit code.
+
+    With `company`, other handlers ran in the same process, and any of them may
+    have killed it.
+    """
 
     how: str
+    company: bool = False
 
 
-class Returned(msgspec.Struct, frozen=True):
+class Returned(msgspec.Struct, frozen=True, tag=True):
     """The worker gave the job back unfinished, as it does when it stops."""
 
 
-class Ambiguous(msgspec.Struct, frozen=True):
+class Ambiguous(msgspec.Struct, frozen=True, tag=True):
     """An outside effect may have happened.
 
     `cause` is what ended the run, when it was not the handler that said so.
@@ -94,8 +99,9 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What to write for a run that ended.
 
     A run that does not count gives its attempt back; one that crashed adds to the
-    job's crashes. A job that goes back to waiting gets a new place at `run_at`,
-    or keeps its old one if that is None.
+    job's crashes; one that crashed in company leaves the job a suspect. A job that
+    goes back to waiting gets a new place at `run_at`, or keeps its old one if that
+    is None.
     """
 
     id: JobId
@@ -104,6 +110,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     counts: bool = True
     crashed: bool = False
+    suspect: bool = False
     run_at: int | None = None
     result: str | None = None
     reason: str | None = None
@@ -172,8 +179,10 @@ def decide(
     """Say what an outcome means for its job.
 
     Snoozes and give-backs return their attempt. A crash counts apart: the
-    attempt comes back, and `crash_limit` crashes make a dead letter. Any other
-    failure is tried again until the attempts are used up, if it is worth it.
+    attempt comes back, and `crash_limit` crashes make a dead letter. A crash in
+    company counts for nobody; all who ran are suspects, and run alone next time.
+    Any other failure is tried again until the attempts are used up, if it is
+    worth it.
     """
     match outcome:
         case Done(result):
@@ -200,8 +209,8 @@ def _decide_failure(
 ) -> Settlement:
     retry = _retry_of(job, policy)
     match outcome:
-        case Crashed(how):
-            return _decide_crash(job, outcome, described("Crashed", how), policy.crash_limit)
+        case Crashed():
+            return _decide_crash(job, outcome, policy.crash_limit)
         case Failed(failure=failure, unreadable=True):
             return _dead(job, outcome, Reason.UNREADABLE, failure)
         case Failed(failure=failure, transient=False):
@@ -216,7 +225,10 @@ def _decide_failure(
     return _settle(job, outcome, State.WAITING, run_at=run_at, failure=failure)
 
 
-def _decide_crash(job: Job, outcome: Outcome, failure: Failure, limit: int) -> Settlement:
+def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:
+    if outcome.company:
+        failure = described("Crashed", f"{outcome.how}, with other jobs in the same process")
+        return _settle(job, outcome, State.WAITING, counts=False, suspect=True, failure=failure)
     poison = job.crashes + 1 >= limit
     return _settle(
         job,
@@ -225,7 +237,7 @@ def _decide_crash(job: Job, outcome: Outcome, failure: Failure, limit: int) -> S
         counts=False,
         crashed=True,
         reason=Reason.POISON if poison else None,
-        failure=failure,
+        failure=described("Crashed", outcome.how),
     )
 
 
@@ -297,6 +309,7 @@ def _settle(
     *,
     counts: bool = True,
     crashed: bool = False,
+    suspect: bool = False,
     run_at: int | None = None,
     result: str | None = None,
     reason: str | None = None,
@@ -309,6 +322,7 @@ def _settle(
         outcome=type(outcome).__name__.lower(),
         counts=counts,
         crashed=crashed,
+        suspect=suspect,
         run_at=run_at,
         result=result,
         reason=reason,

@@ -75,6 +75,8 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     `slots` are the pool's shared slots and `running` says how many jobs of each
     queue it runs now; what is free follows. `capable` maps the task names the
     worker knows to the newest payload version it reads; None means any task.
+    With `spare_lost`, jobs whose lease has passed are left alone: after a store
+    outage their workers may be alive, and get a heartbeat's time to say so.
     """
 
     worker: str
@@ -84,6 +86,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     running: Mapping[str, int] = {}
     credits: Credits = {}
     capable: Mapping[str, int] | None = None
+    spare_lost: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a queue that stands twice: its jobs would be given out twice."""
@@ -146,10 +149,15 @@ def _incapable(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
     return None if known else Gate.NO_CAPABLE_WORKER
 
 
+def _spared(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+    return Gate.LEASE_SPARED if head.lost and snapshot.plan.spare_lost else None
+
+
 GATES: tuple[Callable[[Head, Line, Snapshot], Gate | None], ...] = (
     _paused,
     _expired,
     _not_due,
+    _spared,
     _incapable,
 )
 

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, JobRecord, NewJob, State
+from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
 
@@ -73,6 +73,9 @@ class Store(ABC):
 
     url: str
     """Where the store is, without secrets; used in messages."""
+
+    durability: str
+    """What an answered put survives: `memory` nothing, `fast` a kill, `durable` a power cut too."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -139,6 +142,16 @@ class Store(ABC):
 
         Returns those that were renewed; a pair that is missing in the answer
         has lost its job. Pairs do not affect each other.
+        """
+
+    @abstractmethod
+    async def held(self, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed, for whoever ends them in its place.
+
+        Asked when the worker's process is known to be dead, so that nothing it
+        claimed without a word to anybody is overlooked. A job that it took over
+        as lost is not among them: its worker and claim time are those of the lost
+        run, and it is lost again when its lease passes. May read every live job.
         """
 
     @abstractmethod

@@ -22,6 +22,7 @@ class Entry(msgspec.Struct):
     parked: Gate | None = None
     attempt: int = 0
     crashes: int = 0
+    suspect: bool = False
     fence: int = 0
     lease_until: int = 0
     worker: str | None = None
@@ -60,6 +61,7 @@ class Entry(msgspec.Struct):
             options=self.new.options,
             attempt=self.attempt,
             crashes=self.crashes,
+            suspect=self.suspect,
             fence=self.fence,
             run_at=self.run_at,
             enqueued_at=self.enqueued_at,

@@ -26,6 +26,7 @@ class MemoryStore(Backend):
     """Jobs in dicts, claimed by the selection rule as it is."""
 
     url = "memory://"
+    durability = "memory"
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -173,6 +174,12 @@ class MemoryStore(Backend):
                     renewed.append(Extended(job_id, entry.cancel is not None))
             return renewed
 
+    async def held(self, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed."""
+        with self._lock:
+            running = [entry for entry in self._live.values() if entry.lease_until]
+            return [entry.job(lost=False) for entry in running if entry.worker == worker]
+
     async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
         """Write what became of running jobs, under their current fence."""
         with self._lock:
@@ -196,6 +203,7 @@ class MemoryStore(Backend):
         self._displace(entry)
         entry.attempt -= not settlement.counts
         entry.crashes += settlement.crashed
+        entry.suspect = settlement.suspect
         if settlement.state is State.WAITING:
             if settlement.run_at is not None:
                 head_start = entry.run_at - entry.order_at

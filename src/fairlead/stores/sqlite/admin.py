@@ -7,7 +7,7 @@ import msgspec
 
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, JobRecord, State, decode_errors
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, State, decode_errors
 from fairlead.core.store import Worker
 from fairlead.stores.sqlite.line import ask, cancel_waiting, decode_seqs, tell, to_json
 from fairlead.stores.sqlite.statements import statements
@@ -36,6 +36,12 @@ def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
 def attempts(connection: sqlite3.Connection, job_id: JobId) -> list[Attempt]:
     """Return the job's lines of the attempt log."""
     return _decode_attempts(ask(connection, "attempts", id=job_id))
+
+
+def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
+    """Return the running jobs that this worker claimed."""
+    rows = msgspec.json.decode(ask(connection, "held", worker=worker))
+    return [Job(*row) for row in rows]
 
 
 def count(connection: sqlite3.Connection) -> dict[str, dict[State, int]]:

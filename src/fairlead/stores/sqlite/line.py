@@ -62,6 +62,7 @@ class _Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
     options: str | None
     attempt: int
     crashes: int
+    suspect: bool
     fence: int
     enqueued_at: int
     claimed_at: int | None
@@ -321,6 +322,7 @@ def _lease(
                 until,
                 row.worker or plan.worker,
                 lost,
+                row.suspect,
             )
         )
     for (lost, fence), seqs in alike.items():
@@ -380,7 +382,7 @@ def _write_settlements(
     connection: sqlite3.Connection, valid: list[tuple[_Current, Settlement]], now: int
 ) -> None:
     """Write a batch with one statement for each kind of end there is in it, mostly one."""
-    ended: defaultdict[tuple[State, bool, bool, str | None], dict[int, object]]
+    ended: defaultdict[_End, dict[int, object]]
     ended = defaultdict(dict)
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
@@ -392,7 +394,13 @@ def _write_settlements(
             failed[job.seq] = to_json(past)
         runs[settlement.outcome, settlement.pool, mark][job.seq] = settlement.started_at
         again = settlement.state is State.WAITING
-        end = (settlement.state, settlement.counts, settlement.crashed, settlement.reason)
+        end = _End(
+            settlement.state,
+            settlement.counts,
+            settlement.crashed,
+            settlement.suspect,
+            settlement.reason,
+        )
         ended[end][job.seq] = settlement.run_at if again else settlement.result
     for (outcome, pool, mark), started in runs.items():
         run = {"outcome": outcome, "pool": pool, "fingerprint": mark, "now": now}
@@ -400,7 +408,7 @@ def _write_settlements(
     if failed:
         tell(connection, "remember", runs=to_json(failed))
     for end, jobs in ended.items():
-        _End(*end).write(connection, jobs, now)
+        end.write(connection, jobs, now)
 
 
 class _End(NamedTuple):
@@ -409,13 +417,14 @@ class _End(NamedTuple):
     state: State
     counts: bool = True
     crashed: bool = False
+    suspect: bool = False
     reason: str | None = None
 
     def write(self, connection: sqlite3.Connection, jobs: dict[int, object], now: int) -> None:
         """Write it for these jobs: sequence numbers with their results, or new due times."""
         counts = {"uncounted": not self.counts, "crashed": self.crashed, "now": now}
         if self.state is State.WAITING:
-            tell(connection, "requeue", times=to_json(jobs), **counts)
+            tell(connection, "requeue", times=to_json(jobs), suspect=self.suspect, **counts)
             return
         if self.state is State.DEAD:
             tell(connection, "bury", results=to_json(jobs), reason=self.reason, **counts)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fairlead.core.clock import SECOND, Clock, SystemClock
 from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, JobRecord, NewJob, State
+from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.core.store import Backend, Extended, Finding, Upkeep, Worker
@@ -99,6 +99,7 @@ class SqliteStore(Backend):
 
     def __init__(self, place: Place, clock: Clock | None = None) -> None:
         self.url = place.url
+        self.durability = place.durability
         self._place = place
         self._clock = clock or SystemClock()
         self._line = SqliteLine(self._clock)
@@ -224,6 +225,10 @@ class SqliteStore(Backend):
         items = [(job_id, fence, lease) for job_id, fence in leases]
         answers = await self._write(self._line.extend, items)
         return [answer for answer in answers if answer is not None]
+
+    async def held(self, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed."""
+        return await self._read(lambda connection: admin.held(connection, worker))
 
     async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
         """Write what became of running jobs, under their current fence."""

@@ -13,7 +13,8 @@ SELECT json_array(
 -- the order too, and are stepped over until their lease has passed.
 SELECT json_group_array(json_array(
     id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')), seq,
-    payload, options, attempt, crashes, fence, enqueued_at, claimed_at, worker
+    payload, options, attempt, crashes, json(iif(suspect, 'true', 'false')), fence, enqueued_at,
+    claimed_at, worker
 ))
 FROM (
     SELECT * FROM fairlead_job INDEXED BY fairlead_job_order
@@ -49,3 +50,11 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     SELECT 1 FROM fairlead_worker, json_each(fairlead_worker.capable) AS known
     WHERE live_until > :now AND known.key = task AND known.value >= version
   )
+
+-- name: held
+-- Seldom asked, so it may read the whole table; an index on the worker would slow every claim.
+SELECT json_group_array(json_array(
+    id, task, version, queue, payload, options, attempt, crashes, fence, run_at, enqueued_at,
+    expires_at, claimed_at, lease_until, worker, json('false'), json(iif(suspect, 'true', 'false'))
+))
+FROM fairlead_job WHERE worker = :worker AND lease_until > 0
