@@ -32,6 +32,7 @@ from fairlead.core.job import Gate, JobRecord, State
 from fairlead.core.queue import Pool, Queue
 from fairlead.core.retry import Retry, exponential, fixed, linear
 from fairlead.producer import BoundTask, Call, JobHandle
+from fairlead.runtime.run import RunningJob, current_job
 
 __version__ = "0.1.0.dev0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "Queue",
     "Retry",
     "RetryAfter",
+    "RunningJob",
     "SchemaOutdated",
     "Signal",
     "Snooze",
@@ -72,6 +74,7 @@ __all__ = [
     "UnknownQueue",
     "UnknownTask",
     "__version__",
+    "current_job",
     "exponential",
     "fixed",
     "linear",

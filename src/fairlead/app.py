@@ -1,7 +1,16 @@
 """The app: tasks, queues and a store, wired together. Nothing else wires."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+import sys
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -9,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 from fairlead.config import Settings, choose_url, load
-from fairlead.core.clock import Clock, span
+from fairlead.core.clock import Clock, SystemClock, span
 from fairlead.core.errors import (
     ConfigError,
     EnqueueError,
@@ -27,6 +36,8 @@ from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.log import report_subscriber
 from fairlead.producer import BoundTask, Call, JobHandle
+from fairlead.runtime.embedded import EmbeddedWorker
+from fairlead.runtime.workshop import Choice, Terms, Workshop, plan_pools
 from fairlead.stores import store_for
 from fairlead.sync import Bridge
 
@@ -95,6 +106,7 @@ class Fairlead:
         self.bridge = Bridge()
         self.new_id: Callable[[], JobId] = IdMaker()
         self.keep = span(keep)
+        self.clock = clock or SystemClock()
 
     @classmethod
     def from_toml(cls, path: str | Path = "pyproject.toml", url: str | None = None) -> Self:
@@ -157,7 +169,7 @@ class Fairlead:
             self.store.put_within(connection, [call.job])
             return
         fresh = self.store.put_blocking([call.job])
-        if self.events.heard:
+        if self.events.wants(Enqueued):
             self._announce([call.job], fresh)
 
     async def aput(self, call: Call[Any], connection: object = None) -> None:
@@ -166,7 +178,7 @@ class Fairlead:
             self.store.put_within(connection, [call.job])
             return
         fresh = await self.store.put([call.job])
-        if self.events.heard:
+        if self.events.wants(Enqueued):
             self._announce([call.job], fresh)
 
     def enqueue_many(
@@ -192,7 +204,7 @@ class Fairlead:
                     fresh = self.store.put_within(connection, jobs)
                 else:
                     fresh = self.store.put_blocking(jobs)
-                    if self.events.heard:
+                    if self.events.wants(Enqueued):
                         self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
@@ -205,7 +217,7 @@ class Fairlead:
         with tally:
             for jobs in self._batches(calls):
                 fresh = await self.store.put(jobs)
-                if self.events.heard:
+                if self.events.wants(Enqueued):
                     self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
@@ -247,6 +259,36 @@ class Fairlead:
         """Do one round of housekeeping from a running loop."""
         return await self.store.upkeep(self.keep)
 
+    # Working
+
+    def workshop(self, terms: Terms | None = None, choice: Choice | None = None) -> Workshop:
+        """Return what the stations of a worker need of this app."""
+        pools = plan_pools(self.pools, self.queues, self.tasks, choice or Choice())
+        return Workshop(
+            self.store, self.tasks, self.events, pools, self.keep, self.clock, terms or Terms()
+        )
+
+    def worker(
+        self,
+        *,
+        pools: Sequence[str] = (),
+        queues: Mapping[str, int | None] | None = None,
+        slots: int | None = None,
+        grace: float = 25.0,
+        lease: float = 20.0,
+    ) -> "EmbeddedWorker":
+        """Run jobs inside this program: `async with app.worker(): …`.
+
+        For tests and small programs. Handlers share this program's process and
+        event loop, so what is stronger in `fairlead worker` is weaker here: leases
+        are renewed by a thread, which a handler that holds the interpreter lock
+        can stop; a plain function past its time limit is reported but cannot be
+        ended; and a handler that kills the process kills this program.
+        """
+        choice = Choice(tuple(pools), dict(queues or {}), slots)
+        terms = Terms(lease=lease, heartbeat=lease / 4, grace=grace)
+        return EmbeddedWorker(self.workshop(terms, choice), _target_of(self))
+
     # Opening and closing
 
     def open(self) -> None:
@@ -286,6 +328,16 @@ class Fairlead:
     async def __aexit__(self, *_: object) -> None:
         """Close the store."""
         await self.aclose()
+
+
+def _target_of(app: Fairlead) -> str | None:
+    """Return how another process can import this app, if it can."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name != "__main__":
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is app:
+                    return f"{module_name}:{name}"
+    return None
 
 
 def _listed(name: str, kind: str, values: Iterable[T]) -> list[T]:

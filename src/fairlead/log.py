@@ -1,8 +1,48 @@
-"""Log lines. The only module that imports `logging`."""
+"""Log lines. The only module that imports `logging`.
 
+What ends badly or slowly is told at INFO or above, everything else at DEBUG.
+Each queue has a logger of its own, `fairlead.queue.NAME`, so that one can be
+turned up or down alone.
+"""
+
+import json
 import logging
+import sys
+import time
+from collections.abc import Callable
 
-from fairlead.core.events import Event
+import msgspec
+
+from fairlead.core.events import (
+    Bus,
+    Cancelled,
+    Died,
+    Enqueued,
+    Event,
+    Finished,
+    JobEvent,
+    LeaseExpired,
+    Overdue,
+    Parked,
+    ProcessDied,
+    ProcessRetired,
+    ProcessStarted,
+    Retried,
+    Returned,
+    SettlementRefused,
+    Snoozed,
+    Started,
+    StoreFound,
+    StoreLost,
+    Trouble,
+    WorkerEvent,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+
+SLOW_SECONDS = 60.0
+"""A job that ran longer is told of at INFO."""
 
 _logger = logging.getLogger("fairlead")
 
@@ -10,8 +50,135 @@ _logger = logging.getLogger("fairlead")
 def report_subscriber(event: Event, error: Exception) -> None:
     """Report a subscriber that raised: its event is lost to it, the job is not."""
     _logger.error(
-        "a subscriber failed on %s of job %s; the job is not affected",
+        "a subscriber failed on %s%s; the job is not affected",
         type(event).__name__,
-        event.job_id,
+        f" of job {event.job_id}" if isinstance(event, JobEvent) else "",
         exc_info=error,
     )
+
+
+def set_up(events: Bus, level: str, style: str) -> None:
+    """Write log lines to stderr, and have events told there."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if style == "json" else _Plain())
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(handler)
+        root.setLevel(logging.WARNING)
+    _logger.setLevel(level.upper())
+    tell = _Teller()
+    events.subscribe(tell.of_worker, WorkerEvent)
+    for kind in _WORDS:
+        if issubclass(kind, JobEvent) and _heard(kind):
+            events.subscribe(tell.of_job, kind)
+
+
+def _heard(kind: type[JobEvent]) -> bool:
+    """Say whether any queue's logger would write such an event; most jobs cost nothing here."""
+    level = logging.INFO if kind is Finished else _LEVELS.get(kind, logging.DEBUG)
+    names = [n for n in logging.root.manager.loggerDict if n.startswith("fairlead.queue.")]
+    return any(logging.getLogger(name).isEnabledFor(level) for name in ("fairlead", *names))
+
+
+class _Teller:
+    """Turns events into log lines."""
+
+    def of_job(self, event: JobEvent) -> None:
+        level = _LEVELS.get(type(event), logging.DEBUG)
+        if isinstance(event, Finished) and event.run_seconds >= SLOW_SECONDS:
+            level = logging.INFO
+        logger = logging.getLogger(f"fairlead.queue.{event.queue}") if event.queue else _logger
+        if logger.isEnabledFor(level):
+            logger.log(level, _WORDS[type(event)](event), extra={"fairlead": event})
+
+    def of_worker(self, event: WorkerEvent) -> None:
+        level = _LEVELS.get(type(event), logging.INFO)
+        words = _WORDS.get(type(event))
+        if words is not None and _logger.isEnabledFor(level):
+            _logger.log(level, words(event), extra={"fairlead": event})
+
+
+_LEVELS: dict[type[Event], int] = {
+    Retried: logging.WARNING,
+    Died: logging.ERROR,
+    Cancelled: logging.INFO,
+    LeaseExpired: logging.WARNING,
+    SettlementRefused: logging.WARNING,
+    Parked: logging.WARNING,
+    Overdue: logging.ERROR,
+    Returned: logging.INFO,
+    ProcessDied: logging.ERROR,
+    StoreLost: logging.ERROR,
+    StoreFound: logging.WARNING,
+    Trouble: logging.ERROR,
+    ProcessStarted: logging.DEBUG,
+}
+
+
+_WORDS: dict[type[Event], Callable[..., str]] = {
+    Enqueued: lambda _: "enqueued",
+    Started: lambda e: f"started after {e.wait_seconds:.3f} s",
+    Finished: lambda e: f"done in {e.run_seconds:.3f} s",
+    Retried: lambda e: f"failed with {e.error}; again in {e.delay_seconds:.1f} s",
+    Died: lambda e: f"dead: {e.reason}" + (f" ({e.error})" if e.error else ""),
+    Cancelled: lambda e: f"cancelled: {e.reason}",
+    LeaseExpired: lambda e: f"lost by worker {e.worker}, whose lease passed without a word",
+    SettlementRefused: lambda e: f"came too late: it is another worker's now ({e.outcome} dropped)",
+    Parked: lambda e: f"parked: no live worker knows this task in version {e.version}",
+    Returned: lambda _: "given back unfinished; the attempt does not count",
+    Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
+    Overdue: lambda e: f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}",
+    WorkerStarted: lambda e: f"worker started: {e.app} on {e.store}, {e.pools}, {e.tasks} tasks",
+    WorkerStopping: lambda e: f"stopping ({e.why}); running jobs get {e.grace_seconds:g} s",
+    WorkerStopped: lambda _: "stopped",
+    ProcessStarted: lambda e: f"process {e.pid} is ready",
+    ProcessRetired: lambda e: f"process {e.pid} is being replaced: {e.why}",
+    ProcessDied: lambda e: (
+        f"process {e.pid} died: {e.how}; {e.crashed} of its jobs had started, "
+        f"{e.returned} were given back"
+    ),
+    StoreLost: lambda e: f"the store does not answer, trying on: {e.problem}",
+    StoreFound: lambda e: f"the store answers again, after {e.after_seconds:.1f} s",
+    Trouble: lambda e: e.problem,
+}
+
+
+class _Plain(logging.Formatter):
+    """One line for people: time, level, what happened, and to which job."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        event = getattr(record, "fairlead", None)
+        whose = ""
+        if isinstance(event, JobEvent):
+            attempt = getattr(event, "attempt", None)
+            parts = [f"job={event.job_id}", f"task={event.task}", f"queue={event.queue}"]
+            parts += [f"attempt={attempt}"] if attempt is not None else []
+            parts += [f"correlation_id={event.correlation_id}"] if event.correlation_id else []
+            whose = "  " + " ".join(parts)
+        line = f"{clock} {record.levelname:7} {record.getMessage()}{whose}"
+        # What users name their things must not be able to forge a line (T9).
+        line = line.replace("\n", "\\n").replace("\r", "\\r")
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class _Json(logging.Formatter):
+    """One JSON object per line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{told}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        event = getattr(record, "fairlead", None)
+        if isinstance(event, Event):
+            line["event"] = type(event).__name__
+            line |= msgspec.structs.asdict(event)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)

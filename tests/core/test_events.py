@@ -151,13 +151,13 @@ def test_the_end_of_the_program_is_no_failure_of_a_subscriber(
 
 
 def test_a_bus_knows_whether_anybody_listens(bus: Bus) -> None:
-    assert not bus.heard
+    assert not bus.wants(Started)
 
     stop = bus.subscribe(print, Finished)
-    assert bus.heard
+    assert bus.wants(Started)
 
     stop()
-    assert not bus.heard
+    assert not bus.wants(Started)
 
 
 def test_an_event_without_listeners_goes_nowhere(bus: Bus, complaints: Complaints) -> None:

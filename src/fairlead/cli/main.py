@@ -3,6 +3,7 @@
 import click
 
 from fairlead.cli.bench import bench
+from fairlead.cli.worker import worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -12,3 +13,4 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(worker)

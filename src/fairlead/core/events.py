@@ -5,6 +5,7 @@ are subscribers; nothing that a job's life depends on listens here.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,10 @@ from fairlead.core.ids import JobId
 
 
 class Event(msgspec.Struct, frozen=True):
+    """Something that happened."""
+
+
+class JobEvent(Event, frozen=True):
     """Something that happened to a job."""
 
     job_id: JobId
@@ -20,25 +25,25 @@ class Event(msgspec.Struct, frozen=True):
     correlation_id: str | None
 
 
-class Enqueued(Event, frozen=True):
+class Enqueued(JobEvent, frozen=True):
     """The store accepted a new job."""
 
 
-class Started(Event, frozen=True):
+class Started(JobEvent, frozen=True):
     """A handler began to run."""
 
     attempt: int
     wait_seconds: float
 
 
-class Finished(Event, frozen=True):
+class Finished(JobEvent, frozen=True):
     """A job is done."""
 
     attempt: int
     run_seconds: float
 
 
-class Retried(Event, frozen=True):
+class Retried(JobEvent, frozen=True):
     """A run failed, and the job waits for its next attempt."""
 
     attempt: int
@@ -46,7 +51,7 @@ class Retried(Event, frozen=True):
     error: str
 
 
-class Died(Event, frozen=True):
+class Died(JobEvent, frozen=True):
     """A job became a dead letter."""
 
     attempt: int
@@ -54,32 +59,119 @@ class Died(Event, frozen=True):
     error: str | None = None
 
 
-class Cancelled(Event, frozen=True):
+class Cancelled(JobEvent, frozen=True):
     """A job was cancelled."""
 
     reason: str
 
 
-class LeaseExpired(Event, frozen=True):
+class LeaseExpired(JobEvent, frozen=True):
     """A worker fell silent, and its job was taken over."""
 
     worker: str
 
 
-class SettlementRefused(Event, frozen=True):
+class SettlementRefused(JobEvent, frozen=True):
     """A worker came too late: the job's fence had moved on, and nothing was written."""
 
     fence: int
     outcome: str
 
 
-class Parked(Event, frozen=True):
+class Parked(JobEvent, frozen=True):
     """No live worker knows the job's task; it waits for one that does."""
 
     version: int
 
 
-Subscriber = Callable[[Event], object]
+class Returned(JobEvent, frozen=True):
+    """A worker gave a job back unfinished; its attempt does not count."""
+
+    attempt: int
+
+
+class Snoozed(JobEvent, frozen=True):
+    """A handler asked to be run later; its attempt does not count."""
+
+    attempt: int
+    delay_seconds: float
+
+
+class Overdue(JobEvent, frozen=True):
+    """A handler runs past its time limit and does not end; `where` names its line."""
+
+    limit_seconds: float
+    where: str | None
+
+
+class WorkerEvent(Event, frozen=True):
+    """Something that happened to a worker or one of its processes."""
+
+    worker: str
+
+
+class WorkerStarted(WorkerEvent, frozen=True):
+    """A worker takes up its work."""
+
+    app: str
+    store: str
+    pools: str
+    tasks: int
+
+
+class WorkerStopping(WorkerEvent, frozen=True):
+    """A worker takes no more jobs; those that run have `grace_seconds` to finish."""
+
+    why: str
+    grace_seconds: float
+
+
+class WorkerStopped(WorkerEvent, frozen=True):
+    """A worker has ended."""
+
+
+class ProcessStarted(WorkerEvent, frozen=True):
+    """A process of a worker is ready for jobs."""
+
+    pid: int
+
+
+class ProcessRetired(WorkerEvent, frozen=True):
+    """A process finishes what it has and is replaced by a new one."""
+
+    pid: int
+    why: str
+
+
+class ProcessDied(WorkerEvent, frozen=True):
+    """A process of a worker died, and its jobs were taken care of."""
+
+    pid: int
+    how: str
+    crashed: int
+    returned: int
+
+
+class StoreLost(WorkerEvent, frozen=True):
+    """The store does not answer; the worker goes on trying."""
+
+    problem: str
+
+
+class StoreFound(WorkerEvent, frozen=True):
+    """The store answers again."""
+
+    after_seconds: float
+
+
+class Trouble(WorkerEvent, frozen=True):
+    """Something that should not happen, told so that somebody can look into it."""
+
+    problem: str
+
+
+Subscriber = Callable[[Any], object]
+"""Takes the events of the kind it subscribed to."""
 
 
 class Bus:
@@ -104,10 +196,9 @@ class Bus:
 
         return unsubscribe
 
-    @property
-    def heard(self) -> bool:
-        """Whether anybody listens; producers of many events ask first."""
-        return bool(self._subscribers)
+    def wants(self, kind: type[Event]) -> bool:
+        """Say whether anybody listens to this kind; producers of many events ask first."""
+        return any(issubclass(kind, wanted) for wanted, _ in self._subscribers)
 
     def emit(self, event: Event) -> None:
         """Tell everybody who asked."""

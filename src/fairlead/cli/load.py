@@ -1,0 +1,47 @@
+"""Find the app that `module:app` names."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from fairlead.app import Fairlead
+from fairlead.core.errors import ConfigError, did_you_mean
+
+
+def load_app(target: str) -> Fairlead:
+    """Import the module and return its app, or say in one sentence what is wrong."""
+    module_name, _, name = target.partition(":")
+    if not module_name or module_name.endswith(".py") or "/" in module_name:
+        suggestion = Path(module_name).with_suffix("").as_posix().replace("/", ".") or "shop"
+        raise ConfigError(
+            f"{target!r} does not name an app; write module:app, for example {suggestion}:app"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
+            raise
+        raise ConfigError(
+            f"there is no module {problem.name!r} to import, from {here}; "
+            "run this where your code is, or install it"
+        ) from None
+    return _app_in(module, module_name, name)
+
+
+def _app_in(module: object, module_name: str, name: str) -> Fairlead:
+    apps = [key for key, value in vars(module).items() if isinstance(value, Fairlead)]
+    found = getattr(module, name or (apps[0] if len(apps) == 1 else "app"), None)
+    if isinstance(found, Fairlead):
+        return found
+    if found is not None:
+        raise ConfigError(
+            f"{module_name}:{name} is a {type(found).__name__}, not a Fairlead app"
+            + (f"; did you mean {module_name}:{apps[0]}?" if apps else "")
+        )
+    known = f"; it has {', '.join(apps)}" if apps else "; make one with app = Fairlead()"
+    raise ConfigError(
+        f"module {module_name!r} has no app {name or 'app'!r}{did_you_mean(name, apps)}{known}"
+    )

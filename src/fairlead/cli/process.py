@@ -1,0 +1,68 @@
+"""Where the processes of a worker begin. Started by us, never by hand.
+
+worker TARGET SOCKET BOARD STACKS    claims and runs jobs
+solo   TARGET SOCKET STACKS          runs one handler at a time for a worker process
+check  TARGET                        loads the app, for a reload, and says whether it could
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+from fairlead.cli.load import load_app
+from fairlead.core.errors import FairleadError
+from fairlead.log import set_up
+from fairlead.runtime.board import Board
+from fairlead.runtime.process import first_word, serve
+from fairlead.runtime.solo import Solo
+from fairlead.runtime.spawn import die_with_parent
+from fairlead.runtime.stacks import answer
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    role, target, *handles = sys.argv[1:]
+    numbers = [int(handle) for handle in handles]
+    try:
+        match role:
+            case "worker":
+                _worker(target, *numbers)
+            case "solo":
+                _solo(target, *numbers)
+            case "check":
+                load_app(target)
+    except FairleadError as problem:
+        print(f"fairlead: {problem}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _worker(target: str, channel: int, board: int, stacks: int) -> None:
+    die_with_parent(os.getppid())
+    answer(stacks)
+    # The supervisor decides what a signal means; it would reach us only from a stranger.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    connection = socket.socket(fileno=channel)
+    begin = first_word(connection)
+    app = load_app(target)
+    set_up(app.events, begin.log_level, begin.log_format)
+    workshop = app.workshop(begin.terms, begin.choice)
+    asyncio.run(serve(workshop, begin, target, connection, Board.opened(board)))
+    # Threads that never end must not keep us; what they run is on the board.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _solo(target: str, channel: int, stacks: int) -> None:
+    die_with_parent(os.getppid())
+    answer(stacks)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    app = load_app(target)
+    Solo(app.tasks, socket.socket(fileno=channel)).serve()
+
+
+if __name__ == "__main__":
+    main()

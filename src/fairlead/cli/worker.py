@@ -1,0 +1,216 @@
+"""`fairlead worker`: run jobs."""
+
+import asyncio
+import os
+import sys
+
+import click
+
+from fairlead.cli.load import load_app
+from fairlead.core.errors import ConfigError, FairleadError
+from fairlead.runtime.workshop import Choice, Terms, Workshop
+
+
+class Misused(click.ClickException):
+    """The caller must change something; one sentence says what."""
+
+    exit_code = 2
+
+
+def _queue_choices(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int | None]:
+    chosen: dict[str, int | None] = {}
+    for value in values:
+        name, _, weight = value.partition("=")
+        if weight and not (weight.isdigit() and int(weight) > 0):
+            raise click.BadParameter(f"{value!r}: a weight is a whole number from 1, as in mail=4")
+        chosen[name] = int(weight) if weight else None
+    return chosen
+
+
+@click.command(
+    epilog="Example: fairlead worker shop:app --processes 2 --queue mail=4 --queue reports",
+    short_help="Run jobs.",
+)
+@click.argument("app", metavar="MODULE:APP", envvar="FAIRLEAD_APP")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    envvar="FAIRLEAD_PROCESSES",
+    help="How many processes claim and run jobs.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 10_000),
+    envvar="FAIRLEAD_SLOTS",
+    help="Jobs at once, per pool and process.  [default: 100 async, 10 in threads, one per core "
+    "in processes]",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME[=WEIGHT]",
+    callback=_queue_choices,
+    help="Serve this queue; repeat for more.  [default: all]",
+)
+@click.option(
+    "--pool", "pools", multiple=True, metavar="NAME", help="Serve this pool.  [default: all]"
+)
+@click.option("--drain", is_flag=True, help="Stop when no job is due any more.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=25.0,
+    show_default=True,
+    envvar="FAIRLEAD_GRACE",
+    help="Seconds that running jobs get to finish when the worker stops.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(0.2),
+    default=20.0,
+    show_default=True,
+    envvar="FAIRLEAD_LEASE",
+    help="Seconds after which the jobs of a dead machine run again.",
+)
+@click.option(
+    "--max-jobs",
+    type=click.IntRange(1),
+    envvar="FAIRLEAD_MAX_JOBS",
+    help="Replace a process after so many jobs.",
+)
+@click.option(
+    "--max-memory",
+    type=click.IntRange(1),
+    metavar="MB",
+    envvar="FAIRLEAD_MAX_MEMORY",
+    help="Replace a process that takes more memory.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    envvar="FAIRLEAD_LOG_LEVEL",
+    help="debug tells of every job, info of what ends badly or slowly.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["plain", "json"]),
+    default="plain",
+    show_default=True,
+    envvar="FAIRLEAD_LOG_FORMAT",
+    help="How log lines look.",
+)
+def worker(
+    app: str,
+    processes: int,
+    slots: int | None,
+    queues: dict[str, int | None],
+    pools: tuple[str, ...],
+    drain: bool,  # noqa: FBT001 (click)
+    grace: float,
+    lease: float,
+    max_jobs: int | None,
+    max_memory: int | None,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run the jobs of an app until told to stop.
+
+    Stop with Ctrl-C or SIGTERM: no further job is taken, running ones get the
+    grace time, the rest is given back and burns no attempt. A second signal gives
+    everything back now. SIGHUP starts anew with new code; SIGQUIT prints what
+    each slot does.
+    """
+    from fairlead.log import set_up  # noqa: PLC0415 (only this command needs them)
+    from fairlead.runtime.names import worker_name  # noqa: PLC0415
+    from fairlead.runtime.supervisor import Supervisor  # noqa: PLC0415
+
+    try:
+        found = load_app(app)
+        terms = Terms(
+            lease=lease,
+            heartbeat=lease / 4,
+            grace=grace,
+            processes=processes,
+            max_jobs=max_jobs,
+            max_memory=max_memory * 1_000_000 if max_memory else None,
+            drain=drain,
+        )
+        choice = Choice(pools, queues, slots)
+        workshop = found.workshop(terms, choice)
+        if found.store.durability == "memory":
+            raise ConfigError(
+                "memory:// lives in one program, so a worker of its own would find no jobs; use "
+                "`async with app.worker():` inside that program, or a sqlite:/// URL"
+            )
+        asyncio.run(found.store.open())
+    except ConfigError as problem:
+        raise Misused(str(problem)) from None
+    except FairleadError as problem:
+        raise click.ClickException(str(problem)) from None
+    name = worker_name()
+    set_up(found.events, log_level, log_format)
+    _greet(app, name, workshop, log_format)
+
+    async def supervise() -> Supervisor:
+        supervisor = Supervisor(
+            workshop,
+            name,
+            app,
+            choice,
+            (log_level, log_format),
+            lambda text: click.echo(text, err=True),
+        )
+        try:
+            await supervisor.run()
+        finally:
+            await found.aclose()
+        return supervisor
+
+    try:
+        supervisor = asyncio.run(supervise())
+    except FairleadError as problem:
+        raise click.ClickException(str(problem)) from None
+    if supervisor.reloading:
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (this very command again)
+    if supervisor.failed:
+        sys.exit(1)
+
+
+_SURVIVES = {
+    "durable": "an accepted job survives kill -9 and power cuts",
+    "fast": "an accepted job survives kill -9; a power cut may take the last moment",
+}
+
+
+def _greet(target: str, name: str, workshop: Workshop, log_format: str) -> None:
+    """Say what this worker is about to do."""
+    if log_format == "json":
+        return
+    store = workshop.store
+    names = sorted({task.name for task in workshop.tasks})
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    lines = [
+        f"fairlead worker {name}",
+        f"  app    {target}",
+        f"  store  {store.url} ({store.durability}: {_SURVIVES[store.durability]})",
+        f"  tasks  {shown or 'none; is the module that defines them imported?'}",
+    ]
+    for pool in workshop.pools:
+        queues = ", ".join(
+            queue.name + (" (critical)" if queue.critical else f" ({queue.weight})")
+            for queue in pool.queues
+        )
+        reserve = f" + {pool.capacity - pool.slots} reserved" if pool.capacity > pool.slots else ""
+        times = f", {workshop.terms.processes} processes" if workshop.terms.processes > 1 else ""
+        lines.append(
+            f"  pool   {pool.name}: {pool.slots}{reserve} {pool.runner} slots{times}; {queues}"
+        )
+    lines.append(f"  stop   Ctrl-C; running jobs then get {workshop.terms.grace:g} s to finish")
+    click.echo("\n".join(lines), err=True)

@@ -1,0 +1,82 @@
+"""A worker inside another program: the same stations, without a supervisor."""
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import Self
+
+from fairlead.core.errors import ConfigError
+from fairlead.runtime.board import Board
+from fairlead.runtime.keeper import Keeper, News
+from fairlead.runtime.names import worker_name
+from fairlead.runtime.worker import Worker
+from fairlead.runtime.workshop import Workshop
+
+
+class EmbeddedWorker:
+    """Runs jobs as long as its `async with` block lasts."""
+
+    def __init__(self, workshop: Workshop, target: str | None) -> None:
+        if target is None and any(pool.runner == "process" for pool in workshop.pools):
+            raise ConfigError(
+                "a pool with runner='process' needs an app that other processes can import: "
+                "make it a global of a module, not of a script or a function"
+            )
+        self._workshop = workshop
+        self._target = target
+        self._name = worker_name()
+        self._board = Board.private(workshop.places)
+        self._worker: Worker | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keeper_loop = asyncio.new_event_loop()
+        self._keeping: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+
+    async def __aenter__(self) -> Self:
+        """Announce the worker, and begin."""
+        await self._workshop.store.open()
+        self._loop = asyncio.get_running_loop()
+        keeper = Keeper(self._workshop, self._name, lambda: {self._name: self._board}, self._tell)
+        await keeper.announce()
+        self._worker = Worker(self._workshop, self._name, self._board, self._target)
+        self._working = asyncio.create_task(self._worker.run())
+        # Not in this loop: a handler that blocks it must not cost the others their leases.
+        self._thread = threading.Thread(
+            target=self._keep, args=(keeper,), name="fairlead-keeper", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Let running jobs finish within the grace time, and give the rest back."""
+        assert self._worker is not None
+        assert self._working is not None
+        self._worker.stop(self._workshop.terms.grace)
+        try:
+            await self._working
+        finally:
+            self._keeper_loop.call_soon_threadsafe(self._stop_keeping)
+            if self._thread is not None:
+                await asyncio.to_thread(self._thread.join)
+
+    def _tell(self, _worker: str, news: News) -> None:
+        assert self._loop is not None
+        assert self._worker is not None
+        with suppress(RuntimeError):  # The program's loop is closed: nobody is left to tell.
+            self._loop.call_soon_threadsafe(self._worker.lost, news.lost)
+            self._loop.call_soon_threadsafe(self._worker.cancel, news.cancelled)
+
+    def _keep(self, keeper: Keeper) -> None:
+        async def keep() -> None:
+            self._keeping = asyncio.current_task()
+            with suppress(asyncio.CancelledError):
+                await keeper.run()
+            await keeper.leave()
+
+        with asyncio.Runner(loop_factory=lambda: self._keeper_loop) as runner:
+            runner.run(keep())
+
+    def _stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()

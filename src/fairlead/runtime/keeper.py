@@ -1,0 +1,128 @@
+"""Keep what is in hand: renew leases, announce the worker, do the store's housekeeping.
+
+Runs outside the processes whose handlers might block it: in the supervisor, or,
+for a worker inside another program, in a thread of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from fairlead.core.errors import StoreError
+from fairlead.core.ids import JobId
+from fairlead.runtime.board import Board
+from fairlead.runtime.contact import Contact
+from fairlead.runtime.workshop import Workshop
+
+UPKEEP_SECONDS = 10.0
+
+Pair = tuple[JobId, int]
+
+
+class News(msgspec.Struct, frozen=True):
+    """What a heartbeat found out about one board: leases that are gone, jobs to cancel."""
+
+    lost: tuple[Pair, ...]
+    cancelled: tuple[Pair, ...]
+
+
+class Keeper:
+    """Keeps the leases on some boards, by worker id. `tell` gets the news of each."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        worker: str,
+        boards: Callable[[], Mapping[str, Board]],
+        tell: Callable[[str, News], None],
+    ) -> None:
+        terms = workshop.terms
+        self._workshop = workshop
+        self._worker = worker
+        self._boards = boards
+        self._tell = tell
+        self.contact = Contact(
+            worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
+        )
+
+    async def run(self) -> None:
+        """Beat, announce and do housekeeping, for ever."""
+        async with asyncio.TaskGroup() as duties:
+            duties.create_task(self._beat_forever())
+            duties.create_task(self._upkeep_forever())
+
+    async def announce(self) -> None:
+        """Say which tasks this worker knows."""
+        terms = self._workshop.terms
+        await self._workshop.store.announce(
+            self._worker, self._workshop.capable, terms.lease_micros
+        )
+
+    async def leave(self) -> None:
+        """Say that this worker is no more, if the store can be told."""
+        with suppress(StoreError):
+            await self._workshop.store.announce(self._worker, {}, 0)
+
+    async def _beat_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self.beat()
+                await self.announce()
+            except StoreError as problem:
+                self._spare()
+                await self.contact.lost(problem, began)
+                continue
+            self.contact.found()
+            self._spare()
+            await asyncio.sleep(max(0.0, began + self._workshop.terms.heartbeat - loop.time()))
+
+    def _spare(self) -> None:
+        """Let the processes know that passed leases may only look lost."""
+        now = asyncio.get_running_loop().time()
+        until = max(
+            self.contact.spare_until,
+            now + self._workshop.terms.heartbeat if self.contact.spares(now) else 0.0,
+        )
+        for board in self._boards().values():
+            board.spare(until)
+
+    async def beat(self) -> None:
+        """Renew the leases of what is on the boards, in one batch.
+
+        Jobs that were claimed a moment ago are left out: most will be settled
+        before their lease is half over.
+        """
+        terms = self._workshop.terms
+        before = asyncio.get_running_loop().time() - terms.heartbeat
+        owners = {
+            (mark.job_id, mark.fence): worker
+            for worker, board in self._boards().items()
+            for mark in board.marks()
+            if mark.held_since <= before
+        }
+        if not owners:
+            return
+        extended = await self._workshop.store.extend(list(owners), terms.lease_micros)
+        kept = {renewed.id: renewed.cancel_requested for renewed in extended}
+        lost: dict[str, list[Pair]] = {}
+        cancelled: dict[str, list[Pair]] = {}
+        for pair, worker in owners.items():
+            if pair[0] not in kept:
+                lost.setdefault(worker, []).append(pair)
+            elif kept[pair[0]]:
+                cancelled.setdefault(worker, []).append(pair)
+        for worker in lost.keys() | cancelled.keys():
+            news = News(tuple(lost.get(worker, ())), tuple(cancelled.get(worker, ())))
+            self._tell(worker, news)
+
+    async def _upkeep_forever(self) -> None:
+        while True:
+            more = False
+            with suppress(StoreError):  # The heartbeat tells of an outage.
+                more = (await self._workshop.store.upkeep(self._workshop.keep)).more
+            pause = UPKEEP_SECONDS * self._workshop.random.uniform(0.5, 1.5)
+            await asyncio.sleep(0.05 if more else pause)

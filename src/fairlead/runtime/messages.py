@@ -1,0 +1,70 @@
+"""What a supervisor and its processes say to each other, over a socket pair."""
+
+import msgspec
+
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job
+from fairlead.core.outcome import Crashed, Failed
+from fairlead.runtime.workshop import Choice, Terms
+
+Pairs = tuple[tuple[JobId, int], ...]
+"""Jobs by id and fence."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The first word to a new process: who it is, and how it works."""
+
+    worker: str
+    terms: Terms
+    choice: Choice
+    log_level: str
+    log_format: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Claim no more, finish within the grace time, give the rest back, exit."""
+
+    grace: float
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """These leases are another worker's now."""
+
+    pairs: Pairs
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """A person cancelled these."""
+
+    pairs: Pairs
+
+
+class Inherit(msgspec.Struct, frozen=True, tag=True):
+    """Ask `reconcile` about this run of a process that is no more, and settle it."""
+
+    job: Job
+    outcome: Crashed | Failed
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The process has loaded the app and begins to claim."""
+
+
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """The process has ended its work and exits; what is on its board still runs in a thread."""
+
+
+class Hired(msgspec.Struct, frozen=True, tag=True):
+    """The process has started another one, for handlers."""
+
+    pid: int
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """That other one has ended."""
+
+    pid: int
+
+
+ToProcess = Begin | Stop | Lost | Cancel | Inherit
+ToSupervisor = Ready | Leaving | Hired | Gone

@@ -1,0 +1,81 @@
+"""Tell as events what a settlement meant. Called only after the store said yes."""
+
+from fairlead.core.clock import SECOND
+from fairlead.core.errors import DecodeError
+from fairlead.core.events import (
+    Bus,
+    Cancelled,
+    Died,
+    Finished,
+    JobEvent,
+    LeaseExpired,
+    Retried,
+    Returned,
+    SettlementRefused,
+    Snoozed,
+    Started,
+)
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, State, decode_options
+from fairlead.core.outcome import Settlement
+
+
+def correlation_id(job: Job) -> str | None:
+    """Return what the producer said the job belongs to."""
+    if job.options is None:
+        return None
+    try:
+        return decode_options(job.options).correlation_id
+    except DecodeError:
+        return None
+
+
+def narrate_start(events: Bus, job: Job, now: int) -> None:
+    """Tell that a handler begins to run."""
+    if events.wants(Started):
+        waited = (now - max(job.run_at, job.enqueued_at)) / SECOND
+        events.emit(Started(*_whose(job), attempt=job.attempt, wait_seconds=waited))
+
+
+def narrate(
+    events: Bus, job: Job, settlement: Settlement, started_at: int | None, now: int
+) -> None:
+    """Tell what became of a job."""
+    if settlement.state is State.DONE and not events.wants(Finished):
+        return
+    if settlement.outcome == "lost":
+        events.emit(LeaseExpired(*_whose(job), worker=job.worker))
+    event = _event(job, settlement, started_at, now)
+    if event is not None:
+        events.emit(event)
+
+
+def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -> JobEvent | None:
+    error = settlement.failure.error if settlement.failure else None
+    match settlement.state:
+        case State.DONE:
+            ran = (now - started_at) / SECOND if started_at else 0.0
+            return Finished(*_whose(job), attempt=job.attempt, run_seconds=ran)
+        case State.DEAD:
+            reason = settlement.reason or ""
+            return Died(*_whose(job), attempt=job.attempt, reason=reason, error=error)
+        case State.CANCELLED:
+            return Cancelled(*_whose(job), reason=settlement.reason or "")
+    delay = max(0.0, (settlement.run_at - now) / SECOND) if settlement.run_at else 0.0
+    match settlement.outcome:
+        case "returned":
+            return Returned(*_whose(job), attempt=job.attempt)
+        case "snoozed":
+            return Snoozed(*_whose(job), attempt=job.attempt, delay_seconds=delay)
+        case "lost":
+            return None  # LeaseExpired has told it.
+    return Retried(*_whose(job), attempt=job.attempt, delay_seconds=delay, error=error or "")
+
+
+def narrate_refusal(events: Bus, job: Job, settlement: Settlement) -> None:
+    """Tell that a worker came too late."""
+    events.emit(SettlementRefused(*_whose(job), fence=settlement.fence, outcome=settlement.outcome))
+
+
+def _whose(job: Job) -> tuple[JobId, str, str, str | None]:
+    return job.id, job.task, job.queue, correlation_id(job)

@@ -1,0 +1,108 @@
+"""The slots of one pool in this process: who runs, who waits for a slot, how much to claim."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from fairlead.core.job import Job
+from fairlead.core.selection import ClaimPlan, Credits
+from fairlead.runtime.run import Run
+from fairlead.runtime.workshop import PoolPlan
+
+AHEAD_SECONDS = 0.1
+STRANDED_SECONDS = 1.0
+"""A job that was claimed ahead and has not started by then is given back to others."""
+
+
+class Slots:
+    """Runs are fed, started as slots are free, and leave when they have ended."""
+
+    def __init__(self, plan: PoolPlan, start: Callable[[Run], None]) -> None:
+        self.plan = plan
+        self.credits: Credits = {}
+        self._start = start
+        # A process pool deals jobs to its processes itself, and needs them in hand for that.
+        self._limit = plan.capacity if plan.runner != "process" else plan.capacity + plan.ahead
+        self._waiting: deque[tuple[Run, float]] = deque()
+        self._in_hand: Counter[str] = Counter()
+        self._running = 0
+        self._ended = 0
+        self._rate = 0.0
+        self._measured_at = 0.0
+        self.on_room: Callable[[], None] = lambda: None
+
+    @property
+    def in_hand(self) -> int:
+        """How many jobs were fed and have not ended."""
+        return self._running + len(self._waiting)
+
+    def room(self, now: float) -> int:
+        """Return how many jobs to claim now; zero if it is not worth it yet."""
+        ahead = self._ahead(now)
+        room = self.plan.capacity + ahead - self.in_hand
+        # In small bites every claim would cost a commit; so with jobs in hand, wait for more room.
+        return room if room > ahead // 2 or not self._waiting else 0
+
+    def claim_plan(self, worker: str, lease: int, capable: dict[str, int], room: int) -> ClaimPlan:
+        """Say what this pool asks the store for."""
+        reserves = self.plan.capacity - self.plan.slots
+        return ClaimPlan(
+            worker=worker,
+            queues=self.plan.queues,
+            slots=room + self.in_hand - reserves,
+            lease=lease,
+            running=dict(self._in_hand),
+            credits=self.credits,
+            capable=capable,
+        )
+
+    def _ahead(self, now: float) -> int:
+        """Return how many jobs beyond the slots will start in a moment, by what was measured."""
+        if not self.plan.ahead:
+            return 0
+        elapsed = now - self._measured_at
+        if elapsed >= AHEAD_SECONDS / 10:
+            # The longer since the last look, the less the old rate is worth.
+            weight = min(1.0, elapsed / AHEAD_SECONDS)
+            self._rate += weight * (self._ended / elapsed - self._rate)
+            self._ended, self._measured_at = 0, now
+        return min(self.plan.ahead, int(self._rate * AHEAD_SECONDS))
+
+    def feed(self, run: Run, now: float) -> None:
+        """Take a run in, and start it if a slot is free."""
+        self._in_hand[run.job.queue] += 1
+        if self._running < self._limit:
+            self._running += 1
+            self._start(run)
+        else:
+            self._waiting.append((run, now))
+
+    def ended(self, job: Job) -> None:
+        """Free the slot of a run that has ended, for the next."""
+        self._forget(job)
+        self._running -= 1
+        self._ended += 1
+        if self._waiting and self._running < self._limit:
+            self._running += 1
+            self._start(self._waiting.popleft()[0])
+        self.on_room()
+
+    def take_back(self, before: float = float("inf")) -> list[Run]:
+        """Take out the runs that were fed before a time and have not started."""
+        taken = []
+        while self._waiting and self._waiting[0][1] < before:
+            run, _ = self._waiting.popleft()
+            self._forget(run.job)
+            taken.append(run)
+        return taken
+
+    def drop(self, run: Run) -> bool:
+        """Take out a run that has not started; says whether it was there."""
+        for entry in self._waiting:
+            if entry[0] is run:
+                self._waiting.remove(entry)
+                self._forget(run.job)
+                return True
+        return False
+
+    def _forget(self, job: Job) -> None:
+        self._in_hand[job.queue] -= 1

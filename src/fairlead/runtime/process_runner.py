@@ -1,0 +1,265 @@
+"""Handlers in processes of their own, which can be killed, and whose death costs one job.
+
+A process runs one handler at a time. Jobs that are quick are sent several at a
+time, so that the socket is not what they wait for; a slow job is sent alone.
+"""
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Callable
+
+from fairlead.core.outcome import Crashed
+from fairlead.runtime.board import PROCESS
+from fairlead.runtime.frames import Frames, frame
+from fairlead.runtime.loop_runner import Begin, End
+from fairlead.runtime.memory import resident_bytes
+from fairlead.runtime.run import Run
+from fairlead.runtime.solo import Order, Recall, Word
+from fairlead.runtime.spawn import Spawned
+from fairlead.runtime.stacks import Stacks
+
+SENT_SECONDS = 0.1
+MOST_SENT = 50
+KILL_SECONDS = 2.0
+_LONGEST_PAUSE = 30.0
+
+Hire = Callable[[int, bool], None]
+"""Told of every process that begins (True) or has ended (False)."""
+
+
+class _Hand:
+    """One process and the jobs it was given."""
+
+    def __init__(self, target: str) -> None:
+        self.stacks = Stacks()
+        self.spawned = Spawned("solo", target, (self.stacks.handle,))
+        self.frames: Frames[Word] = Frames(Word)
+        self.sent: dict[int, Run] = {}
+        self.running: Run | None = None
+        self.outgoing = bytearray()
+        self.ended = 0
+        self.leaving = False
+
+
+class ProcessRunner:
+    """Runs handlers in as many processes as the pool has slots."""
+
+    def __init__(
+        self,
+        target: str,
+        size: int,
+        begin: Begin,
+        end: End,
+        hire: Hire,
+        *,
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
+    ) -> None:
+        self._target = target
+        self._size = size
+        self._begin = begin
+        self._end = end
+        self._hire = hire
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._loop = asyncio.get_running_loop()
+        self._hands: list[_Hand] = []
+        self._pending: deque[tuple[Run, float]] = deque()
+        self._number = 0
+        self._seconds = SENT_SECONDS  # A run's mean duration; slow until the opposite is seen.
+        self._failures = 0
+        self._resting = False
+        self._closed = False
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Start the processes now, so that the first job need not wait for one."""
+        while len(self._hands) < self._size:
+            self._new_hand()
+
+    def start(self, run: Run) -> None:
+        """Give a run to the process that has least to do, or keep it until one has room."""
+        self._pending.append((run, self._loop.time()))
+        self._deal()
+
+    def take_back(self, before: float) -> list[Run]:
+        """Take out the runs that came before a time and wait for a process.
+
+        Those that were sent to a process whose present job takes long are asked
+        back from it, and are among them the next time.
+        """
+        for hand in self._hands:
+            if len(hand.sent) > 1 and hand.running and hand.running.since < before:
+                self._write(hand, Recall())
+        taken = []
+        while self._pending and self._pending[0][1] < before:
+            taken.append(self._pending.popleft()[0])
+        return taken
+
+    def time_out(self, run: Run) -> None:
+        """End a run at its time limit, once it is known at which line it is."""
+        asking = self._loop.create_task(self._time_out(run))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+
+    async def _time_out(self, run: Run) -> None:
+        where = await self._where(run)
+        if run.called_off is None:
+            run.called_off = run.timed_out(where)
+        self.call_off(run)
+
+    def call_off(self, run: Run) -> None:
+        """End the process that runs it; one that ignores SIGTERM is killed."""
+        hand = next((hand for hand in self._hands if hand.running is run), None)
+        if hand is None:
+            for entry in [entry for entry in self._pending if entry[0] is run]:
+                self._pending.remove(entry)
+                self._end(run, run.called_off or Crashed("never started"))
+            return  # If it was sent: it is ended as soon as it starts.
+        hand.spawned.signal(signal.SIGTERM)
+        self._loop.call_later(KILL_SECONDS, self._kill, hand, run)
+
+    def _kill(self, hand: _Hand, run: Run) -> None:
+        if hand.running is run:
+            hand.spawned.kill()
+
+    async def _where(self, run: Run) -> str | None:
+        """Say at which line the handler is."""
+        hand = next((hand for hand in self._hands if hand.running is run), None)
+        lines = await hand.stacks.ask(hand.spawned.pid) if hand else {}
+        return next(reversed(lines.values()), None)  # The main thread is written last.
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        for hand in list(self._hands):
+            self._bury(hand)
+
+    # Dealing
+
+    def _depth(self) -> int:
+        return max(1, min(MOST_SENT, int(SENT_SECONDS / max(self._seconds, 1e-6))))
+
+    def _deal(self) -> None:
+        depth = self._depth()
+        while self._pending:
+            hand = self._least_busy(depth)
+            if hand is None:
+                return
+            # Of quick jobs a process gets several at once, but no more than its share.
+            share = -(-len(self._pending) // self._size)
+            room = min(depth - len(hand.sent), share)
+            self._send(hand, [self._pending.popleft()[0] for _ in range(room)])
+
+    def _least_busy(self, depth: int) -> _Hand | None:
+        able = [hand for hand in self._hands if not hand.leaving]
+        if len(able) < self._size and all(hand.sent for hand in able) and not self._resting:
+            able.append(self._new_hand())
+        hand = min(able, key=lambda hand: len(hand.sent), default=None)
+        return hand if hand is not None and len(hand.sent) < depth else None
+
+    def _send(self, hand: _Hand, runs: list[Run]) -> None:
+        orders = []
+        for run in runs:
+            self._number += 1
+            hand.sent[self._number] = run
+            orders.append(Order(self._number, run.job))
+        self._write(hand, orders)
+
+    def _write(self, hand: _Hand, message: list[Order] | Recall) -> None:
+        hand.outgoing += frame(message)
+        self._flush(hand)
+
+    def _flush(self, hand: _Hand) -> None:
+        handle = hand.spawned.socket
+        try:
+            sent = handle.send(hand.outgoing) if hand.outgoing else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # It died; the reader notices.
+        del hand.outgoing[:sent]
+        if hand.outgoing:
+            self._loop.add_writer(handle, self._flush, hand)
+        else:
+            self._loop.remove_writer(handle)
+
+    # Listening
+
+    def _new_hand(self) -> _Hand:
+        hand = _Hand(self._target)
+        self._hands.append(hand)
+        self._hire(hand.spawned.pid, True)
+        self._loop.add_reader(hand.spawned.socket, self._listen, hand)
+        return hand
+
+    def _listen(self, hand: _Hand) -> None:
+        try:
+            data = hand.spawned.socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for word in hand.frames.feed(data):
+            self._heed(hand, word)
+        if not data:
+            self._bury(hand)
+        self._deal()
+
+    def _heed(self, hand: _Hand, word: Word) -> None:
+        if word.ended is not None and word.outcome is not None:
+            run = hand.sent.pop(word.ended)
+            hand.running = None
+            hand.ended += 1
+            self._failures = 0
+            self._seconds += 0.2 * (word.seconds - self._seconds)
+            self._end(run, word.outcome)
+            self._recycle(hand)
+        for number in word.recalled:
+            self._pending.appendleft((hand.sent.pop(number), self._loop.time()))
+        if word.starts is not None:
+            hand.running = run = hand.sent[word.starts]
+            self._begin(run, PROCESS, hand.spawned.pid)
+            if run.called_off is not None:
+                self.call_off(run)
+
+    def _recycle(self, hand: _Hand) -> None:
+        """Let a process go that has done enough or grown too large, between two jobs."""
+        enough = self._max_jobs is not None and hand.ended >= self._max_jobs
+        if not enough and self._max_memory is not None:
+            enough = resident_bytes(hand.spawned.pid) > self._max_memory
+        hand.leaving = hand.leaving or enough
+        if hand.leaving and not hand.sent:
+            self._bury(hand)
+
+    def _bury(self, hand: _Hand) -> None:
+        """See a process to its end: its job crashed, what it had not started goes to others."""
+        if hand not in self._hands:
+            return
+        self._hands.remove(hand)
+        self._loop.remove_reader(hand.spawned.socket)
+        self._loop.remove_writer(hand.spawned.socket)
+        how = hand.spawned.reap()
+        hand.spawned.socket.close()
+        hand.stacks.close()
+        self._hire(hand.spawned.pid, False)
+        died = hand.running
+        waiting = [run for run in hand.sent.values() if run is not died]
+        now = self._loop.time()
+        self._pending.extendleft((run, now) for run in reversed(waiting))
+        if died is not None:
+            self._end(died, died.called_off or Crashed(how))
+        elif not hand.leaving and not self._closed:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait before the next start of processes that die before they run anything."""
+        self._failures += 1
+        self._resting = True
+        self._loop.call_later(min(_LONGEST_PAUSE, 0.1 * 2**self._failures), self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        if not self._closed:
+            self._deal()

@@ -1,0 +1,201 @@
+"""One run of a job in this process, from its claim to its settlement."""
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from types import CodeType, FrameType
+from typing import Any
+
+from fairlead.core.clock import as_datetime
+from fairlead.core.errors import Cancel, ConfigError, DecodeError, LeaseLost
+from fairlead.core.failure import describe, described
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, decode_options
+from fairlead.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Returned, outcome_of
+from fairlead.core.task import Task
+
+
+class Run:
+    """A claimed job on its way through the stations.
+
+    `called_off` says how the run is to end if it does not come to an end of its
+    own: it was told so, by cancellation or through `current_job().checkpoint()`.
+    """
+
+    __slots__ = (
+        "called_off",
+        "deadline",
+        "handle",
+        "job",
+        "place",
+        "pool",
+        "since",
+        "started_at",
+        "task",
+        "timeout",
+    )
+
+    def __init__(self, job: Job, task: Task, pool: str, place: int) -> None:
+        self.job = job
+        self.task = task
+        self.pool = pool
+        self.place = place
+        self.timeout = task.options.timeout if job.options is None else _timeout(job, task)
+        self.started_at: int | None = None
+        self.since = 0.0
+        self.deadline = float("inf")
+        self.called_off: Outcome | None = None
+        self.handle: Any = None
+
+    def ends_with(self, error: BaseException) -> Outcome:
+        """Return the outcome of a handler that raised: as called off, else by the error."""
+        if self.called_off is not None:
+            return self.called_off
+        if isinstance(error, asyncio.CancelledError):
+            return Failed(describe(error))  # Its own doing: nobody here cancelled it.
+        return outcome_of(error, self.task.options)
+
+    def timed_out(self, where: str | None) -> Failed:
+        """Return the outcome of a run that was ended at its time limit."""
+        at = f", at {where}" if where else ""
+        told = f"ran past its time limit of {self.timeout:g} s{at}"
+        return Failed(described("TimedOut", told), timed_out=True)
+
+    def reason(self) -> BaseException:
+        """Return what a handler is told when it is called off."""
+        match self.called_off:
+            case Lost():
+                return LeaseLost(self.job.id)
+            case Failed(failure=failure):
+                return TimeoutError(failure.message)
+            case Cancelled(reason):
+                return Cancel(reason)
+        return Cancel("the worker stops; the job is given back and will run again")
+
+
+def _timeout(job: Job, task: Task) -> float:
+    try:
+        return decode_options(job.options).timeout or task.options.timeout
+    except DecodeError:
+        return task.options.timeout
+
+
+class RunningJob:
+    """The job a handler runs for, as `current_job()` gives it."""
+
+    def __init__(self, job: Job, called_off: Callable[[], BaseException | None]) -> None:
+        self._job = job
+        self._called_off = called_off
+
+    @property
+    def id(self) -> JobId:
+        """The job's id; the same in every attempt."""
+        return self._job.id
+
+    @property
+    def task(self) -> str:
+        """The name it was enqueued under."""
+        return self._job.task
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self._job.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._job.attempt
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every run of this job, for what must refuse late ones."""
+        return self._job.fence
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the store accepted it."""
+        return as_datetime(self._job.enqueued_at)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What its producer said it belongs to."""
+        return decode_options(self._job.options).correlation_id
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its producer sent along."""
+        return dict(decode_options(self._job.options).headers)
+
+    def checkpoint(self) -> None:
+        """Raise if this run was called off: `LeaseLost`, `Cancel`, or `TimeoutError`.
+
+        A thread cannot be cancelled from outside. A plain function that may run
+        long calls this where it can stop.
+        """
+        reason = self._called_off()
+        if reason is not None:
+            raise reason
+
+    def __repr__(self) -> str:
+        """Name the job; its payload may be nobody's business."""
+        return f"<running job {self.id} of task {self.task!r}, attempt {self.attempt}>"
+
+
+current: contextvars.ContextVar[Run] = contextvars.ContextVar("fairlead_run")
+
+
+def current_job() -> RunningJob:
+    """Return the job whose handler calls this."""
+    try:
+        run = current.get()
+    except LookupError:
+        raise ConfigError(
+            "current_job() works only inside a handler that a worker runs; "
+            "pass what you need as arguments to be able to call the function directly too"
+        ) from None
+    return RunningJob(run.job, lambda: run.reason() if run.called_off is not None else None)
+
+
+def call(run: Run) -> Outcome:
+    """Run a plain function, in this thread."""
+    current.set(run)
+    try:
+        args, kwargs = run.task.signature.decode(run.job.payload)
+        value = run.task.function(*args, **kwargs)
+        return Done(run.task.signature.encode_result(value))
+    except BaseException as error:  # noqa: BLE001 (user code: sys.exit() must not end the worker)
+        return run.ends_with(error)
+
+
+async def acall(run: Run) -> Outcome:
+    """Run a coroutine function, in this task."""
+    current.set(run)
+    try:
+        args, kwargs = run.task.signature.decode(run.job.payload)
+        value = await run.task.function(*args, **kwargs)
+        return Done(run.task.signature.encode_result(value))
+    except BaseException as error:  # noqa: BLE001 (user code: sys.exit() must not end the worker)
+        return run.ends_with(error)
+
+
+def where_is(frame: FrameType | None, code: CodeType | None) -> str | None:
+    """Say at which line of which file a stack is, in the handler's own file if it is there."""
+    innermost = None
+    while frame is not None:
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+        innermost = innermost or place
+        if code is not None and frame.f_code.co_filename == code.co_filename:
+            return place
+        frame = frame.f_back
+    return innermost
+
+
+def where_is_thread(ident: int, code: CodeType | None) -> str | None:
+    """Say at which line a thread is."""
+    return where_is(sys._current_frames().get(ident), code)  # noqa: SLF001 (the documented way)
+
+
+GIVEN_BACK = Returned()

@@ -1,0 +1,64 @@
+"""Where another process is, asked in a way that works even while it holds the interpreter lock.
+
+The process registers `faulthandler` for a signal, which writes all stacks from
+C, into memory that was shared beforehand. Whoever wants to know sends the
+signal and reads.
+"""
+
+import asyncio
+import faulthandler
+import os
+import re
+import signal
+import tempfile
+
+SIGNAL = signal.SIGUSR2
+_PATIENCE = 0.5
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+
+
+def answer(handle: int) -> None:
+    """In the process: write the stacks to this descriptor when asked."""
+    faulthandler.register(SIGNAL, file=handle, all_threads=True, chain=False)
+
+
+class Stacks:
+    """The other side: asks one process."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self.handle = os.dup(file.fileno())
+
+    async def ask(self, pid: int) -> dict[int, str]:
+        """Return the innermost line of every thread, by its id; empty if there is no answer."""
+        os.ftruncate(self.handle, 0)
+        os.lseek(self.handle, 0, os.SEEK_SET)  # The descriptor's position is shared, too.
+        try:
+            os.kill(pid, SIGNAL)
+        except ProcessLookupError:
+            return {}
+        text, size = "", -1
+        for _ in range(10):
+            await asyncio.sleep(_PATIENCE / 10)
+            text = os.pread(self.handle, 1 << 20, 0).decode("utf-8", "replace")
+            if text and len(text) == size:
+                break
+            size = len(text)
+        return innermost(text)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        os.close(self.handle)
+
+
+def innermost(text: str) -> dict[int, str]:
+    """Read what `faulthandler` wrote: every thread's innermost line that is not a library's."""
+    found: dict[int, str] = {}
+    parts = _THREAD.split(text)
+    for ident, stack in zip(parts[1::2], parts[2::2], strict=True):
+        frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(stack)]
+        own = [frame for frame in frames if "/lib/python" not in frame and "<frozen" not in frame]
+        if frames:
+            found[int(ident, 16)] = (own or frames)[0]
+    return found

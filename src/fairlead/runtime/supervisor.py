@@ -1,0 +1,320 @@
+"""The supervisor: the process that watches over the ones which run jobs.
+
+It renews their leases, ends those that hang, takes care of the jobs of those
+that died, replaces them, and turns signals into what they mean. It runs no
+handler, so nothing a handler does can stop it.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from random import Random
+
+from fairlead.core.errors import StoreError
+from fairlead.core.events import (
+    Overdue,
+    ProcessDied,
+    ProcessRetired,
+    ProcessStarted,
+    Trouble,
+    WorkerStopped,
+    WorkerStopping,
+)
+from fairlead.core.job import Job
+from fairlead.core.outcome import Crashed, Failed
+from fairlead.runtime.board import THREAD, Board, Mark
+from fairlead.runtime.child import Child
+from fairlead.runtime.keeper import Keeper, News
+from fairlead.runtime.memory import resident_bytes
+from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
+from fairlead.runtime.takeover import take_over
+from fairlead.runtime.workshop import Choice, Workshop
+
+TICK = 0.1
+_LONGEST_PAUSE = 30.0
+_MOST_FAILED_STARTS = 5
+_FOREVER = 30 * 24 * 3600.0
+
+
+class Supervisor:
+    """Runs a worker until it is told to stop, or has drained its queues."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        worker: str,
+        target: str,
+        choice: Choice,
+        log: tuple[str, str],
+        report: Callable[[str], None],
+    ) -> None:
+        self._workshop = workshop
+        self._events = workshop.events
+        self._terms = workshop.terms
+        self._worker = worker
+        self._target = target
+        self._choice = choice
+        self._log = log
+        self._report = report
+        self._random = Random()
+        self._children: list[Child] = []
+        self._burying: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[None]] = set()
+        self._unclear: list[tuple[Job, Crashed | Failed]] = []
+        self._keeper = Keeper(workshop, worker, self._boards, self._tell)
+        self._number = 0
+        self._failed_starts = 0
+        self._start_after = 0.0
+        self._stop_by: float | None = None
+        self._drained = False
+        self._memory_at = 0.0
+        self.reloading = False
+        self.failed = False
+
+    async def run(self) -> None:
+        """Announce, start the processes, watch over them until none is left."""
+        await self._keeper.announce()
+        self._on_signals()
+        keeping = asyncio.create_task(self._keeper.run())
+        try:
+            while not (self._ended and not self._children and not self._burying):
+                self._tick()
+                await asyncio.sleep(TICK)
+                if keeping.done():
+                    keeping.result()  # It never ends by itself: this raises what ended it.
+        finally:
+            keeping.cancel()
+            for child in self._children:
+                child.spawned.kill()
+        await self._let_go()
+        await self._keeper.leave()
+        self._events.emit(WorkerStopped(self._worker))
+
+    @property
+    def _ended(self) -> bool:
+        return self._stop_by is not None or self._drained
+
+    def _boards(self) -> dict[str, Board]:
+        return {child.worker: child.board for child in self._children}
+
+    def _tell(self, worker: str, news: News) -> None:
+        for child in self._children:
+            if child.worker == worker:
+                if news.lost:
+                    child.tell(Lost(news.lost))
+                if news.cancelled:
+                    child.tell(Cancel(news.cancelled))
+
+    # Watching
+
+    def _tick(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for child in list(self._children):
+            child.flush()
+            was_ready = child.ready
+            child.listen()
+            if child.ready and not was_ready:
+                self._failed_starts = 0
+                self._events.emit(ProcessStarted(self._worker, child.pid))
+            if child.spawned.process.poll() is not None:
+                self._bury(child, now)
+            else:
+                self._check(child, now)
+        self._hand_on()
+        self._recycle(now)
+        self._replace(now)
+
+    def _check(self, child: Child, now: float) -> None:
+        """End a process that holds a run past its limit, or that does not stop when told to."""
+        late_stop = self._stop_by is not None and now >= self._stop_by
+        if (child.kill_at is not None and now >= child.kill_at) or late_stop:
+            self._condemn(child)
+        elif child.kill_at is None and (overdue := self._overdue(child, now)):
+            child.kill_at = now if child.deaf(now) else now + self._terms.patience
+            self._look(child, overdue)
+            self._retire(child, f"job {overdue[0].job_id} runs past its time limit")
+
+    def _overdue(self, child: Child, now: float) -> list[Mark]:
+        """Return the runs that should have ended; a cancellation may take a while to be heeded."""
+        patience = self._terms.patience
+        return [
+            mark
+            for mark in child.board.marks()
+            if mark.running and now >= mark.deadline + (TICK if mark.kind == THREAD else patience)
+        ]
+
+    def _look(self, child: Child, overdue: list[Mark]) -> None:
+        """Find out at which lines the process is, for the log and the jobs' history."""
+
+        async def look() -> None:
+            child.looking = True
+            lines = await child.look()
+            child.looking = False
+            for mark in overdue:
+                where = lines.get(mark.thread) or next(reversed(lines.values()), None)
+                limit = mark.deadline - mark.since
+                child.lines[mark.thread] = where or "a line nobody knows"
+                if child.deaf(asyncio.get_running_loop().time()):
+                    task = self._workshop.task_names[mark.task]
+                    self._events.emit(
+                        Overdue(mark.job_id, task, "", None, limit_seconds=limit, where=where)
+                    )
+
+        looking = asyncio.create_task(look())
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+
+    def _condemn(self, child: Child) -> None:
+        """Kill a process, on purpose: none of its jobs is to blame but those past their limit."""
+        if not child.looking:
+            child.condemned = True
+            child.spawned.kill()
+
+    def _retire(self, child: Child, why: str) -> None:
+        """Have a process finish what it has, while another takes its place."""
+        if not child.retiring:
+            child.retiring = True
+            child.tell(Stop(_FOREVER))
+            self._events.emit(ProcessRetired(self._worker, child.pid, why))
+
+    def _recycle(self, now: float) -> None:
+        """Retire processes that have done enough or grown too large."""
+        most_jobs, most_memory = self._terms.max_jobs, self._terms.max_memory
+        if now < self._memory_at or self._ended:
+            return
+        self._memory_at = now + 1.0
+        for child in self._children:
+            if child.retiring or not child.ready:
+                continue
+            if most_jobs is not None and child.board.ended >= most_jobs:
+                self._retire(child, f"it has run {child.board.ended:,} jobs")
+            elif most_memory is not None and resident_bytes(child.pid) > most_memory:
+                size = resident_bytes(child.pid) // 1_000_000
+                self._retire(child, f"it takes {size:,} MB of memory")
+
+    # Starting and burying
+
+    def _replace(self, now: float) -> None:
+        """Start processes until there are as many as wanted."""
+        if self._ended or now < self._start_after:
+            return
+        active = sum(not child.retiring for child in self._children)
+        for _ in range(self._terms.processes - active):
+            self._number += 1
+            begin = Begin(f"{self._worker}/{self._number}", self._terms, self._choice, *self._log)
+            self._children.append(Child(begin, self._target, self._workshop.places, now))
+
+    def _bury(self, child: Child, now: float) -> None:
+        death = child.bury(now)
+        self._children.remove(child)
+        if self._terms.drain and not child.retiring:
+            self._drained = child.leaving  # One that crashed has left work behind.
+        if not child.ready:
+            self._note_failed_start(death.how, now)
+
+        async def settle() -> None:
+            estate = await take_over(self._workshop, death, self._terms.lease)
+            self._unclear.extend(estate.unclear)
+            if not death.on_purpose or estate.crashed:
+                self._events.emit(
+                    ProcessDied(self._worker, child.pid, death.how, estate.crashed, estate.returned)
+                )
+            child.close()
+
+        burying = asyncio.create_task(settle())
+        self._burying.add(burying)
+        burying.add_done_callback(self._burying.discard)
+
+    def _note_failed_start(self, how: str, now: float) -> None:
+        """A process that dies before it is ready is not started again at once, nor for ever."""
+        self._failed_starts += 1
+        self._start_after = now + min(_LONGEST_PAUSE, TICK * 2**self._failed_starts)
+        if self._failed_starts >= _MOST_FAILED_STARTS and not self._children:
+            told = f"its processes end before they are ready ({how}); giving up"
+            self._events.emit(Trouble(self._worker, told))
+            self.failed = True
+            self.stop("its processes do not start", 0)
+
+    def _hand_on(self) -> None:
+        """Let a living process ask about runs that ended unclearly in a dead one."""
+        child = next((child for child in self._children if child.ready), None)
+        while self._unclear and child is not None and not self._ended:
+            job, outcome = self._unclear.pop()
+            child.tell(Inherit(job, outcome))
+
+    async def _let_go(self) -> None:
+        """At the end, leave what nobody could be asked about to whoever claims it next."""
+        pairs = [(job.id, job.fence) for job, _ in self._unclear]
+        if pairs:
+            try:
+                await self._workshop.store.extend(pairs, 0)
+            except StoreError:
+                return  # Their leases pass by themselves.
+
+    # Signals
+
+    def _on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        loop.add_signal_handler(signal.SIGQUIT, self._on_question)
+
+    def _on_stop(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stop_by is None:
+            self.stop(name, self._terms.grace)
+        else:
+            self.stop(f"{name} again", 0)
+
+    def stop(self, why: str, grace: float) -> None:
+        """Have everything finish within the grace time and the rest given back."""
+        now = asyncio.get_running_loop().time()
+        self._stop_by = now + grace + 2 * self._terms.patience
+        self._events.emit(WorkerStopping(self._worker, why, grace))
+        for child in self._children:
+            child.tell(Stop(grace))
+
+    def _on_reload(self) -> None:
+        """Start anew with new code, if that can be loaded."""
+
+        async def reload() -> None:
+            check = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "fairlead.cli.process", "check", self._target
+            )
+            if await check.wait():
+                told = "the app cannot be loaded as it is now; the worker goes on as it was"
+                self._events.emit(Trouble(self._worker, told))
+            elif self._stop_by is None:
+                self.reloading = True
+                self.stop("SIGHUP: reload", self._terms.grace)
+
+        reloading = asyncio.create_task(reload())
+        self._looking.add(reloading)
+        reloading.add_done_callback(self._looking.discard)
+
+    def _on_question(self) -> None:
+        """Print what each slot does, and since when."""
+
+        async def answer() -> None:
+            now = asyncio.get_running_loop().time()
+            for child in list(self._children):
+                lines = await child.look()
+                self._report(_describe(child, lines, self._workshop.task_names, now))
+
+        answering = asyncio.create_task(answer())
+        self._looking.add(answering)
+        answering.add_done_callback(self._looking.discard)
+
+
+def _describe(child: Child, lines: dict[int, str], tasks: list[str], now: float) -> str:
+    marks = sorted(child.board.marks(), key=lambda mark: mark.since or now)
+    running = [mark for mark in marks if mark.running]
+    told = [f"process {child.pid}: {len(running)} running, {len(marks) - len(running)} waiting"]
+    for mark in running:
+        where = lines.get(mark.thread)
+        at = f"  {where}" if where else ""
+        since = f"{now - mark.since:,.1f} s"
+        told.append(f"  {since:>12}  {mark.job_id}  {tasks[mark.task]}{at}")
+    return "\n".join(told)

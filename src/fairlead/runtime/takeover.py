@@ -1,0 +1,149 @@
+"""When a process has died: what becomes of the jobs it had, decided from outside.
+
+The board tells which handlers had started. What had not is given back. What had
+started and was past its time limit is timed out. What had started alone crashed
+its process; of several nobody knows which did it, so none is blamed and each
+runs alone next time.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TypeGuard
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.core.errors import StoreError
+from fairlead.core.failure import described
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job
+from fairlead.core.outcome import (
+    Crashed,
+    Failed,
+    Outcome,
+    Returned,
+    Settlement,
+    ambiguous,
+    decide,
+)
+from fairlead.core.task import TaskOptions
+from fairlead.runtime.board import PROCESS, UNCLEAR, Mark
+from fairlead.runtime.contact import FIRST_PAUSE
+from fairlead.runtime.narrate import narrate, narrate_refusal
+from fairlead.runtime.workshop import Workshop
+
+
+class Death(msgspec.Struct, frozen=True):
+    """A process that is no more: who it was, how it ended, and what its board said.
+
+    `on_purpose` says that it was asked to end, or that we ended it ourselves.
+    `overdue` names the lines at which handlers past their time limit were, by
+    their thread, as far as known.
+    """
+
+    worker: str
+    how: str
+    marks: tuple[Mark, ...]
+    at: float
+    on_purpose: bool
+    lines: dict[int, str]
+
+
+class Estate(msgspec.Struct, frozen=True):
+    """What was done with its jobs. `unclear` must be asked about by another process."""
+
+    crashed: int
+    returned: int
+    unclear: tuple[tuple[Job, Crashed | Failed], ...]
+
+
+def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
+    """Say for each started job how its run ended; None for what must be left to its lease.
+
+    Jobs that are not named had not started.
+    """
+    # Handlers in processes of their own died with this one, but cannot have caused it.
+    suspects = [mark for mark in death.marks if mark.running and mark.kind != PROCESS]
+    found: dict[tuple[JobId, int], Outcome | None] = {}
+    for mark in death.marks:
+        pair = (mark.job_id, mark.fence)
+        if mark.kind == UNCLEAR:
+            found[pair] = None
+        elif mark.running and mark.deadline <= death.at:
+            found[pair] = _timed_out(mark, death)
+        elif mark.running and mark in suspects and not death.on_purpose:
+            found[pair] = Crashed(death.how, company=len(suspects) > 1)
+    return found
+
+
+def _timed_out(mark: Mark, death: Death) -> Failed:
+    line = death.lines.get(mark.thread)
+    where = f", at {line}" if line else ""
+    limit = mark.deadline - mark.since
+    told = f"ran past its time limit of {limit:g} s{where}, and its process had to be ended"
+    return Failed(described("TimedOut", told), timed_out=True)
+
+
+async def take_over(workshop: Workshop, death: Death, patience: float) -> Estate:
+    """Settle what a dead process had in hand; what the store does not take in time, leases do."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience
+    while True:
+        try:
+            return await _take_over(workshop, death)
+        except StoreError:
+            if loop.time() >= end:
+                return Estate(0, 0, ())
+            await asyncio.sleep(FIRST_PAUSE)
+
+
+async def _take_over(workshop: Workshop, death: Death) -> Estate:
+    store = workshop.store
+    outcomes = fates(death)
+    left = [pair for pair, outcome in outcomes.items() if outcome is None]
+    marks = {(mark.job_id, mark.fence): mark for mark in death.marks}
+    now = workshop.clock.now()
+    ended: list[tuple[Job, Settlement]] = []
+    unclear: list[tuple[Job, Crashed | Failed]] = []
+    for job in await store.held(death.worker):
+        pair = (job.id, job.fence)
+        outcome = outcomes.get(pair, Returned())
+        policy = workshop.tasks[job.task].options
+        if outcome is None:
+            continue
+        if _must_be_asked(outcome, policy):
+            unclear.append((job, outcome))
+        else:
+            settlement = decide(job, outcome, policy, now, workshop.random.random)
+            mark = marks.get(pair)
+            started_at = mark.started_at if mark is not None and mark.running else None
+            ended.append((job, replace(settlement, started_at=started_at)))
+    if left:
+        # To be asked about, not to be given back: it is claimed as lost, at once.
+        await store.extend(left, 0)
+    return await _settle(workshop, ended, tuple(unclear), now)
+
+
+def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Crashed | Failed]:
+    return policy.reconcile is not None and ambiguous(outcome, policy) is not None
+
+
+async def _settle(
+    workshop: Workshop,
+    ended: list[tuple[Job, Settlement]],
+    unclear: tuple[tuple[Job, Crashed | Failed], ...],
+    now: int,
+) -> Estate:
+    written = await workshop.store.settle([settlement for _, settlement in ended])
+    for job, settlement in ended:
+        if settlement.id in written:
+            narrate(workshop.events, job, settlement, settlement.started_at, now)
+        else:
+            narrate_refusal(workshop.events, job, settlement)
+    returned = sum(settlement.outcome == "returned" for _, settlement in ended)
+    return Estate(len(ended) - returned, returned, unclear)
+
+
+def past_limit(marks: Iterable[Mark], now: float, patience: float) -> list[Mark]:
+    """Return the runs that their process should have ended by now, and could not."""
+    return [mark for mark in marks if mark.running and now >= mark.deadline + patience]

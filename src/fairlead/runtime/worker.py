@@ -1,0 +1,332 @@
+"""One process's stations, wired: feeder → slots → runner → settler.
+
+The worker does not renew leases and does not watch the clock of a process that
+hangs: its supervisor does, from outside, by the board.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from fairlead.core.events import Overdue
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job
+from fairlead.core.outcome import Cancelled, Lost, Outcome
+from fairlead.runtime.board import Board
+from fairlead.runtime.contact import Contact
+from fairlead.runtime.feeder import Feeder
+from fairlead.runtime.loop_runner import LoopRunner
+from fairlead.runtime.narrate import correlation_id, narrate_start
+from fairlead.runtime.points import point
+from fairlead.runtime.pool import STRANDED_SECONDS, Slots
+from fairlead.runtime.process_runner import Hire, ProcessRunner
+from fairlead.runtime.run import GIVEN_BACK, Run
+from fairlead.runtime.settler import Settler
+from fairlead.runtime.thread_runner import ThreadRunner
+from fairlead.runtime.workshop import PoolPlan, Workshop
+
+TICK = 0.2
+
+Runner = LoopRunner | ThreadRunner | ProcessRunner
+
+
+class Worker:
+    """Claims and runs jobs in this process until it is stopped.
+
+    `target` names the app for processes of its own; without one, `process` pools
+    cannot be served, and suspects run beside the others. `hire` is told of each
+    such process.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        worker: str,
+        board: Board,
+        target: str | None = None,
+        hire: Hire = lambda _pid, _begins: None,
+    ) -> None:
+        terms = workshop.terms
+        self.id = worker
+        self._workshop = workshop
+        self._board = board
+        self._target = target
+        self._hire = hire
+        self._loop = asyncio.get_running_loop()
+        self._contact = Contact(
+            worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
+        )
+        self._settler = Settler(
+            workshop,
+            worker,
+            self._contact,
+            self.now,
+            self._release,
+            lambda run: board.ask(run.place),
+        )
+        self._runs: dict[JobId, tuple[Run, Slots]] = {}
+        self._running: dict[JobId, tuple[Run, Runner]] = {}
+        self._loop_runner = LoopRunner(self._begin, self._end)
+        self._processes: list[ProcessRunner] = []
+        self._solo: ProcessRunner | None = None
+        self._slots = [self._open_pool(plan) for plan in workshop.pools]
+        self._feeders = [self._feeder(slots) for slots in self._slots]
+        self._ended = 0
+        self._ahead_of_store = 0
+        self._stop_at: float | None = None
+        self._stopping = asyncio.Event()
+
+    # Wiring
+
+    def _open_pool(self, plan: PoolPlan) -> Slots:
+        if plan.runner == "process":
+            processes = self._process_runner(plan.capacity)
+            processes.open()
+            self._processes.append(processes)
+            return Slots(plan, partial(self._start, processes))
+        threads = ThreadRunner(plan.name, self._begin, self._end)
+        return Slots(plan, partial(self._start_by_kind, threads))
+
+    def _process_runner(self, size: int) -> ProcessRunner:
+        assert self._target is not None
+        terms = self._workshop.terms
+        return ProcessRunner(
+            self._target,
+            size,
+            self._begin,
+            self._end,
+            self._hire,
+            max_jobs=terms.max_jobs,
+            max_memory=terms.max_memory,
+        )
+
+    def _feeder(self, slots: Slots) -> Feeder:
+        return Feeder(
+            self._workshop,
+            self.id,
+            slots,
+            self._contact,
+            self._take,
+            self._spares,
+            lambda: self._board.free,
+        )
+
+    def _spares(self, now: float) -> bool:
+        return self._contact.spares(now) or now < self._board.spare_until
+
+    def now(self) -> int:
+        """Return the time by the store's clock, as the last claim told it."""
+        return self._workshop.clock.now() - self._ahead_of_store
+
+    # The way of a job
+
+    def _take(self, slots: Slots, jobs: list[Job]) -> None:
+        """Take claimed jobs in: those of lost runs are decided on, the others are fed."""
+        if not jobs:
+            return
+        now = self._loop.time()
+        claimed_at = jobs[0].lease_until - self._workshop.terms.lease_micros
+        self._ahead_of_store = self._workshop.clock.now() - claimed_at
+        numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
+        runs = []
+        for job in jobs:
+            place = board.hold(job.id, job.fence, numbers[job.task], now)
+            run = Run(job, tasks[job.task], slots.plan.name, place)
+            self._runs[job.id] = (run, slots)
+            runs.append(run)
+        point("held")
+        for run in runs:
+            if run.job.lost:
+                self._settler.put(run, Lost())
+            else:
+                slots.feed(run, now)
+
+    def _start_by_kind(self, threads: ThreadRunner, run: Run) -> None:
+        if run.job.runs_alone and self._target is not None:
+            self._solo = self._solo or self._process_runner(1)
+            self._start(self._solo, run)
+        else:
+            self._start(self._loop_runner if run.task.is_async else threads, run)
+
+    def _start(self, runner: Runner, run: Run) -> None:
+        self._running[run.job.id] = (run, runner)
+        runner.start(run)
+
+    def _begin(self, run: Run, kind: int, thread: int) -> None:
+        """Note the start of a handler; called in the thread that is going to run it."""
+        now = self._loop.time()
+        run.since, run.deadline = now, now + run.timeout
+        run.started_at = self.now()
+        self._board.start(run.place, kind, run.started_at, run.deadline, now, thread)
+        if run.timeout < TICK:
+            self._loop.call_soon_threadsafe(self._loop.call_at, run.deadline, self._sweep)
+        narrate_start(self._workshop.events, run.job, run.started_at)
+
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        self._board.end(run.place)
+        del self._running[run.job.id]
+        self._ended += 1
+        for feeder in self._feeders:
+            feeder.dry = False
+        _, slots = self._runs[run.job.id]
+        if isinstance(run.called_off, Lost):
+            self._release(run)  # It is another worker's now; nothing from here counts.
+        else:
+            self._settler.put(run, outcome)
+        slots.ended(run.job)
+
+    def _release(self, run: Run) -> None:
+        self._runs.pop(run.job.id, None)
+        self._board.clear(run.place)
+
+    # What the supervisor says
+
+    def lost(self, pairs: Iterable[tuple[JobId, int]]) -> None:
+        """End runs whose lease is another worker's now."""
+        for job_id, fence in pairs:
+            if (run := self._unstarted(job_id, fence)) is not None:
+                self._release(run)
+            else:
+                self._call_off(job_id, fence, Lost())
+
+    def cancel(self, pairs: Iterable[tuple[JobId, int]]) -> None:
+        """End runs that a person cancelled."""
+        for job_id, fence in pairs:
+            called_off = Cancelled("cancelled while it ran")
+            if (run := self._unstarted(job_id, fence)) is not None:
+                self._settler.put(run, called_off)
+            else:
+                self._call_off(job_id, fence, called_off)
+
+    def _unstarted(self, job_id: JobId, fence: int) -> Run | None:
+        """Take out a run that waits for a slot."""
+        run, slots = self._runs.get(job_id, (None, None))
+        if run is None or slots is None or run.job.fence != fence or not slots.drop(run):
+            return None
+        return run
+
+    def inherit(self, job: Job, outcome: Outcome) -> None:
+        """Settle a run that ended in a process which is no more, after asking `reconcile`."""
+        if not self._board.free:
+            return  # Its lease passes, and then it is asked about.
+        place = self._board.hold(
+            job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
+        )
+        run = Run(job, self._workshop.tasks[job.task], self._slots[0].plan.name, place)
+        self._runs[job.id] = (run, self._slots[0])
+        self._settler.put(run, outcome)
+
+    def stop(self, grace: float) -> None:
+        """Claim no more; end when what runs has ended, or when the grace time is over."""
+        at = self._loop.time() + grace
+        self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+        for feeder in self._feeders:
+            feeder.stop()
+        self._stopping.set()
+
+    def _call_off(self, job_id: JobId, fence: int, outcome: Outcome) -> None:
+        run, runner = self._running.get(job_id, (None, None))
+        if run is None or runner is None or run.job.fence != fence or run.called_off is not None:
+            return
+        run.called_off = outcome
+        runner.call_off(run)
+
+    # Time
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        async with asyncio.TaskGroup() as stations:
+            stations.create_task(self._settler.run())
+            ticking = stations.create_task(self._tick())
+            for feeder in self._feeders:
+                stations.create_task(feeder.run())
+            await self._stopping.wait()
+            await self._finish()
+            ticking.cancel()
+        self._close()
+
+    async def _tick(self) -> None:
+        while True:
+            now = self._loop.time()
+            self._board.beat(now, self._ended)
+            self._sweep()
+            self._give_back_unstarted(now - STRANDED_SECONDS)
+            if self._workshop.terms.drain and self._dry:
+                self.stop(0)
+            await asyncio.sleep(TICK)
+
+    @property
+    def _dry(self) -> bool:
+        return not self._runs and all(feeder.dry for feeder in self._feeders)
+
+    def _give_back_unstarted(self, before: float = float("inf")) -> None:
+        """Give back what was claimed before a time and waits for a slot or a process."""
+        for slots in self._slots:
+            for run in slots.take_back(before):
+                self._settler.put(run, GIVEN_BACK)
+        for processes in self._processes:
+            for run in processes.take_back(before):
+                self._end(run, GIVEN_BACK)
+
+    def _sweep(self) -> None:
+        """Call off what is past its time limit, and tell of what does not heed it."""
+        now = self._loop.time()
+        for run, runner in list(self._running.values()):
+            if now < run.deadline:
+                continue
+            if run.called_off is None:
+                self._time_out(run, runner)
+            elif now >= run.deadline + self._workshop.terms.patience:
+                run.deadline = float("inf")  # Once is enough.
+                self._tell_overdue(
+                    run, None if isinstance(runner, ProcessRunner) else runner.where(run)
+                )
+
+    def _time_out(self, run: Run, runner: Runner) -> None:
+        if isinstance(runner, ProcessRunner):
+            run.deadline = float("inf")
+            runner.time_out(run)
+            return
+        where = runner.where(run)
+        run.called_off = run.timed_out(where)
+        runner.call_off(run)
+        if isinstance(runner, ThreadRunner):
+            run.deadline = float("inf")
+            self._tell_overdue(run, where)
+
+    def _tell_overdue(self, run: Run, where: str | None) -> None:
+        job = run.job
+        self._workshop.events.emit(
+            Overdue(
+                job.id,
+                job.task,
+                job.queue,
+                correlation_id(job),
+                limit_seconds=run.timeout,
+                where=where or run.task.place,
+            )
+        )
+
+    # The end
+
+    async def _finish(self) -> None:
+        """Give back what has not started, let the rest finish, then call it off."""
+        self._give_back_unstarted()
+        await self._until(lambda: not self._running, lambda: self._stop_at or 0.0)
+        for job_id, (run, _) in list(self._running.items()):
+            self._call_off(job_id, run.job.fence, GIVEN_BACK)
+        patience = self._loop.time() + self._workshop.terms.patience
+        await self._until(self._only_threads_run, lambda: patience)
+        self._settler.give_up_asking()
+        self._settler.stop()
+
+    def _only_threads_run(self) -> bool:
+        return all(isinstance(runner, ThreadRunner) for _, runner in self._running.values())
+
+    async def _until(self, done: Callable[[], bool], end: Callable[[], float]) -> None:
+        while not done() and self._loop.time() < end():
+            await asyncio.sleep(TICK / 10)
+
+    def _close(self) -> None:
+        for processes in (*self._processes, *([self._solo] if self._solo else [])):
+            processes.close()
