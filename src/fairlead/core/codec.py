@@ -121,6 +121,11 @@ class Signature:
             ) from None
 
     def _unbind(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._plain:
+            values = msgspec.structs.asdict(call)
+            if msgspec.UNSET in values.values():
+                values = {k: v for k, v in values.items() if v is not msgspec.UNSET}
+            return (), values
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for parameter in self._parameters:

@@ -183,6 +183,7 @@ class Bus:
 
     def __init__(self, on_error: Callable[[Event, Exception], object]) -> None:
         self._subscribers: list[tuple[type[Event], Subscriber]] = []
+        self._wanted: dict[type[Event], bool] = {}
         self._on_error = on_error
 
     def subscribe(self, subscriber: Subscriber, kind: type[Event] = Event) -> Callable[[], None]:
@@ -190,15 +191,22 @@ class Bus:
         entry = (kind, subscriber)
         # A new list each time: an emit under way goes on over the old one.
         self._subscribers = [*self._subscribers, entry]
+        self._wanted = {}
 
         def unsubscribe() -> None:
             self._subscribers = [other for other in self._subscribers if other is not entry]
+            self._wanted = {}
 
         return unsubscribe
 
     def wants(self, kind: type[Event]) -> bool:
         """Say whether anybody listens to this kind; producers of many events ask first."""
-        return any(issubclass(kind, wanted) for wanted, _ in self._subscribers)
+        try:
+            return self._wanted[kind]
+        except KeyError:
+            wanted = any(issubclass(kind, wanted) for wanted, _ in self._subscribers)
+            self._wanted[kind] = wanted
+            return wanted
 
     def emit(self, event: Event) -> None:
         """Tell everybody who asked."""

@@ -106,7 +106,7 @@ class Task:
             priority=options.priority,
         )
 
-    @property
+    @functools.cached_property
     def is_async(self) -> bool:
         """Whether the function is `async def`."""
         return inspect.iscoroutinefunction(self.function)

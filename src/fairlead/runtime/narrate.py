@@ -32,9 +32,8 @@ def correlation_id(job: Job) -> str | None:
 
 def narrate_start(events: Bus, job: Job, now: int) -> None:
     """Tell that a handler begins to run."""
-    if events.wants(Started):
-        waited = (now - max(job.run_at, job.enqueued_at)) / SECOND
-        events.emit(Started(*_whose(job), attempt=job.attempt, wait_seconds=waited))
+    waited = (now - max(job.run_at, job.enqueued_at)) / SECOND
+    events.emit(Started(*_whose(job), attempt=job.attempt, wait_seconds=waited))
 
 
 def narrate(

@@ -20,8 +20,8 @@ class Slots:
         self.plan = plan
         self.credits: Credits = {}
         self._start = start
-        # A process pool deals jobs to its processes itself, and needs them in hand for that.
-        self._limit = plan.capacity if plan.runner != "process" else plan.capacity + plan.ahead
+        # Threads and processes take their next job without asking; they keep to the slots.
+        self._limit = plan.capacity + plan.ahead if plan.self_serving else plan.capacity
         self._waiting: deque[tuple[Run, float]] = deque()
         self._in_hand: Counter[str] = Counter()
         self._running = 0

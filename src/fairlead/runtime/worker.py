@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from fairlead.core.events import Overdue
+from fairlead.core.events import Overdue, Started
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.outcome import Cancelled, Lost, Outcome
@@ -67,7 +67,7 @@ class Worker:
         self._runs: dict[JobId, tuple[Run, Slots]] = {}
         self._running: dict[JobId, tuple[Run, Runner]] = {}
         self._loop_runner = LoopRunner(self._begin, self._end)
-        self._processes: list[ProcessRunner] = []
+        self._dealers: list[ThreadRunner | ProcessRunner] = []
         self._solo: ProcessRunner | None = None
         self._slots = [self._open_pool(plan) for plan in workshop.pools]
         self._feeders = [self._feeder(slots) for slots in self._slots]
@@ -82,9 +82,10 @@ class Worker:
         if plan.runner == "process":
             processes = self._process_runner(plan.capacity)
             processes.open()
-            self._processes.append(processes)
+            self._dealers.append(processes)
             return Slots(plan, partial(self._start, processes))
-        threads = ThreadRunner(plan.name, self._begin, self._end)
+        threads = ThreadRunner(plan.name, plan.capacity, self._begin, self._end)
+        self._dealers.append(threads)
         return Slots(plan, partial(self._start_by_kind, threads))
 
     def _process_runner(self, size: int) -> ProcessRunner:
@@ -160,7 +161,8 @@ class Worker:
         self._board.start(run.place, kind, run.started_at, run.deadline, now, thread)
         if run.timeout < TICK:
             self._loop.call_soon_threadsafe(self._loop.call_at, run.deadline, self._sweep)
-        narrate_start(self._workshop.events, run.job, run.started_at)
+        if self._workshop.events.wants(Started):
+            narrate_start(self._workshop.events, run.job, run.started_at)
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         self._board.end(run.place)
@@ -260,12 +262,12 @@ class Worker:
         return not self._runs and all(feeder.dry for feeder in self._feeders)
 
     def _give_back_unstarted(self, before: float = float("inf")) -> None:
-        """Give back what was claimed before a time and waits for a slot or a process."""
+        """Give back what was claimed before a time and waits for a slot, a thread or a process."""
         for slots in self._slots:
             for run in slots.take_back(before):
                 self._settler.put(run, GIVEN_BACK)
-        for processes in self._processes:
-            for run in processes.take_back(before):
+        for dealer in self._dealers:
+            for run in dealer.take_back(before):
                 self._end(run, GIVEN_BACK)
 
     def _sweep(self) -> None:
@@ -328,5 +330,6 @@ class Worker:
             await asyncio.sleep(TICK / 10)
 
     def _close(self) -> None:
-        for processes in (*self._processes, *([self._solo] if self._solo else [])):
-            processes.close()
+        for runner in (*self._dealers, self._solo):
+            if isinstance(runner, ProcessRunner):
+                runner.close()

@@ -53,12 +53,17 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
-    """A pool with everything decided: its queues, its slots, its runner."""
+    """A pool with everything decided: its queues, its slots, its runner.
+
+    It is self-serving if all its jobs run in threads, or all in processes, which
+    then take one job after the other by themselves.
+    """
 
     name: str
     queues: tuple[Queue, ...]
     slots: int
     runner: str
+    self_serving: bool
 
     @property
     def capacity(self) -> int:
@@ -133,7 +138,8 @@ def plan_pools(
         if served and (not choice.pools or pool.name in choice.pools):
             runner = pool.runner or _default_runner(tasks)
             size = choice.slots or pool.slots or _default_slots(runner)
-            plans.append(PoolPlan(pool.name, served, size, runner))
+            self_serving = runner == "process" or not any(task.is_async for task in tasks)
+            plans.append(PoolPlan(pool.name, served, size, runner, self_serving))
     if not plans:
         raise ConfigError(
             "with this choice of pools and queues the worker would serve nothing; "
