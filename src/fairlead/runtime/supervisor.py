@@ -131,9 +131,10 @@ class Supervisor:
         if (child.kill_at is not None and now >= child.kill_at) or late_stop:
             self._condemn(child)
         elif child.kill_at is None and (overdue := self._overdue(child, now)):
-            child.kill_at = now if child.deaf(now) else now + self._terms.patience
+            grace = self._terms.grace
+            child.kill_at = now if child.deaf(now) else now + grace + self._terms.patience
             self._look(child, overdue)
-            self._retire(child, f"job {overdue[0].job_id} runs past its time limit")
+            self._retire(child, f"job {overdue[0].job_id} runs past its time limit", grace)
 
     def _overdue(self, child: Child, now: float) -> list[Mark]:
         """Return the runs that should have ended; a cancellation may take a while to be heeded."""
@@ -171,11 +172,11 @@ class Supervisor:
             child.condemned = True
             child.spawned.kill()
 
-    def _retire(self, child: Child, why: str) -> None:
+    def _retire(self, child: Child, why: str, grace: float = _FOREVER) -> None:
         """Have a process finish what it has, while another takes its place."""
         if not child.retiring:
             child.retiring = True
-            child.tell(Stop(_FOREVER))
+            child.tell(Stop(grace))
             self._events.emit(ProcessRetired(self._worker, child.pid, why))
 
     def _recycle(self, now: float) -> None:
@@ -216,7 +217,7 @@ class Supervisor:
         async def settle() -> None:
             estate = await take_over(self._workshop, death, self._terms.lease)
             self._unclear.extend(estate.unclear)
-            if not death.on_purpose or estate.crashed:
+            if not death.on_purpose:
                 self._events.emit(
                     ProcessDied(self._worker, child.pid, death.how, estate.crashed, estate.returned)
                 )

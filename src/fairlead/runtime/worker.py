@@ -314,7 +314,7 @@ class Worker:
     async def _finish(self) -> None:
         """Give back what has not started, let the rest finish, then call it off."""
         self._give_back_unstarted()
-        await self._until(lambda: not self._running, lambda: self._stop_at or 0.0)
+        await self._until(self._only_stuck_threads_run, lambda: self._stop_at or 0.0)
         for job_id, (run, _) in list(self._running.items()):
             self._call_off(job_id, run.job.fence, GIVEN_BACK)
         patience = self._loop.time() + self._workshop.terms.patience
@@ -325,8 +325,14 @@ class Worker:
     def _only_threads_run(self) -> bool:
         return all(isinstance(runner, ThreadRunner) for _, runner in self._running.values())
 
+    def _only_stuck_threads_run(self) -> bool:
+        """Say whether nothing runs but threads past their limit, which only our exit can end."""
+        return self._only_threads_run() and all(
+            run.called_off is not None for run, _ in self._running.values()
+        )
+
     async def _until(self, done: Callable[[], bool], end: Callable[[], float]) -> None:
-        while not done() and self._loop.time() < end():
+        while not done() and self._loop.time() < end():  # noqa: ASYNC110 (the end may move)
             await asyncio.sleep(TICK / 10)
 
     def _close(self) -> None:
