@@ -128,7 +128,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Returned: lambda _: "given back unfinished; the attempt does not count",
     Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
     Overdue: lambda e: f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}",
-    WorkerStarted: lambda e: f"worker started: {e.app} on {e.store}, {e.pools}, {e.tasks} tasks",
+    WorkerStarted: lambda e: f"worker of {e.app} started on {e.store}",
     WorkerStopping: lambda e: f"stopping ({e.why}); running jobs get {e.grace_seconds:g} s",
     WorkerStopped: lambda _: "stopped",
     ProcessStarted: lambda e: f"process {e.pid} is ready",

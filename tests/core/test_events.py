@@ -151,13 +151,14 @@ def test_the_end_of_the_program_is_no_failure_of_a_subscriber(
 
 
 def test_a_bus_knows_whether_anybody_listens(bus: Bus) -> None:
-    assert not bus.wants(Started)
+    assert not bus.wants(Finished)
 
     stop = bus.subscribe(print, Finished)
-    assert bus.wants(Started)
+    assert bus.wants(Finished)
+    assert not bus.wants(Started)
 
     stop()
-    assert not bus.wants(Started)
+    assert not bus.wants(Finished)
 
 
 def test_an_event_without_listeners_goes_nowhere(bus: Bus, complaints: Complaints) -> None:

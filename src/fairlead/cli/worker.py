@@ -3,12 +3,18 @@
 import asyncio
 import os
 import sys
+from functools import partial
 
 import click
 
+from fairlead.app import Fairlead
 from fairlead.cli.load import load_app
 from fairlead.core.errors import ConfigError, FairleadError
-from fairlead.runtime.workshop import Choice, Terms, Workshop
+from fairlead.core.events import WorkerStarted
+from fairlead.log import set_up
+from fairlead.runtime.names import worker_name
+from fairlead.runtime.supervisor import Supervisor
+from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
 
 
 class Misused(click.ClickException):
@@ -127,12 +133,8 @@ def worker(
     everything back now. SIGHUP starts anew with new code; SIGQUIT prints what
     each slot does.
     """
-    from fairlead.log import set_up  # noqa: PLC0415 (only this command needs them)
-    from fairlead.runtime.names import worker_name  # noqa: PLC0415
-    from fairlead.runtime.supervisor import Supervisor  # noqa: PLC0415
-
+    choice = Choice(pools, queues, slots)
     try:
-        found = load_app(app)
         terms = Terms(
             lease=lease,
             heartbeat=lease / 4,
@@ -142,39 +144,12 @@ def worker(
             max_memory=max_memory * 1_000_000 if max_memory else None,
             drain=drain,
         )
-        choice = Choice(pools, queues, slots)
+        found = load_app(app)
         workshop = found.workshop(terms, choice)
-        if found.store.durability == "memory":
-            raise ConfigError(
-                "memory:// lives in one program, so a worker of its own would find no jobs; use "
-                "`async with app.worker():` inside that program, or a sqlite:/// URL"
-            )
-        asyncio.run(found.store.open())
+        _open(found)
+        supervisor = _supervise(app, found, workshop, choice, (log_level, log_format))
     except ConfigError as problem:
         raise Misused(str(problem)) from None
-    except FairleadError as problem:
-        raise click.ClickException(str(problem)) from None
-    name = worker_name()
-    set_up(found.events, log_level, log_format)
-    _greet(app, name, workshop, log_format)
-
-    async def supervise() -> Supervisor:
-        supervisor = Supervisor(
-            workshop,
-            name,
-            app,
-            choice,
-            (log_level, log_format),
-            lambda text: click.echo(text, err=True),
-        )
-        try:
-            await supervisor.run()
-        finally:
-            await found.aclose()
-        return supervisor
-
-    try:
-        supervisor = asyncio.run(supervise())
     except FairleadError as problem:
         raise click.ClickException(str(problem)) from None
     if supervisor.reloading:
@@ -183,34 +158,66 @@ def worker(
         sys.exit(1)
 
 
+def _open(app: Fairlead) -> None:
+    """Open the store here and now, so that what is wrong with it is told in one sentence."""
+    if app.store.durability == "memory":
+        raise ConfigError(
+            "memory:// lives in one program, so a worker of its own would find no jobs; use "
+            "`async with app.worker():` inside that program, or a sqlite:/// URL"
+        )
+    app.open()
+    app.close()
+
+
+def _supervise(
+    target: str, app: Fairlead, workshop: Workshop, choice: Choice, log: tuple[str, str]
+) -> Supervisor:
+    """Run the worker to its end."""
+    name = worker_name()
+    set_up(app.events, *log)
+    _greet(target, name, workshop, *log)
+
+    async def supervise() -> Supervisor:
+        supervisor = Supervisor(workshop, name, target, choice, log, partial(click.echo, err=True))
+        try:
+            await supervisor.run()
+        finally:
+            await app.aclose()
+        return supervisor
+
+    return asyncio.run(supervise())
+
+
 _SURVIVES = {
     "durable": "an accepted job survives kill -9 and power cuts",
     "fast": "an accepted job survives kill -9; a power cut may take the last moment",
 }
 
 
-def _greet(target: str, name: str, workshop: Workshop, log_format: str) -> None:
-    """Say what this worker is about to do."""
+def _greet(target: str, name: str, workshop: Workshop, log_level: str, log_format: str) -> None:
+    """Say what this worker is about to do: to people in a few lines, to machines as an event."""
+    store, names = workshop.store, sorted({task.name for task in workshop.tasks})
+    pools = [_describe(pool, workshop.terms.processes) for pool in workshop.pools]
     if log_format == "json":
+        told = WorkerStarted(name, target, store.url, store.durability, pools, names)
+        workshop.events.emit(told)
         return
-    store = workshop.store
-    names = sorted({task.name for task in workshop.tasks})
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    lines = [
-        f"fairlead worker {name}",
-        f"  app    {target}",
-        f"  store  {store.url} ({store.durability}: {_SURVIVES[store.durability]})",
-        f"  tasks  {shown or 'none; is the module that defines them imported?'}",
-    ]
-    for pool in workshop.pools:
-        queues = ", ".join(
-            queue.name + (" (critical)" if queue.critical else f" ({queue.weight})")
-            for queue in pool.queues
-        )
-        reserve = f" + {pool.capacity - pool.slots} reserved" if pool.capacity > pool.slots else ""
-        times = f", {workshop.terms.processes} processes" if workshop.terms.processes > 1 else ""
-        lines.append(
-            f"  pool   {pool.name}: {pool.slots}{reserve} {pool.runner} slots{times}; {queues}"
-        )
-    lines.append(f"  stop   Ctrl-C; running jobs then get {workshop.terms.grace:g} s to finish")
-    click.echo("\n".join(lines), err=True)
+    click.echo(f"fairlead worker {name}", err=True)
+    for label, text in [
+        ("app", target),
+        ("store", f"{store.url} ({store.durability}: {_SURVIVES[store.durability]})"),
+        ("tasks", shown or "none; is the module that defines them imported?"),
+        *(("pool", pool) for pool in pools),
+        ("stop", f"Ctrl-C; running jobs then get {workshop.terms.grace:g} s to finish"),
+    ]:
+        click.echo(f"  {label:6} {text}", err=True)
+
+
+def _describe(pool: PoolPlan, processes: int) -> str:
+    queues = ", ".join(
+        f"{queue.name} ({'critical' if queue.critical else queue.weight})" for queue in pool.queues
+    )
+    reserve = f" + {pool.capacity - pool.slots} reserved" if pool.capacity > pool.slots else ""
+    times = f" in each of {processes} processes" if processes > 1 else ""
+    return f"{pool.name}: {pool.slots}{reserve} {pool.runner} slots{times}; queues {queues}"

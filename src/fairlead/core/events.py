@@ -115,8 +115,9 @@ class WorkerStarted(WorkerEvent, frozen=True):
 
     app: str
     store: str
-    pools: str
-    tasks: int
+    durability: str
+    pools: list[str]
+    tasks: list[str]
 
 
 class WorkerStopping(WorkerEvent, frozen=True):

@@ -76,7 +76,9 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     queue it runs now; what is free follows. `capable` maps the task names the
     worker knows to the newest payload version it reads; None means any task.
     With `spare_lost`, jobs whose lease has passed are left alone: after a store
-    outage their workers may be alive, and get a heartbeat's time to say so.
+    outage their workers may be alive, and get a heartbeat's time to say so. The
+    same goes for a plan that took half a lease to arrive since `asked_at`: as
+    long as it waited, so did they.
     """
 
     worker: str
@@ -87,6 +89,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     credits: Credits = {}
     capable: Mapping[str, int] | None = None
     spare_lost: bool = False
+    asked_at: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse a queue that stands twice: its jobs would be given out twice."""
@@ -94,11 +97,27 @@ class ClaimPlan(msgspec.Struct, frozen=True):
             raise ConfigError("a claim names a queue twice; name each once")
 
 
+class Unknown(msgspec.Struct, frozen=True):
+    """A job that a claim parked, because no live worker knows its task."""
+
+    id: JobId
+    task: str
+    version: int
+    queue: str
+    options: str | None
+
+
 class Claim(msgspec.Struct, frozen=True):
-    """What the store gave: jobs in the order they should start, and the credits after them."""
+    """What the store gave: jobs in the order they should start, and the credits after them.
+
+    `now` is the time by the store's clock, and `parked` what the claim parked on
+    its way.
+    """
 
     jobs: list[Job]
     credits: Credits
+    now: int
+    parked: list[Unknown] = []
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -150,7 +169,11 @@ def _incapable(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
 
 
 def _spared(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    return Gate.LEASE_SPARED if head.lost and snapshot.plan.spare_lost else None
+    if not head.lost:
+        return None
+    plan = snapshot.plan
+    late = plan.asked_at is not None and snapshot.now - plan.asked_at >= plan.lease // 2
+    return Gate.LEASE_SPARED if plan.spare_lost or late else None
 
 
 GATES: tuple[Callable[[Head, Line, Snapshot], Gate | None], ...] = (

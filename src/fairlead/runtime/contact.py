@@ -11,6 +11,7 @@ from random import Random
 from fairlead.core.events import Bus, StoreFound, StoreLost
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
+"""Between tries; never longer than half a heartbeat, so that running jobs are claimed in time."""
 
 
 class Contact:
@@ -21,7 +22,8 @@ class Contact:
     ) -> None:
         self._worker = worker
         self._events = events
-        self._lease = lease
+        # Leases are renewed every quarter of their time, so in half of it none can have passed.
+        self._harmless = lease / 2
         self._heartbeat = heartbeat
         self._random = random
         self._lost_at: float | None = None
@@ -37,21 +39,21 @@ class Contact:
         if self._lost_at is None:
             self._lost_at = since
             self._events.emit(StoreLost(self._worker, str(problem)))
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._tries)
+        pause = min(LONGEST_PAUSE, self._heartbeat / 2, FIRST_PAUSE * 2**self._tries)
         self._tries += 1
         await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
 
-    def found(self) -> None:
-        """Take note of an answer."""
-        if self._lost_at is None:
-            return
+    def found(self, since: float) -> None:
+        """Take note of an answer to a call that began at `since`."""
         now = asyncio.get_running_loop().time()
-        away, self._lost_at, self._tries = now - self._lost_at, None, 0
-        if away >= self._lease:
+        away = now - (since if self._lost_at is None else self._lost_at)
+        if away >= self._harmless:
             self.spare_until = now + self._heartbeat
-        self._events.emit(StoreFound(self._worker, away))
+        if self._lost_at is not None:
+            self._lost_at, self._tries = None, 0
+            self._events.emit(StoreFound(self._worker, away))
 
     def spares(self, now: float) -> bool:
         """Say whether passed leases are to be left alone now."""
-        away = self._lost_at is not None and now - self._lost_at >= self._lease
+        away = self._lost_at is not None and now - self._lost_at >= self._harmless
         return away or now < self.spare_until

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from fairlead.core.errors import StoreError
 from fairlead.core.job import Job
+from fairlead.core.selection import Claim
 from fairlead.runtime.contact import Contact
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import Slots
@@ -16,7 +17,7 @@ from fairlead.runtime.workshop import Workshop
 class Feeder:
     """Claims for one pool, until it is stopped.
 
-    `take` is called with the jobs of every claim. `dry` says that the last claim
+    `hear` is called with every claim, `take` with its jobs. `dry` says that the last claim
     found nothing while nothing was in hand.
     """
 
@@ -26,17 +27,21 @@ class Feeder:
         worker: str,
         slots: Slots,
         contact: Contact,
+        hear: Callable[[Claim], None],
         take: Callable[[Slots, list[Job]], None],
         spares: Callable[[float], bool],
         places: Callable[[], int],
+        store_time: Callable[[], int],
     ) -> None:
         self._workshop = workshop
         self._worker = worker
         self._slots = slots
         self._contact = contact
+        self._hear = hear
         self._take = take
         self._spares = spares
         self._places = places
+        self._store_time = store_time
         self._bell = asyncio.Event()
         self._stopped = False
         self._rest: asyncio.Future[int] | None = None
@@ -83,11 +88,11 @@ class Feeder:
     async def _claim(self, room: int, now: float) -> int | None:
         """Claim once; returns how many jobs came, None if the store did not answer."""
         terms = self._workshop.terms
-        plan = self._slots.claim_plan(
-            self._worker, terms.lease_micros, self._workshop.capable, room
+        plan = replace(
+            self._slots.claim_plan(self._worker, terms.lease_micros, self._workshop.capable, room),
+            spare_lost=self._spares(now),
+            asked_at=self._store_time(),
         )
-        if self._spares(now):
-            plan = replace(plan, spare_lost=True)
         point("claim")
         try:
             claim = await self._workshop.store.claim(plan)
@@ -95,10 +100,23 @@ class Feeder:
             await self._contact.lost(problem, now)
             return None
         point("claimed")
-        self._contact.found()
+        self._contact.found(now)
+        self._hear(claim)
         self._slots.credits = claim.credits
-        self._take(self._slots, claim.jobs)
+        self._take(self._slots, await self._still_ours(claim.jobs, now))
         return len(claim.jobs)
+
+    async def _still_ours(self, jobs: list[Job], since: float) -> list[Job]:
+        """Leave out what may have been lost before we saw it, because this process stood still."""
+        if not jobs or asyncio.get_running_loop().time() - since < self._workshop.terms.lease / 2:
+            return jobs
+        pairs = [(job.id, job.fence) for job in jobs]
+        try:
+            kept = await self._workshop.store.extend(pairs, self._workshop.terms.lease_micros)
+        except StoreError:
+            return []  # Their leases pass; to start them unseen would be worse.
+        ours = {extended.id for extended in kept}
+        return [job for job in jobs if job.id in ours]
 
     async def _wait(self, seconds: float, mark: int) -> int:
         """Wait for a hint that there is work; returns the new mark."""

@@ -76,7 +76,7 @@ class Keeper:
                 self._spare()
                 await self.contact.lost(problem, began)
                 continue
-            self.contact.found()
+            self.contact.found(began)
             self._spare()
             await asyncio.sleep(max(0.0, began + self._workshop.terms.heartbeat - loop.time()))
 
@@ -104,6 +104,7 @@ class Keeper:
             for mark in board.marks()
             if mark.held_since <= before
         }
+        owners |= await self._unseen(before)
         if not owners:
             return
         extended = await self._workshop.store.extend(list(owners), terms.lease_micros)
@@ -118,6 +119,15 @@ class Keeper:
         for worker in lost.keys() | cancelled.keys():
             news = News(tuple(lost.get(worker, ())), tuple(cancelled.get(worker, ())))
             self._tell(worker, news)
+
+    async def _unseen(self, before: float) -> dict[Pair, str]:
+        """Return what processes claimed that have stood still since, and so have not seen it."""
+        found: dict[Pair, str] = {}
+        for worker, board in self._boards().items():
+            if 0 < board.pulse <= before:
+                held = await self._workshop.store.held(worker)
+                found |= {(job.id, job.fence): worker for job in held}
+        return found
 
     async def _upkeep_forever(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from fairlead.core.events import (
     Finished,
     JobEvent,
     LeaseExpired,
+    Parked,
     Retried,
     Returned,
     SettlementRefused,
@@ -18,9 +19,10 @@ from fairlead.core.events import (
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, State, decode_options
 from fairlead.core.outcome import Settlement
+from fairlead.core.selection import Unknown
 
 
-def correlation_id(job: Job) -> str | None:
+def correlation_id(job: Job | Unknown) -> str | None:
     """Return what the producer said the job belongs to."""
     if job.options is None:
         return None
@@ -71,10 +73,15 @@ def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -
     return Retried(*_whose(job), attempt=job.attempt, delay_seconds=delay, error=error or "")
 
 
+def narrate_parking(events: Bus, job: Unknown) -> None:
+    """Tell that no live worker knows a job's task."""
+    events.emit(Parked(*_whose(job), version=job.version))
+
+
 def narrate_refusal(events: Bus, job: Job, settlement: Settlement) -> None:
     """Tell that a worker came too late."""
     events.emit(SettlementRefused(*_whose(job), fence=settlement.fence, outcome=settlement.outcome))
 
 
-def _whose(job: Job) -> tuple[JobId, str, str, str | None]:
+def _whose(job: Job | Unknown) -> tuple[JobId, str, str, str | None]:
     return job.id, job.task, job.queue, correlation_id(job)

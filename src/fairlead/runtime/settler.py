@@ -121,7 +121,7 @@ class Settler:
                 continue
             except Exception as problem:  # noqa: BLE001 (one bad row must not fail the others)
                 return await self._write_apart(settlements, problem)
-            self._contact.found()
+            self._contact.found(began)
             return written | await self._written_before(settlements, written) if again else written
 
     async def _write_apart(self, settlements: list[Settlement], problem: Exception) -> set[JobId]:

@@ -8,15 +8,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.outcome import Cancelled, Lost, Outcome
+from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
 from fairlead.runtime.feeder import Feeder
 from fairlead.runtime.loop_runner import LoopRunner
-from fairlead.runtime.narrate import correlation_id, narrate_start
+from fairlead.runtime.narrate import correlation_id, narrate_parking, narrate_start
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots
 from fairlead.runtime.process_runner import Hire, ProcessRunner
@@ -72,7 +74,7 @@ class Worker:
         self._slots = [self._open_pool(plan) for plan in workshop.pools]
         self._feeders = [self._feeder(slots) for slots in self._slots]
         self._ended = 0
-        self._ahead_of_store = 0
+        self._store_time = (workshop.clock.now(), self._loop.time())
         self._stop_at: float | None = None
         self._stopping = asyncio.Event()
 
@@ -107,27 +109,35 @@ class Worker:
             self.id,
             slots,
             self._contact,
+            self._hear,
             self._take,
             self._spares,
             lambda: self._board.free,
+            self.now,
         )
 
     def _spares(self, now: float) -> bool:
         return self._contact.spares(now) or now < self._board.spare_until
 
     def now(self) -> int:
-        """Return the time by the store's clock, as the last claim told it."""
-        return self._workshop.clock.now() - self._ahead_of_store
+        """Return the time by the store's clock: what the last claim told, and since then.
+
+        Whatever this machine's own clock says, retries and log agree with the store.
+        """
+        told, at = self._store_time
+        return told + int((self._loop.time() - at) * SECOND)
 
     # The way of a job
 
+    def _hear(self, claim: Claim) -> None:
+        """Take note of what a claim tells beside its jobs."""
+        self._store_time = (claim.now, self._loop.time())
+        for job in claim.parked:
+            narrate_parking(self._workshop.events, job)
+
     def _take(self, slots: Slots, jobs: list[Job]) -> None:
         """Take claimed jobs in: those of lost runs are decided on, the others are fed."""
-        if not jobs:
-            return
         now = self._loop.time()
-        claimed_at = jobs[0].lease_until - self._workshop.terms.lease_micros
-        self._ahead_of_store = self._workshop.clock.now() - claimed_at
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
         runs = []
         for job in jobs:

@@ -8,7 +8,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, PastAttempt, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import Head
+from fairlead.core.selection import Head, Unknown
 
 
 class Entry(msgspec.Struct):
@@ -47,6 +47,12 @@ class Entry(msgspec.Struct):
             self.expires_at,
             lost=self.lease_until > 0,
         )
+
+    @property
+    def unknown(self) -> Unknown:
+        """What a claim tells when it parks it."""
+        new = self.new
+        return Unknown(new.id, new.task, new.version, new.queue, new.options)
 
     def job(self, *, lost: bool) -> Job:
         """What its worker gets."""

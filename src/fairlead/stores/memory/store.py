@@ -126,11 +126,14 @@ class MemoryStore(Backend):
             selection = select(Snapshot(plan, now, lines))
             for name, head in selection.stopped.items():
                 self._stopped[plan.worker, name] = head
-            for job_id, gate in selection.held.items():
-                if gate is Gate.NO_CAPABLE_WORKER:
-                    self._park_unknown(self._live[job_id], now)
+            unknown = [
+                self._live[job_id]
+                for job_id, gate in sorted(selection.held.items())
+                if gate is Gate.NO_CAPABLE_WORKER
+            ]
+            parked = [entry.unknown for entry in unknown if self._park_unknown(entry, now)]
             jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
-        return Claim(jobs, selection.credits)
+        return Claim(jobs, selection.credits, now, parked)
 
     def _heads(self, worker: str, queue: str, now: int) -> Iterator[Head]:
         order = self._order[queue]
@@ -150,11 +153,13 @@ class MemoryStore(Backend):
             entry.worker, entry.claimed_at = plan.worker, now
         return entry.job(lost=lost)
 
-    def _park_unknown(self, entry: Entry, now: int) -> None:
-        if not self._known(entry.new.task, entry.new.version, now):
-            self._displace(entry)
-            entry.parked = Gate.NO_CAPABLE_WORKER
-            self._unknown.add(entry.new.id)
+    def _park_unknown(self, entry: Entry, now: int) -> bool:
+        if self._known(entry.new.task, entry.new.version, now):
+            return False
+        self._displace(entry)
+        entry.parked = Gate.NO_CAPABLE_WORKER
+        self._unknown.add(entry.new.id)
+        return True
 
     def _known(self, task: str, version: int, now: int) -> bool:
         return any(

@@ -28,7 +28,16 @@ from fairlead.core.job import (
 )
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Queue
-from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_run, select
+from fairlead.core.selection import (
+    Claim,
+    ClaimPlan,
+    Head,
+    Line,
+    Snapshot,
+    Unknown,
+    can_run,
+    select,
+)
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.sqlite.statements import put_statement, statements
 
@@ -163,12 +172,10 @@ class SqliteLine:
         unknown = [
             job_id for job_id, gate in selection.held.items() if gate is Gate.NO_CAPABLE_WORKER
         ]
-        if unknown:
-            tell(connection, "park_unknown", ids=to_json(unknown), now=now)
-        if not selection.chosen:
-            return Claim([], selection.credits)
+        parked = _park_unknown(connection, unknown, now) if unknown else []
         rows = cast("list[tuple[str, _Row]]", selection.chosen)
-        return Claim(_lease(connection, rows, plan, now), selection.credits)
+        jobs = _lease(connection, rows, plan, now) if rows else []
+        return Claim(jobs, selection.credits, now, parked)
 
     def _heads(
         self, connection: sqlite3.Connection, plan: ClaimPlan, queue: Queue, now: int
@@ -332,6 +339,13 @@ def _lease(
         else:
             tell(connection, "lease", worker=plan.worker, now=now, **values)
     return jobs
+
+
+def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Unknown]:
+    """Park those of these jobs that no live worker knows."""
+    values = {"ids": to_json(ids), "now": now}
+    rows = connection.execute(statements()["park_unknown"], values).fetchall()
+    return [Unknown(*row) for row in sorted(rows)]
 
 
 _UNREADABLE = (sqlite3.OperationalError, msgspec.MsgspecError, UnicodeError)

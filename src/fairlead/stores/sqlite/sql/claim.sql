@@ -50,6 +50,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     SELECT 1 FROM fairlead_worker, json_each(fairlead_worker.capable) AS known
     WHERE live_until > :now AND known.key = task AND known.value >= version
   )
+RETURNING id, task, version, queue, options
 
 -- name: held
 -- Seldom asked, so it may read the whole table; an index on the worker would slow every claim.
