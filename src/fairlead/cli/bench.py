@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -51,6 +52,7 @@ def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:  # noqa: 
     """
     from fairlead.bench.row import table  # noqa: PLC0415 (only this command needs it)
     from fairlead.bench.sqlite import Bench, fsync_micros  # noqa: PLC0415
+    from fairlead.bench.worker import WorkerBench  # noqa: PLC0415
 
     if quick:
         rounds = 2
@@ -62,6 +64,7 @@ def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:  # noqa: 
             f"{store}, Python {sys.version.split()[0]}, fdatasync of 8 kB takes "
             f"{fsync_micros(place):.0f} µs here, median of {rounds} rounds"
         )
-        lines = table(Bench(place, rounds, 0.1 if quick else 1.0).rows())
-        for line in lines:
+        scale = 0.1 if quick else 1.0
+        rows = chain(Bench(place, rounds, scale).rows(), WorkerBench(place, rounds, scale).rows())
+        for line in table(rows):
             click.echo(line)

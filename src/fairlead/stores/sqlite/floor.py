@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.core.clock import SystemClock
+from fairlead.core.clock import SECOND, SystemClock
+from fairlead.core.errors import StoreError
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import NewJob
 from fairlead.stores.sqlite.connection import Place, WriteLock
@@ -92,6 +93,21 @@ class Floor:
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
+
+
+def seconds_of_drain(path: Path, jobs: int) -> float:
+    """Return how long a worker took for this many jobs, from first claim to last settlement."""
+    connection = Place(path).connect()
+    try:
+        done, began, ended = connection.execute(
+            "SELECT count(*), min(claimed_at), max(finished_at) FROM fairlead_attempt "
+            "WHERE outcome = 'done'"
+        ).fetchone()
+    finally:
+        connection.close()
+    if done != jobs:
+        raise StoreError(f"{done:,} of {jobs:,} jobs were done; the figure would mean nothing")
+    return float(ended - began) / SECOND
 
 
 def waits_of_turnstile(path: Path, seconds: float) -> list[float]:

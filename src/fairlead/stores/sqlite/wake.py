@@ -3,8 +3,10 @@
 Every commit, whoever makes it, appends to the write-ahead log, and on Linux the
 kernel tells us so (inotify). But it tells us when the log is written, which is
 before it is synced and the commit can be seen. So after each sign we look at
-SQLite's data version a few times, at growing intervals, until the commit must
-be there. Elsewhere a watch looks every few milliseconds.
+SQLite's data version: while somebody waits, every tenth of a millisecond for the
+time a sync mostly takes, and because the loop's own timers are ten times as
+coarse, by naps that stop it that long; then at growing intervals, until the
+commit must be there. Elsewhere a watch looks every few milliseconds.
 
 Both are hints: whoever waits looks again after its poll interval anyway.
 """
@@ -22,7 +24,8 @@ from fairlead.stores.sqlite.connection import Place
 
 _IN_MODIFY = 0x2
 _LOOK_SECONDS = 0.01
-_FIRST_PAUSE, _LAST_PAUSE = 0.0002, 0.5
+_NAP_SECONDS, _NAPPING_SECONDS = 0.00005, 0.0015
+_FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5
 
 
 class Watch(ABC):
@@ -70,8 +73,9 @@ class InotifyWatch(Watch):
         super().__init__(place)
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._pause = _FIRST_PAUSE
+        self._nap_until = 0.0
         try:
             self._fd = _inotify(os.fsencode(place.wal))
         except BaseException:
@@ -116,18 +120,21 @@ class InotifyWatch(Watch):
         except OSError as problem:
             if problem.errno != errno.EAGAIN:
                 raise
-        if self._timer is not None:
-            if self._pause == _FIRST_PAUSE:
-                return  # The next look is near.
-            self._timer.cancel()
         self._pause = _FIRST_PAUSE
+        self._nap_until = self._loop.time() + _NAPPING_SECONDS
+        if self._timer is not None:
+            self._timer.cancel()
         self._look_on()
 
     def _look_on(self) -> None:
-        if self._look():
-            self._wake()
         self._timer = None
-        if self._pause <= _LAST_PAUSE:
+        if self._look():
+            self._nap_until = 0.0
+            self._wake()
+        if self._waiters and self._loop.time() < self._nap_until:
+            time.sleep(_NAP_SECONDS)
+            self._timer = self._loop.call_soon(self._look_on)
+        elif self._pause <= _LAST_PAUSE:
             self._timer = self._loop.call_later(self._pause, self._look_on)
             self._pause *= 1.5
 

@@ -1,0 +1,29 @@
+"""The app whose jobs the benchmark's workers run; in processes of their own, so by import."""
+
+import os
+import time
+
+from fairlead.app import Fairlead
+from fairlead.core.queue import Pool
+
+RUNNER = os.environ.get("FAIRLEAD_BENCH_RUNNER", "async")
+
+app = Fairlead(pools=[Pool("default", runner=RUNNER)])
+
+
+async def _on_the_loop(user_id: int, address: str, subject: str) -> None:
+    """Do nothing, as a coroutine."""
+
+
+def _in_a_thread(user_id: int, address: str, subject: str) -> None:
+    """Do nothing, as a plain function."""
+
+
+notify = app.task(name="notify")(_on_the_loop if RUNNER == "async" else _in_a_thread)
+
+if RUNNER == "async":
+
+    @app.task(name="stamp")
+    async def stamp() -> int:
+        """Tell when the handler runs, in nanoseconds."""
+        return time.time_ns()
