@@ -12,26 +12,49 @@ import fairlead
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHOP, *BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    command.split()[1:]
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for command in block.splitlines()
+]
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "FAIRLEAD_URL"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("count", [1, len(BLOCKS)], ids=["the first block", "all blocks"])
 def test_the_code_in_the_readme_runs_as_printed(tmp_path: Path, count: int) -> None:
     """Each `print(…)  # text` prints its text."""
     code = "\n".join(BLOCKS[:count])
-    (tmp_path / "readme.py").write_text(code)
-    environment = {k: v for k, v in os.environ.items() if k != "FAIRLEAD_URL"}
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "readme.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "program.py").write_text(code)
+    run = python(tmp_path, "-W", "error", "program.py")
     assert run.stderr == ""
     assert run.stdout.split("\n")[:-1] == re.findall(r"print\(.*\)  # (.*)", code)
     assert run.stdout
+
+
+def test_the_worker_of_the_readme_runs_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    assert python(tmp_path, "-c", BLOCKS[0]).returncode == 0
+    (command,) = [words for words in COMMANDS if words[0] == "fairlead"]
+
+    run = python(tmp_path, "-m", *command, "--drain")
+
+    assert run.returncode == 0
+    assert "jobs.db (durable" in run.stderr
+    asked = "import shop; print(shop.app.bridge.run(shop.app.store.count()))"
+    assert "DONE: 'done'>: 1" in python(tmp_path, "-c", asked).stdout
 
 
 def test_the_first_code_comes_early_and_the_readme_is_short() -> None:
@@ -61,7 +84,7 @@ def test_every_file_that_is_named_exists() -> None:
         for target in re.findall(r"\]\(([A-Z]+\.md)\)", (ROOT / name).read_text()):
             assert (ROOT / target).is_file()
     named = re.findall(
-        r"`((?:core|stores|tests)/[a-z_/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text()
+        r"`((?:core|stores|runtime|tests)/[a-z_/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text()
     )
     for path in named:
         assert (ROOT / "src/fairlead" / path).exists() or (ROOT / path).exists(), path

@@ -396,33 +396,26 @@ def _write_settlements(
     connection: sqlite3.Connection, valid: list[tuple[_Current, Settlement]], now: int
 ) -> None:
     """Write a batch with one statement for each kind of end there is in it, mostly one."""
-    ended: defaultdict[_End, dict[int, object]]
+    ended: defaultdict[tuple[State, bool, bool, bool, str | None], dict[int, object]]
     ended = defaultdict(dict)
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
-    for job, settlement in valid:
-        past = settlement.remembered(job.attempt, job.worker, job.claimed_at, now)
+    for job, s in valid:
         mark = None
-        if past is not None:
-            mark = past.fingerprint
+        if s.failure is not None:
+            mark = s.failure.fingerprint
+            past = s.remembered(job.attempt, job.worker, job.claimed_at, now)
             failed[job.seq] = to_json(past)
-        runs[settlement.outcome, settlement.pool, mark][job.seq] = settlement.started_at
-        again = settlement.state is State.WAITING
-        end = _End(
-            settlement.state,
-            settlement.counts,
-            settlement.crashed,
-            settlement.suspect,
-            settlement.reason,
-        )
-        ended[end][job.seq] = settlement.run_at if again else settlement.result
+        runs[s.outcome, s.pool, mark][job.seq] = s.started_at
+        end = (s.state, s.counts, s.crashed, s.suspect, s.reason)
+        ended[end][job.seq] = s.run_at if s.state is State.WAITING else s.result
     for (outcome, pool, mark), started in runs.items():
         run = {"outcome": outcome, "pool": pool, "fingerprint": mark, "now": now}
         tell(connection, "log", runs=to_json(started), **run)
     if failed:
         tell(connection, "remember", runs=to_json(failed))
     for end, jobs in ended.items():
-        end.write(connection, jobs, now)
+        _End(*end).write(connection, jobs, now)
 
 
 class _End(NamedTuple):
