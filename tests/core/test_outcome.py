@@ -643,6 +643,12 @@ def test_a_cancel_hides_no_dead_letter_and_no_other_reason(settlement: Settlemen
     assert overrule(settlement, "withdrawn") == settlement
 
 
+def test_a_persons_words_stand_where_the_worker_only_did_as_told() -> None:
+    settlement = overrule(settled(Cancelled(Reason.CANCELLED)), "withdrawn")
+
+    assert (settlement.state, settlement.reason) == (State.CANCELLED, "withdrawn")
+
+
 # What is kept with the job
 
 

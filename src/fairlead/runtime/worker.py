@@ -10,7 +10,7 @@ from functools import partial
 
 from fairlead.core.events import Overdue, Started
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job
+from fairlead.core.job import Job, Reason
 from fairlead.core.outcome import Cancelled, Lost, Outcome
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
@@ -194,7 +194,7 @@ class Worker:
     def cancel(self, pairs: Iterable[tuple[JobId, int]]) -> None:
         """End runs that a person cancelled."""
         for job_id, fence in pairs:
-            called_off = Cancelled("cancelled while it ran")
+            called_off = Cancelled(Reason.CANCELLED)  # The store knows what the person said.
             if (run := self._unstarted(job_id, fence)) is not None:
                 self._settler.put(run, called_off)
             else:
