@@ -40,7 +40,14 @@ class LoopRunner:
         run.handle.cancel(run.reason())
 
     def where(self, run: Run) -> str | None:
-        """Say at which line the handler is."""
-        # The stack of a suspended task is not linked by f_back: outermost first, as a list.
-        frames = run.handle.get_stack()
-        return where_is(frames[-1], None) if frames else None
+        """Say at which line the handler is, in its own file if it is there."""
+        code = getattr(run.task.function, "__code__", None)
+        innermost = own = None
+        # The frames of a suspended task are not linked; who awaits whom is.
+        awaiting = run.handle.get_coro()
+        while (frame := getattr(awaiting, "cr_frame", None)) is not None:
+            innermost = frame
+            if code is not None and frame.f_code.co_filename == code.co_filename:
+                own = frame
+            awaiting = awaiting.cr_await
+        return where_is(own or innermost, None)
