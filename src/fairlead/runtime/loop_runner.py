@@ -28,6 +28,9 @@ class LoopRunner:
         run.handle = asyncio.Task(self._run(run), loop=self._loop)
 
     async def _run(self, run: Run) -> None:
+        if run.called_off is not None:
+            self._end(run, run.called_off)
+            return
         point("starting")
         self._begin(run, ASYNC, 0)
         point("started")
@@ -37,7 +40,9 @@ class LoopRunner:
 
     def call_off(self, run: Run) -> None:
         """Cancel the handler; it is told why by the error's first argument."""
-        run.handle.cancel(run.reason())
+        # A task cancelled before its first step would end without a word to anybody.
+        if run.started_at is not None:
+            run.handle.cancel(run.reason())
 
     def where(self, run: Run) -> str | None:
         """Say at which line the handler is, in its own file if it is there."""
