@@ -143,6 +143,8 @@ class Worker:
             if run.job.lost:
                 self.lost([pair for pair in self._runs if self._overtaken(pair, run)])
                 self._settler.put(run, Lost())
+            elif self._stopping.is_set():
+                self._settler.put(run, GIVEN_BACK)  # The claim was on its way when we were told.
             else:
                 slots.feed(run, now)
 
@@ -248,10 +250,9 @@ class Worker:
         async with asyncio.TaskGroup() as stations:
             stations.create_task(self._settler.run())
             ticking = stations.create_task(self._tick())
-            for feeder in self._feeders:
-                stations.create_task(feeder.run())
+            feeding = [stations.create_task(feeder.run()) for feeder in self._feeders]
             await self._stopping.wait()
-            await self._finish()
+            await self._finish(feeding)
             ticking.cancel()
         self._close()
 
@@ -319,7 +320,7 @@ class Worker:
 
     # The end
 
-    async def _finish(self) -> None:
+    async def _finish(self, feeding: list[asyncio.Task[None]]) -> None:
         """Give back what has not started, let the rest finish, then call it off."""
         self._give_back_unstarted()
         await self._until(self._only_stuck_threads_run, lambda: self._stop_at or 0.0)
@@ -328,6 +329,7 @@ class Worker:
         patience = self._loop.time() + self._workshop.terms.patience
         await self._until(self._only_threads_run, lambda: patience)
         self._settler.give_up_asking()
+        await asyncio.wait(feeding)  # A claim that is still on its way brings jobs to give back.
         self._settler.stop()
 
     def _only_threads_run(self) -> bool:
