@@ -112,8 +112,12 @@ class Worker:
             self._contact,
             self._take,
             self._spares,
-            lambda: self._board.free,
+            self._places,
         )
+
+    def _places(self) -> int:
+        """Return how many more jobs may be claimed, besides the claims on their way."""
+        return max(0, self._board.free - sum(feeder.claiming for feeder in self._feeders))
 
     def _spares(self, now: float) -> bool:
         return self._contact.spares(now) or now < self._board.spare_until
@@ -189,6 +193,9 @@ class Worker:
 
     def _release(self, run: Run) -> None:
         self._runs.pop(run.pair, None)
+        if not self._places():
+            for feeder in self._feeders:
+                feeder.ring()
         self._board.clear(run.place)
 
     # What the supervisor says
@@ -219,7 +226,7 @@ class Worker:
 
     def inherit(self, job: Job, outcome: Outcome) -> None:
         """Settle a run that ended in a process which is no more, after asking `reconcile`."""
-        if not self._board.free:
+        if not self._places():
             return  # Its lease passes, and then it is asked about.
         place = self._board.hold(
             job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
