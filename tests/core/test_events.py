@@ -155,10 +155,16 @@ def test_a_bus_knows_whether_anybody_listens(bus: Bus) -> None:
 
     stop = bus.subscribe(print, Finished)
     assert bus.wants(Finished)
-    assert not bus.wants(Started)
+    assert not bus.wants(Started), "one who listens to one kind costs the others nothing"
 
     stop()
     assert not bus.wants(Finished)
+
+
+def test_who_listens_to_everything_wants_every_kind(bus: Bus) -> None:
+    assert not bus.wants(Started)
+    bus.subscribe(print)
+    assert bus.wants(Started)
 
 
 def test_an_event_without_listeners_goes_nowhere(bus: Bus, complaints: Complaints) -> None:

@@ -643,6 +643,12 @@ def test_a_cancel_hides_no_dead_letter_and_no_other_reason(settlement: Settlemen
     assert overrule(settlement, "withdrawn") == settlement
 
 
+def test_a_persons_words_stand_where_the_worker_only_did_as_told() -> None:
+    settlement = overrule(settled(Cancelled(Reason.CANCELLED)), "withdrawn")
+
+    assert (settlement.state, settlement.reason) == (State.CANCELLED, "withdrawn")
+
+
 # What is kept with the job
 
 
@@ -666,3 +672,41 @@ def test_a_failed_run_is_remembered_with_its_times_and_error() -> None:
 @pytest.mark.parametrize("outcome", [Done("1"), Snoozed(5), Returned(), Cancelled("x")])
 def test_a_run_that_did_not_fail_is_not_remembered(outcome: Outcome) -> None:
     assert settled(outcome).remembered(1, "w1", NOW - 5, NOW) is None
+
+
+# Suspects
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_crash_in_company_is_blamed_on_nobody(limit: int) -> None:
+    policy = msgspec.structs.replace(PLAIN, crash_limit=limit)
+
+    settlement = settled(Crashed("SIGSEGV", company=True), policy, attempt=5, crashes=2)
+
+    assert shape(settlement) == (State.WAITING, False, False, None, None)
+    assert settlement.suspect
+    assert settlement.failure is not None
+    assert settlement.failure.message == "SIGSEGV, with other jobs in the same process"
+
+
+def test_a_crash_alone_leaves_no_suspicion() -> None:
+    settlement = settled(Crashed("SIGSEGV"))
+
+    assert (settlement.crashed, settlement.suspect) == (True, False)
+
+
+def test_a_crash_in_company_of_a_task_with_outside_effects_is_ambiguous_first() -> None:
+    crash = Crashed("SIGSEGV", company=True)
+
+    assert settled(crash, EXTERNAL).reason == Reason.UNCERTAIN
+    assert settled(crash, IDEMPOTENT).suspect
+    known = Ambiguous("?", cause=crash, known="not_done")
+    assert settled(known, EXTERNAL).suspect
+
+
+@pytest.mark.parametrize(
+    ("suspect", "crashes", "alone"),
+    [(False, 0, False), (True, 0, True), (False, 1, True), (True, 2, True)],
+)
+def test_who_may_have_killed_a_process_runs_alone(suspect: bool, crashes: int, alone: bool) -> None:
+    assert msgspec.structs.replace(job(crashes=crashes), suspect=suspect).runs_alone is alone

@@ -257,3 +257,15 @@ def test_a_claim_looks_at_no_more_than_it_takes_and_one_per_queue() -> None:
     lines = [Line(Queue(f"q{n}"), heads(f"q{n}")) for n in range(10)]  # type: ignore[arg-type]
     select(snapshot(lines, 20))
     assert sum(seen.values()) == 30
+
+
+def test_spared_leases_are_left_alone_and_explained() -> None:
+    lost, fresh = head("lost", 1, lost=True), head("fresh", 2)
+    line = Line(Queue("mail"), [lost, fresh])
+
+    spared = explain(snapshot([line], 5, spare_lost=True))
+    assert [chosen.id for _, chosen in spared.chosen] == [fresh.id]
+    assert spared.held == {lost.id: Gate.LEASE_SPARED}
+
+    taken = explain(snapshot([line], 5))
+    assert [chosen.id for _, chosen in taken.chosen] == [lost.id, fresh.id]

@@ -49,3 +49,14 @@ async def test_a_stale_pair_does_not_hide_a_current_one(store: Backend) -> None:
     [job] = await claim(store)
     pairs = [(job.id, job.fence), (job.id, job.fence - 1)]
     assert await store.extend(pairs, SECOND) == [Extended(job.id, False)]
+
+
+async def test_a_lease_extended_by_nothing_is_claimed_as_lost_at_once(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    [first] = await claim(store, lease=20)
+    assert await store.extend([(first.id, first.fence)], 0) == [Extended(first.id, False)]
+    [second] = await claim(store, worker="w2", lease=20)
+    assert (second.id, second.lost, second.worker) == (first.id, True, "w1")
+    assert second.fence > first.fence

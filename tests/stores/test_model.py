@@ -56,6 +56,7 @@ OUTCOMES: list[Outcome] = [
     Snoozed(3),
     Cancelled("called off"),
     Crashed("SIGKILL"),
+    Crashed("SIGSEGV", company=True),
     Lost(),
     Returned(),
 ]
@@ -126,6 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
         running=st.dictionaries(
             st.sampled_from([queue.name for queue in QUEUES]), st.integers(0, 3), max_size=2
         ),
+        spare_lost=st.sampled_from([False, False, True]),
     )
     def claim(
         self,
@@ -134,6 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
         lease: int,
         capable: dict[str, int] | None,
         running: dict[str, int],
+        spare_lost: bool,
     ) -> None:
         plan = ClaimPlan(
             worker,
@@ -143,6 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
             running=running,
             credits=self.credits.get(worker, {}),
             capable=capable,
+            spare_lost=spare_lost,
         )
         answer = self.both("claim", plan)
         self.credits[worker] = dict(answer.credits)  # type: ignore[attr-defined]
@@ -163,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.claimed)
-    @rule(data=st.data(), lease=st.sampled_from([1, 10]))
+    @rule(data=st.data(), lease=st.sampled_from([0, 1, 10]))
     def extend(self, data: st.DataObject, lease: int) -> None:
         batch = data.draw(
             st.lists(
@@ -206,6 +210,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.both("count")
         self.both("paused")
         self.both("workers")
+
+    @invariant()
+    def both_know_who_holds_what(self) -> None:
+        for worker in ("w1", "w2"):
+            held = [
+                {job.id: job for job in self.runner.run(store.held(worker))}
+                for store in (self.reference, self.candidate)
+            ]
+            assert held[0] == held[1]
 
     @invariant()
     def the_audit_is_clean(self) -> None:

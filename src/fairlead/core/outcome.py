@@ -260,9 +260,11 @@ def overrule(settlement: Settlement, reason: str) -> Settlement:
     """Return the settlement of a run that a person cancelled while it ran.
 
     Whatever the run came to, it is not stored as a success and is not tried
-    again. A dead letter stays one: a failure must not be hidden by a cancel.
+    again. A dead letter stays one: a failure must not be hidden by a cancel. A
+    handler that called its job off itself keeps its own words.
     """
-    if settlement.state in (State.DEAD, State.CANCELLED):
+    own_words = settlement.state is State.CANCELLED and settlement.reason != Reason.CANCELLED
+    if settlement.state is State.DEAD or own_words:
         return settlement
     return msgspec.structs.replace(settlement, state=State.CANCELLED, reason=reason, result=None)
 

@@ -31,6 +31,7 @@ class EmbeddedWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keeper_loop = asyncio.new_event_loop()
         self._keeping: asyncio.Task[None] | None = None
+        self._left = False
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
@@ -71,12 +72,14 @@ class EmbeddedWorker:
         async def keep() -> None:
             self._keeping = asyncio.current_task()
             with suppress(asyncio.CancelledError):
-                await keeper.run()
+                if not self._left:  # The thread may come to life only when all is over.
+                    await keeper.run()
             await keeper.leave()
 
         with asyncio.Runner(loop_factory=lambda: self._keeper_loop) as runner:
             runner.run(keep())
 
     def _stop_keeping(self) -> None:
+        self._left = True
         if self._keeping is not None:
             self._keeping.cancel()

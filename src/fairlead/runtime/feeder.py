@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -18,7 +19,8 @@ class Feeder:
     """Claims for one pool, until it is stopped.
 
     `hear` is called with every claim, `take` with its jobs. `dry` says that the last claim
-    found nothing while nothing was in hand.
+    found nothing while nothing was in hand, `claiming` how many jobs a claim that is
+    on its way may bring.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Feeder:
         self._rest: asyncio.Future[int] | None = None
         self._woken = False
         self.dry = False
+        self.claiming = 0
         slots.on_room = self._on_room
 
     def stop(self) -> None:
@@ -54,6 +57,10 @@ class Feeder:
         self._stopped = True
         self._bell.set()
         self._wake()
+
+    def ring(self) -> None:
+        """Look again whether there is room."""
+        self._bell.set()
 
     def _on_room(self) -> None:
         self._bell.set()
@@ -75,12 +82,16 @@ class Feeder:
             room = min(self._slots.room(loop.time()), self._places())
             if not room:
                 self._bell.clear()
-                await self._bell.wait()
+                with suppress(TimeoutError):  # Another pool's claim may leave room without a word.
+                    async with asyncio.timeout(self._workshop.terms.poll):
+                        await self._bell.wait()
                 continue
+            self.claiming = room
             if not mark:
                 mark = await self._wait(0, 0)
             idle = not self._slots.in_hand
             found = await self._claim(room, loop.time())
+            self.claiming = 0
             self.dry = idle and found == 0
             if found is not None and found < room:
                 mark = await self._wait(self._workshop.terms.poll, mark)
@@ -97,6 +108,7 @@ class Feeder:
         try:
             claim = await self._workshop.store.claim(plan)
         except StoreError as problem:
+            self.claiming = 0
             await self._contact.lost(problem, now)
             return None
         point("claimed")

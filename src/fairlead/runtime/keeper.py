@@ -111,8 +111,9 @@ class Keeper:
         kept = {renewed.id: renewed.cancel_requested for renewed in extended}
         lost: dict[str, list[Pair]] = {}
         cancelled: dict[str, list[Pair]] = {}
+        newest = dict(sorted(owners))
         for pair, worker in owners.items():
-            if pair[0] not in kept:
+            if pair[0] not in kept or pair[1] < newest[pair[0]]:
                 lost.setdefault(worker, []).append(pair)
             elif kept[pair[0]]:
                 cancelled.setdefault(worker, []).append(pair)

@@ -28,6 +28,9 @@ class LoopRunner:
         run.handle = asyncio.Task(self._run(run), loop=self._loop)
 
     async def _run(self, run: Run) -> None:
+        if run.called_off is not None:
+            self._end(run, run.called_off)
+            return
         point("starting")
         self._begin(run, ASYNC, 0)
         point("started")
@@ -37,10 +40,19 @@ class LoopRunner:
 
     def call_off(self, run: Run) -> None:
         """Cancel the handler; it is told why by the error's first argument."""
-        run.handle.cancel(run.reason())
+        # A task cancelled before its first step would end without a word to anybody.
+        if run.started_at is not None:
+            run.handle.cancel(run.reason())
 
     def where(self, run: Run) -> str | None:
-        """Say at which line the handler is."""
-        # The stack of a suspended task is not linked by f_back: outermost first, as a list.
-        frames = run.handle.get_stack()
-        return where_is(frames[-1], None) if frames else None
+        """Say at which line the handler is, in its own file if it is there."""
+        code = getattr(run.task.function, "__code__", None)
+        innermost = own = None
+        # The frames of a suspended task are not linked; who awaits whom is.
+        awaiting = run.handle.get_coro()
+        while (frame := getattr(awaiting, "cr_frame", None)) is not None:
+            innermost = frame
+            if code is not None and frame.f_code.co_filename == code.co_filename:
+                own = frame
+            awaiting = awaiting.cr_await
+        return where_is(own or innermost, None)

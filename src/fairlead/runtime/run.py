@@ -29,6 +29,7 @@ class Run:
         "deadline",
         "handle",
         "job",
+        "pair",
         "place",
         "pool",
         "since",
@@ -39,6 +40,7 @@ class Run:
 
     def __init__(self, job: Job, task: Task, pool: str, place: int) -> None:
         self.job = job
+        self.pair = (job.id, job.fence)
         self.task = task
         self.pool = pool
         self.place = place

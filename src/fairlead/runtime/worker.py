@@ -11,7 +11,7 @@ from functools import partial
 from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job
+from fairlead.core.job import Job, Reason
 from fairlead.core.outcome import Cancelled, Lost, Outcome
 from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
@@ -30,6 +30,8 @@ from fairlead.runtime.workshop import PoolPlan, Workshop
 TICK = 0.2
 
 Runner = LoopRunner | ThreadRunner | ProcessRunner
+Pair = tuple[JobId, int]
+"""One run of a job: its id and the fence it was claimed under."""
 
 
 class Worker:
@@ -66,8 +68,9 @@ class Worker:
             self._release,
             lambda run: board.ask(run.place),
         )
-        self._runs: dict[JobId, tuple[Run, Slots]] = {}
-        self._running: dict[JobId, tuple[Run, Runner]] = {}
+        # By id and fence: a job whose lease passed may come back to us while its old run goes on.
+        self._runs: dict[Pair, tuple[Run, Slots]] = {}
+        self._running: dict[Pair, tuple[Run, Runner]] = {}
         self._loop_runner = LoopRunner(self._begin, self._end)
         self._dealers: list[ThreadRunner | ProcessRunner] = []
         self._solo: ProcessRunner | None = None
@@ -112,9 +115,13 @@ class Worker:
             self._hear,
             self._take,
             self._spares,
-            lambda: self._board.free,
+            self._places,
             self.now,
         )
+
+    def _places(self) -> int:
+        """Return how many more jobs may be claimed, besides the claims on their way."""
+        return max(0, self._board.free - sum(feeder.claiming for feeder in self._feeders))
 
     def _spares(self, now: float) -> bool:
         return self._contact.spares(now) or now < self._board.spare_until
@@ -143,14 +150,21 @@ class Worker:
         for job in jobs:
             place = board.hold(job.id, job.fence, numbers[job.task], now)
             run = Run(job, tasks[job.task], slots.plan.name, place)
-            self._runs[job.id] = (run, slots)
+            self._runs[run.pair] = (run, slots)
             runs.append(run)
         point("held")
         for run in runs:
             if run.job.lost:
+                self.lost([pair for pair in self._runs if self._overtaken(pair, run)])
                 self._settler.put(run, Lost())
+            elif self._stopping.is_set():
+                self._settler.put(run, GIVEN_BACK)  # The claim was on its way when we were told.
             else:
                 slots.feed(run, now)
+
+    @staticmethod
+    def _overtaken(pair: Pair, by: Run) -> bool:
+        return pair[0] == by.job.id and pair[1] < by.job.fence
 
     def _start_by_kind(self, threads: ThreadRunner, run: Run) -> None:
         if run.job.runs_alone and self._target is not None:
@@ -160,7 +174,7 @@ class Worker:
             self._start(self._loop_runner if run.task.is_async else threads, run)
 
     def _start(self, runner: Runner, run: Run) -> None:
-        self._running[run.job.id] = (run, runner)
+        self._running[run.pair] = (run, runner)
         runner.start(run)
 
     def _begin(self, run: Run, kind: int, thread: int) -> None:
@@ -176,11 +190,11 @@ class Worker:
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         self._board.end(run.place)
-        del self._running[run.job.id]
+        del self._running[run.pair]
         self._ended += 1
         for feeder in self._feeders:
             feeder.dry = False
-        _, slots = self._runs[run.job.id]
+        _, slots = self._runs[run.pair]
         if isinstance(run.called_off, Lost):
             self._release(run)  # It is another worker's now; nothing from here counts.
         else:
@@ -188,44 +202,48 @@ class Worker:
         slots.ended(run.job)
 
     def _release(self, run: Run) -> None:
-        self._runs.pop(run.job.id, None)
+        self._runs.pop(run.pair, None)
+        was_full = not self._board.free
         self._board.clear(run.place)
+        if was_full:
+            for feeder in self._feeders:
+                feeder.ring()
 
     # What the supervisor says
 
-    def lost(self, pairs: Iterable[tuple[JobId, int]]) -> None:
+    def lost(self, pairs: Iterable[Pair]) -> None:
         """End runs whose lease is another worker's now."""
-        for job_id, fence in pairs:
-            if (run := self._unstarted(job_id, fence)) is not None:
+        for pair in pairs:
+            if (run := self._unstarted(pair)) is not None:
                 self._release(run)
             else:
-                self._call_off(job_id, fence, Lost())
+                self._call_off(pair, Lost())
 
-    def cancel(self, pairs: Iterable[tuple[JobId, int]]) -> None:
+    def cancel(self, pairs: Iterable[Pair]) -> None:
         """End runs that a person cancelled."""
-        for job_id, fence in pairs:
-            called_off = Cancelled("cancelled while it ran")
-            if (run := self._unstarted(job_id, fence)) is not None:
+        for pair in pairs:
+            called_off = Cancelled(Reason.CANCELLED)  # The store knows what the person said.
+            if (run := self._unstarted(pair)) is not None:
                 self._settler.put(run, called_off)
             else:
-                self._call_off(job_id, fence, called_off)
+                self._call_off(pair, called_off)
 
-    def _unstarted(self, job_id: JobId, fence: int) -> Run | None:
+    def _unstarted(self, pair: Pair) -> Run | None:
         """Take out a run that waits for a slot."""
-        run, slots = self._runs.get(job_id, (None, None))
-        if run is None or slots is None or run.job.fence != fence or not slots.drop(run):
+        run, slots = self._runs.get(pair, (None, None))
+        if run is None or slots is None or not slots.drop(run):
             return None
         return run
 
     def inherit(self, job: Job, outcome: Outcome) -> None:
         """Settle a run that ended in a process which is no more, after asking `reconcile`."""
-        if not self._board.free:
+        if not self._places():
             return  # Its lease passes, and then it is asked about.
         place = self._board.hold(
             job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
         )
         run = Run(job, self._workshop.tasks[job.task], self._slots[0].plan.name, place)
-        self._runs[job.id] = (run, self._slots[0])
+        self._runs[run.pair] = (run, self._slots[0])
         self._settler.put(run, outcome)
 
     def stop(self, grace: float) -> None:
@@ -236,9 +254,9 @@ class Worker:
             feeder.stop()
         self._stopping.set()
 
-    def _call_off(self, job_id: JobId, fence: int, outcome: Outcome) -> None:
-        run, runner = self._running.get(job_id, (None, None))
-        if run is None or runner is None or run.job.fence != fence or run.called_off is not None:
+    def _call_off(self, pair: Pair, outcome: Outcome) -> None:
+        run, runner = self._running.get(pair, (None, None))
+        if run is None or runner is None or run.called_off is not None:
             return
         run.called_off = outcome
         runner.call_off(run)
@@ -250,10 +268,9 @@ class Worker:
         async with asyncio.TaskGroup() as stations:
             stations.create_task(self._settler.run())
             ticking = stations.create_task(self._tick())
-            for feeder in self._feeders:
-                stations.create_task(feeder.run())
+            feeding = [stations.create_task(feeder.run()) for feeder in self._feeders]
             await self._stopping.wait()
-            await self._finish()
+            await self._finish(feeding)
             ticking.cancel()
         self._close()
 
@@ -321,15 +338,16 @@ class Worker:
 
     # The end
 
-    async def _finish(self) -> None:
+    async def _finish(self, feeding: list[asyncio.Task[None]]) -> None:
         """Give back what has not started, let the rest finish, then call it off."""
         self._give_back_unstarted()
         await self._until(self._only_stuck_threads_run, lambda: self._stop_at or 0.0)
-        for job_id, (run, _) in list(self._running.items()):
-            self._call_off(job_id, run.job.fence, GIVEN_BACK)
+        for pair in list(self._running):
+            self._call_off(pair, GIVEN_BACK)
         patience = self._loop.time() + self._workshop.terms.patience
         await self._until(self._only_threads_run, lambda: patience)
         self._settler.give_up_asking()
+        await asyncio.wait(feeding)  # A claim that is still on its way brings jobs to give back.
         self._settler.stop()
 
     def _only_threads_run(self) -> bool:

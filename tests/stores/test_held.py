@@ -1,0 +1,180 @@
+"""What a worker holds, for whoever ends its jobs in its place; suspects; spared leases."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.failure import described
+from fairlead.core.job import Job
+from fairlead.core.outcome import Crashed, Done, Failed, Outcome, Returned, Snoozed
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.sqlite import migrate
+from fairlead.stores.sqlite.statements import migrations
+from tests.words import claim, done, failed, new_job, returned, settled
+
+IN_COMPANY = Crashed("SIGSEGV", company=True)
+
+
+async def held(store: Backend, worker: str) -> dict[str, Job]:
+    return {job.id: job for job in await store.held(worker)}
+
+
+# Held
+
+
+async def test_a_worker_holds_what_it_claimed_and_nothing_else(store: Backend) -> None:
+    await store.put([new_job() for _ in range(5)])
+    ours = await claim(store, slots=2, worker="w1")
+    theirs = await claim(store, slots=2, worker="w2")
+    assert await held(store, "w1") == {job.id: job for job in ours}
+    assert await held(store, "w2") == {job.id: job for job in theirs}
+    assert await held(store, "w3") == {}
+
+
+async def test_what_was_settled_is_not_held(store: Backend) -> None:
+    await store.put([new_job() for _ in range(3)])
+    first, second, third = await claim(store)
+    await store.settle([done(first), returned(second)])
+    assert set(await held(store, "w1")) == {third.id}
+
+
+async def test_a_held_job_comes_with_its_counts_and_its_fence(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    for outcome in (Crashed("SIGSEGV"), Failed(described("E", "m"))):
+        [job] = await claim(store)
+        await store.settle([settled(job, outcome, clock.now())])
+        clock.advance(60)
+    [job] = await claim(store)
+    [kept] = await store.held("w1")
+    assert kept == job
+    assert (kept.attempt, kept.crashes, kept.lost) == (2, 1, False)
+
+
+async def test_a_passed_lease_is_still_held_while_nobody_took_the_job(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store, lease=10)
+    clock.advance(11)
+    assert await held(store, "w1") == {job.id: job}
+
+
+async def test_who_took_a_job_over_as_lost_does_not_hold_it(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    await claim(store, worker="w1", lease=10)
+    clock.advance(11)
+    [second] = await claim(store, worker="w2", lease=10)
+    assert second.lost
+    assert await held(store, "w2") == {}
+    assert [job.fence for job in await store.held("w1")] == [second.fence]
+
+
+# Suspects
+
+
+async def test_a_suspect_is_known_as_one_when_it_is_claimed_again(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(), new_job()])
+    one, other = await claim(store)
+    assert not one.suspect
+    await store.settle([settled(one, IN_COMPANY, clock.now()), returned(other)])
+
+    again = {job.id: job for job in await claim(store)}
+    assert (again[one.id].suspect, again[other.id].suspect) == (True, False)
+    assert (again[one.id].crashes, again[one.id].attempt) == (0, 1)
+    assert (await held(store, "w1"))[one.id].suspect
+    record = await store.find(one.id)
+    assert record is not None
+    assert record.errors[-1].error == "Crashed"
+
+
+@pytest.mark.parametrize(
+    "outcome", [Failed(described("E", "m")), Returned(), Snoozed(1), Crashed("SIGSEGV")]
+)
+async def test_the_next_settlement_clears_the_suspicion(
+    store: Backend, clock: ManualClock, outcome: Outcome
+) -> None:
+    await store.put([new_job()])
+    for ended in (IN_COMPANY, outcome):
+        [job] = await claim(store)
+        await store.settle([settled(job, ended, clock.now())])
+        clock.advance(60)
+    [job] = await claim(store)
+    assert not job.suspect
+
+
+async def test_a_suspect_that_succeeds_is_simply_done(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job()])
+    for ended in (IN_COMPANY, Done('"ok"')):
+        [job] = await claim(store)
+        await store.settle([settled(job, ended, clock.now())])
+    record = await store.find(job.id)
+    assert record is not None
+    assert (record.state, record.result, record.attempt) == ("done", '"ok"', 1)
+
+
+# Spared leases
+
+
+async def test_a_spared_lease_is_left_to_its_worker(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store, lease=10)
+    clock.advance(11)
+    assert await claim(store, worker="w2", spare_lost=True) == []
+    assert await store.extend([(job.id, job.fence)], 10 * SECOND) != []
+    clock.advance(11)
+    [taken] = await claim(store, worker="w2")
+    assert (taken.id, taken.lost) == (job.id, True)
+
+
+async def test_sparing_holds_up_nobody_else(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job(), new_job()])
+    [lost] = await claim(store, slots=1, lease=10)
+    clock.advance(11)
+    [fresh] = await claim(store, worker="w2", spare_lost=True)
+    assert (fresh.id != lost.id, fresh.lost) == (True, False)
+
+
+# A file from before there were suspects
+
+
+async def test_a_file_of_the_first_schema_is_brought_up_to_date(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    scripts = migrations()
+    with monkeypatch.context() as past:
+        past.setattr(migrate, "migrations", lambda: {1: scripts[1]})
+        old = store_for(url, clock)
+        await old.open()
+        await old.close()
+    with sqlite3.connect(tmp_path / "jobs.db") as raw:
+        columns = [row[1] for row in raw.execute("PRAGMA table_info(fairlead_job)")]
+        assert "suspect" not in columns
+        # As the first version's claim would have left it: a job, running.
+        raw.execute(
+            "INSERT INTO fairlead_job (id, task, version, queue, parked, payload, run_at, order_at, "
+            "enqueued_at, attempt, fence, lease_until, worker, claimed_at) "
+            "VALUES ('job-1', 't', 1, 'mail', 0, '{}', 1, 1, 1, 1, 7, ?, 'w1', 1)",
+            (clock.now() + 10 * SECOND,),
+        )
+    raw.close()
+
+    new = store_for(url, clock)
+    await new.open()
+    [job] = await new.held("w1")
+    assert (job.id, job.fence, job.attempt, job.suspect) == ("job-1", 7, 1, False)
+    assert await new.settle([settled(job, IN_COMPANY, clock.now())]) == {"job-1"}
+    [job] = await claim(new)
+    assert job.suspect
+    await new.settle([failed(job, clock.now())])
+    assert await new.audit() == []
+    await new.close()
