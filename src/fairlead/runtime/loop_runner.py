@@ -41,6 +41,12 @@ class LoopRunner:
 
     def where(self, run: Run) -> str | None:
         """Say at which line the handler is."""
-        # The stack of a suspended task is not linked by f_back: outermost first, as a list.
-        frames = run.handle.get_stack()
-        return where_is(frames[-1], None) if frames else None
+        # A suspended coroutine is linked to what it awaits by `cr_await`, not by `f_back`.
+        code = getattr(run.task.function, "__code__", None)
+        awaited = run.handle.get_coro()
+        found = None
+        while (frame := getattr(awaited, "cr_frame", None)) is not None:
+            if found is None or code is None or frame.f_code.co_filename == code.co_filename:
+                found = frame
+            awaited = awaited.cr_await
+        return where_is(found, None)
