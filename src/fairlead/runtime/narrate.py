@@ -73,7 +73,12 @@ def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -
 
 def narrate_refusal(events: Bus, job: Job, settlement: Settlement) -> None:
     """Tell that a worker came too late."""
-    events.emit(SettlementRefused(*_whose(job), fence=settlement.fence, outcome=settlement.outcome))
+    narrate_late(events, job, settlement.outcome)
+
+
+def narrate_late(events: Bus, job: Job, outcome: str) -> None:
+    """Tell that a run came to an end that counts for nothing, because its lease is lost."""
+    events.emit(SettlementRefused(*_whose(job), fence=job.fence, outcome=outcome))
 
 
 def _whose(job: Job) -> tuple[JobId, str, str, str | None]:
