@@ -115,7 +115,9 @@ async def grip(seconds: int) -> float:
     watcher = threading.Thread(target=watch)
     watcher.start()
     await asyncio.sleep(0.05)
-    ctypes.PyDLL(None).usleep(seconds * 1_000_000)
+    child = subprocess.Popen(["sleep", str(seconds)])
+    ctypes.PyDLL(None).waitpid(child.pid, None, 0)
+    child.returncode = 0
     await asyncio.sleep(0.05)
     over.set()
     watcher.join()
