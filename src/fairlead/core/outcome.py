@@ -260,9 +260,10 @@ def overrule(settlement: Settlement, reason: str) -> Settlement:
     """Return the settlement of a run that a person cancelled while it ran.
 
     Whatever the run came to, it is not stored as a success and is not tried
-    again. A dead letter stays one: a failure must not be hidden by a cancel.
+    again, and the reason is the one that person gave. A dead letter stays one: a
+    failure must not be hidden by a cancel.
     """
-    if settlement.state in (State.DEAD, State.CANCELLED):
+    if settlement.state is State.DEAD:
         return settlement
     return msgspec.structs.replace(settlement, state=State.CANCELLED, reason=reason, result=None)
 
