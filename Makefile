@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types tests mutants powercut bench format clean
+.PHONY: help test lint types tests mutants chaos powercut bench format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -29,6 +29,9 @@ tests: $(READY) ## All tests, on both cores.
 
 mutants: $(READY) ## Break one promise at a time; each must be noticed by a test.
 	@$(BIN)/python tests/mutants.py
+
+chaos: $(READY) ## Kill worker trees every second under 20,000 jobs; prints figures.
+	@$(BIN)/python -m pytest -q -s -m chaos tests/system
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system

@@ -45,14 +45,13 @@ class LoopRunner:
             run.handle.cancel(run.reason())
 
     def where(self, run: Run) -> str | None:
-        """Say at which line the handler is, in its own file if it is there."""
+        """Say at which line the handler is."""
+        # A suspended coroutine is linked to what it awaits by `cr_await`, not by `f_back`.
         code = getattr(run.task.function, "__code__", None)
-        innermost = own = None
-        # The frames of a suspended task are not linked; who awaits whom is.
-        awaiting = run.handle.get_coro()
-        while (frame := getattr(awaiting, "cr_frame", None)) is not None:
-            innermost = frame
-            if code is not None and frame.f_code.co_filename == code.co_filename:
-                own = frame
-            awaiting = awaiting.cr_await
-        return where_is(own or innermost, None)
+        awaited = run.handle.get_coro()
+        found = None
+        while (frame := getattr(awaited, "cr_frame", None)) is not None:
+            if found is None or code is None or frame.f_code.co_filename == code.co_filename:
+                found = frame
+            awaited = awaited.cr_await
+        return where_is(found, None)

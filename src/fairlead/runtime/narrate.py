@@ -80,7 +80,12 @@ def narrate_parking(events: Bus, job: Unknown) -> None:
 
 def narrate_refusal(events: Bus, job: Job, settlement: Settlement) -> None:
     """Tell that a worker came too late."""
-    events.emit(SettlementRefused(*_whose(job), fence=settlement.fence, outcome=settlement.outcome))
+    narrate_late(events, job, settlement.outcome)
+
+
+def narrate_late(events: Bus, job: Job, outcome: str) -> None:
+    """Tell that a run came to an end that counts for nothing, because its lease is lost."""
+    events.emit(SettlementRefused(*_whose(job), fence=job.fence, outcome=outcome))
 
 
 def _whose(job: Job | Unknown) -> tuple[JobId, str, str, str | None]:

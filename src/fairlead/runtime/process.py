@@ -27,7 +27,7 @@ from fairlead.runtime.workshop import Workshop
 def first_word(channel: socket.socket) -> Begin:
     """Wait for the supervisor's first message."""
     frames: Frames[ToProcess] = Frames(ToProcess)  # type: ignore[arg-type]
-    while data := channel.recv(1 << 16):
+    while data := channel.recv(1):  # No more than this message: what follows is for the loop.
         for message in frames.feed(data):
             assert isinstance(message, Begin)
             return message

@@ -16,7 +16,16 @@ from msgspec.structs import replace
 from fairlead.core.errors import StoreError
 from fairlead.core.events import Trouble
 from fairlead.core.ids import JobId
-from fairlead.core.outcome import Ambiguous, Knowledge, Outcome, Settlement, ambiguous, decide
+from fairlead.core.outcome import (
+    Ambiguous,
+    Cancelled,
+    Knowledge,
+    Outcome,
+    Settlement,
+    ambiguous,
+    decide,
+    overrule,
+)
 from fairlead.runtime.contact import Contact
 from fairlead.runtime.narrate import narrate, narrate_refusal
 from fairlead.runtime.points import point
@@ -106,6 +115,8 @@ class Settler:
 
     def _decide(self, run: Run, outcome: Outcome, now: int) -> Settlement:
         settlement = decide(run.job, outcome, run.task.options, now, self._workshop.random.random)
+        if isinstance(run.called_off, Cancelled):
+            settlement = overrule(settlement, run.called_off.reason)
         return replace(settlement, started_at=run.started_at, pool=run.pool)
 
     async def _write(self, settlements: list[Settlement]) -> set[JobId]:

@@ -23,7 +23,7 @@ from fairlead.core.events import (
 )
 from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed, Failed
-from fairlead.runtime.board import THREAD, Board, Mark
+from fairlead.runtime.board import ASYNC, THREAD, Board, Mark
 from fairlead.runtime.child import Child
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
@@ -152,11 +152,14 @@ class Supervisor:
             child.looking = True
             lines = await child.look()
             child.looking = False
+            deaf = child.deaf(asyncio.get_running_loop().time())
             for mark in overdue:
+                if mark.kind == ASYNC and not deaf:
+                    continue  # It waits, on no thread's stack; its own process tells the line.
                 where = lines.get(mark.thread) or next(reversed(lines.values()), None)
                 limit = mark.deadline - mark.since
                 child.lines[mark.thread] = where or "a line nobody knows"
-                if child.deaf(asyncio.get_running_loop().time()):
+                if deaf:
                     task = self._workshop.task_names[mark.task]
                     self._events.emit(
                         Overdue(mark.job_id, task, "", None, limit_seconds=limit, where=where)

@@ -18,7 +18,12 @@ from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
 from fairlead.runtime.feeder import Feeder
 from fairlead.runtime.loop_runner import LoopRunner
-from fairlead.runtime.narrate import correlation_id, narrate_parking, narrate_start
+from fairlead.runtime.narrate import (
+    correlation_id,
+    narrate_late,
+    narrate_parking,
+    narrate_start,
+)
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots
 from fairlead.runtime.process_runner import Hire, ProcessRunner
@@ -196,7 +201,9 @@ class Worker:
             feeder.dry = False
         _, slots = self._runs[run.pair]
         if isinstance(run.called_off, Lost):
-            self._release(run)  # It is another worker's now; nothing from here counts.
+            # It is another worker's now; nothing from here counts.
+            narrate_late(self._workshop.events, run.job, type(outcome).__name__.lower())
+            self._release(run)
         else:
             self._settler.put(run, outcome)
         slots.ended(run.job)

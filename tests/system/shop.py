@@ -1,0 +1,305 @@
+"""The app that the worker trees of these tests serve. `tree.Shop` copies it into a test's folder.
+
+Its handlers tell of themselves in a file of their own, one line per write, so
+that what is checked afterwards does not come from the parts under test.
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fairlead import Fairlead, Pool, Queue, Retry, current_job, fixed
+from fairlead.runtime import points
+
+HERE = Path(__file__).parent
+VERSION = 1
+
+app = Fairlead(
+    os.environ.get("SHOP_URL") or f"sqlite:///{HERE}/jobs.db",
+    queues=[Queue("loop"), Queue("thread"), Queue("process")],
+    pools=[
+        Pool("loop", ["loop"], slots=20, runner="async"),
+        Pool("thread", ["thread"], slots=4, runner="thread"),
+        Pool("process", ["process"], slots=2, runner="process"),
+    ],
+)
+SOON = Retry(attempts=5, backoff=fixed(0.1, jitter=0))
+_file = os.open(HERE / "witness", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+_kept: list[bytes] = []
+
+
+def tell(what: str, detail: str = "-") -> None:
+    """Write one line, whole."""
+    job = current_job()
+    line = (
+        f"{what} {job.id} {job.fence} {job.attempt} {os.getpid()} {time.monotonic():.6f} {detail}\n"
+    )
+    os.write(_file, line.encode("utf-8", "backslashreplace"))
+
+
+def steps(seconds: float) -> list[float]:
+    """Divide a time that must be spent awake: a frozen process has it still before it."""
+    count = max(1, round(seconds / 0.1))
+    return [seconds / count] * count
+
+
+# Handlers that end well, after a while
+
+
+@app.task(queue="loop", retry=SOON)
+async def quick(number: int = 0) -> int:
+    tell("start")
+    tell("end")
+    return number
+
+
+@app.task(queue="thread", retry=SOON)
+def plain(number: int = 0) -> int:
+    tell("start")
+    tell("end")
+    return number
+
+
+@app.task(queue="loop", retry=SOON)
+async def wait(seconds: float) -> str:
+    tell("start")
+    try:
+        for pause in steps(seconds):
+            await asyncio.sleep(pause)
+            tell("tick")
+    except asyncio.CancelledError as reason:
+        tell("cancelled", type(reason.args[0]).__name__ if reason.args else "nothing")
+        raise
+    tell("end")
+    return f"by {os.getpid()}"
+
+
+@app.task(queue="thread", retry=SOON)
+def nap(seconds: float) -> str:
+    tell("start")
+    for pause in steps(seconds):
+        time.sleep(pause)
+        tell("tick")
+    tell("end")
+    return f"by {os.getpid()}"
+
+
+@app.task(queue="loop", retry=SOON)
+async def sleep_on_loop(seconds: float) -> None:
+    tell("start")
+    time.sleep(seconds)
+    tell("end")
+
+
+@app.task(queue="loop", retry=SOON)
+async def grip(seconds: int) -> float:
+    """Hold the interpreter lock in C; returns how long another thread could not run."""
+    tell("start")
+    gaps = [0.0]
+    over = threading.Event()
+
+    def watch() -> None:
+        last = time.monotonic()
+        while not over.is_set():
+            time.sleep(0.02)
+            gaps[0], last = max(gaps[0], time.monotonic() - last), time.monotonic()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    await asyncio.sleep(0.05)
+    child = subprocess.Popen(["sleep", str(seconds)])
+    ctypes.PyDLL(None).waitpid(child.pid, None, 0)
+    child.returncode = 0
+    await asyncio.sleep(0.05)
+    over.set()
+    watcher.join()
+    tell("end")
+    return gaps[0]
+
+
+@app.task(queue="loop")
+async def version() -> int:
+    return VERSION
+
+
+@app.task(queue="loop", retry=SOON)
+async def hoard(megabytes: int) -> None:
+    tell("start")
+    _kept.append(b"x" * (megabytes << 20))
+    tell("end")
+
+
+# Handlers that end badly
+
+
+class Rude(BaseException):
+    """Nobody's business, and yet it comes."""
+
+
+def _exhaust() -> None:
+    (Path(os.environ["SHOP_CGROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
+    while True:
+        _kept.append(b"x" * (8 << 20))
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+DEATHS: dict[str, Callable[[], object]] = {
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit3": lambda: os._exit(3),
+    "exit0": lambda: os._exit(0),
+    "sys.exit": lambda: sys.exit(4),
+    "interrupt": lambda: _raise(KeyboardInterrupt()),
+    "rude": lambda: _raise(Rude("no manners")),
+    "memory": _exhaust,
+}
+
+
+@app.task(queue="process", retry=SOON)
+def die(how: str, seconds: float = 0.0) -> None:
+    tell("start")
+    faulthandler.disable()
+    time.sleep(seconds)
+    DEATHS[how]()
+
+
+@app.task(queue="loop", retry=SOON)
+async def adie(how: str, seconds: float = 0.0) -> None:
+    tell("start")
+    await asyncio.sleep(seconds)
+    DEATHS[how]()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no comment")
+
+    __repr__ = __str__
+
+
+def _circle() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    raise first
+
+
+ODDITIES: dict[str, Callable[[], object]] = {
+    "mute": lambda: _raise(Mute()),
+    "long": lambda: _raise(ValueError("x" * 100_000_000)),
+    "surrogate": lambda: _raise(ValueError("half a pair: \ud800 and a \0")),
+    "circle": _circle,
+}
+
+
+@app.task(queue="loop", retry=SOON)
+async def odd(kind: str) -> None:
+    tell("start")
+    ODDITIES[kind]()
+
+
+@app.task(queue="process", retry=SOON)
+def odd_plain(kind: str) -> None:
+    tell("start")
+    ODDITIES[kind]()
+
+
+# Handlers that do not listen
+
+
+@app.task(queue="loop", retry=SOON)
+async def deaf(seconds: float) -> None:
+    tell("start")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            tell("ignored")
+        tell("tick")
+    tell("end")
+
+
+@app.task(queue="process", retry=SOON)
+def stubborn(seconds: float) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    tell("start")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        tell("tick")
+    tell("end")
+
+
+@app.task(queue="process", retry=SOON)
+def parent(seconds: float) -> None:
+    """Start a program that outlives everybody, if it is let."""
+    tell("start")
+    child = subprocess.Popen(["sleep", "1000"])
+    tell("child", str(child.pid))
+    time.sleep(seconds)
+    child.kill()
+    tell("end")
+
+
+# Crash points
+
+
+def _kill_tree() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _twice() -> None:
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(0.3)
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+def _stop_tree() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+ACTIONS: dict[str, Callable[[], object]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "tree": _kill_tree,
+    "term": lambda: os.kill(os.getppid(), signal.SIGTERM),
+    "twice": _twice,
+    "stop": _stop_tree,
+}
+
+
+def arm(order: str) -> None:
+    """Do what POINT says, as in `started:kill:3`: at the third passing, once for all processes."""
+    name, action, number = order.split(":")
+    passed = [0]
+
+    def listener(point: str) -> None:
+        if point != name:
+            return
+        passed[0] += 1
+        if passed[0] == int(number):
+            try:
+                os.close(os.open(HERE / "fired", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            (HERE / "fired").write_text(f"{time.monotonic()}")
+            ACTIONS[action]()
+
+    points.listen(listener)
+
+
+if "POINT" in os.environ:
+    arm(os.environ["POINT"])

@@ -1,0 +1,115 @@
+"""Many jobs, many processes, and somebody who kills them at random (F1, I1, I21, P16)."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead import State
+from fairlead.core.ids import JobId
+from tests.system.tree import Shop, children, send, until
+
+PRODUCER = """
+import os, shop
+for n in range({count}):
+    job = (shop.quick if n % 2 else shop.plain).enqueue(n)
+    os.write(1, f"{{job.id}}\\n".encode())
+"""
+
+
+def produce(shop: Shop, count: int) -> tuple[subprocess.Popen[bytes], Path]:
+    path = shop.folder / f"acks-{random.getrandbits(64):x}"
+    with path.open("wb") as out:
+        script = PRODUCER.format(count=count)
+        env = os.environ | {"SHOP": str(shop.folder)}
+        command = [sys.executable, "-c", script]
+        return subprocess.Popen(command, cwd=shop.folder, env=env, stdout=out), path
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_eight_producers_two_workers_and_a_killer(shop: Shop, seed: int) -> None:
+    """F1, F29: children die at random; nothing is lost and no attempt is burnt."""
+    choose = random.Random(seed)
+    producers = [produce(shop, 60) for _ in range(8)]
+    trees = [shop.start("--processes", "2") for _ in range(2)]
+    kills = 0
+    while any(producer.poll() is None for producer, _ in producers) or kills < 4:
+        time.sleep(choose.uniform(0.3, 0.8))
+        if victims := children(choose.choice(trees).pid):
+            send(choose.choice(victims), signal.SIGKILL)
+            kills += 1
+        if kills >= 4 and all(producer.poll() is not None for producer, _ in producers):
+            break
+        shop.put_many("wait", 4, 0.4)
+    assert [producer.wait(30) for producer, _ in producers] == [0] * 8
+    for _, acks in producers:
+        shop.accepted += [JobId(line) for line in acks.read_text().split()]
+    assert len(shop.accepted) >= 480
+    shop.until_final(seconds=40)
+    for job in shop.accepted:
+        record = shop.record(job)
+        assert (record.state, record.attempt) == (State.DONE, 1), record
+
+
+def rampage(shop: Shop, options: tuple[str, ...], goals: list[int]) -> int:
+    """Kill the whole tree, and start another, whenever so many runs have started."""
+    tree = shop.start(*options)
+    for goal in goals:
+        until(lambda: len(shop.starts()) >= goal, 30, f"{goal} starts")
+        tree.kill()
+        tree = shop.start(*options)
+    return len(goals)
+
+
+def told(shop: Shop, kills: int, seconds: float) -> str:
+    states = shop.states()
+    reruns = len(shop.starts()) - len({line.job for line in shop.starts()})
+    return (
+        f"{len(shop.accepted):,} jobs, {kills} kills, {reruns:,} reruns, {seconds:.1f} s: "
+        f"{states[State.DONE]:,} done, {states[State.DEAD]:,} dead"
+    )
+
+
+def test_a_thousand_jobs_while_trees_are_killed(shop: Shop) -> None:
+    """F1, I21: the small sister of `make chaos`."""
+    began = time.monotonic()
+    shop.put_many("wait", 500, 0.05)
+    shop.put_many("quick", 300)
+    shop.put_many("plain", 200)
+    kills = rampage(shop, ("--lease", "1"), [100, 350, 600, 850])
+    shop.until_final()
+    print(told(shop, kills, time.monotonic() - began))
+    states = shop.states()
+    assert states[State.DONE] + states[State.DEAD] == 1_000
+    assert states[State.DONE] >= 990
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lease", ["2", "20"])
+def test_twenty_thousand_jobs_and_a_kill_every_second(shop: Shop, lease: str) -> None:
+    """F1, I1, I21, P16: whatever is killed when, every job ends and the audit is clean."""
+    began = time.monotonic()
+    shop.put_many("wait", 8_000, 0.05)
+    shop.put_many("quick", 6_000)
+    shop.put_many("plain", 4_000)
+    shop.put_many("plain", 2_000, queue="process")
+    kills, tree = 0, shop.start("--lease", lease)
+    until_end = began + 600
+    while (states := shop.states())[State.WAITING] + states[State.RUNNING]:
+        assert time.monotonic() < until_end, told(shop, kills, time.monotonic() - began)
+        if states[State.WAITING] + states[State.RUNNING] < 200:
+            shop.until_final(seconds=120)  # Let it end: a kill every second leaves no time to boot.
+            break
+        time.sleep(1.0)
+        tree.kill()
+        kills += 1
+        tree = shop.start("--lease", lease)
+    print(f"\nlease of {lease} s: {told(shop, kills, time.monotonic() - began)}")
+    states = shop.states()
+    assert states[State.DONE] + states[State.DEAD] == 20_000

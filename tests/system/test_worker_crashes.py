@@ -1,0 +1,137 @@
+"""Handlers that kill their process harm themselves only, and not for ever (F8, F9, F10, F39, P7)."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead import State
+from fairlead.core.ids import JobId
+from tests.system.tree import Shop, Tree, children, send, until
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+
+
+def check_poison(shop: Shop, job: JobId, how: str, crashes: int = 3) -> None:
+    record = shop.record(job)
+    assert (record.state, record.reason, record.crashes) == (State.DEAD, "poison", crashes)
+    assert how in (record.errors[-1].message or ""), record.errors
+    assert record.errors[-1].error == "Crashed"
+    assert len(shop.starts(job)) <= crashes + 1
+    assert set(shop.outcomes(job)) == {"crashed"}
+
+
+def check_healthy(shop: Shop, jobs: list[JobId]) -> None:
+    for job in jobs:
+        record = shop.record(job)
+        assert (record.state, record.attempt, record.crashes) == (State.DONE, 1, 0), record
+
+
+def test_a_handler_in_a_process_of_its_own_dies_alone(shop: Shop) -> None:
+    """F9, F10: three crashes and it is a dead letter that names the signal; neighbours run once."""
+    crashes = {
+        shop.put("die", how): told
+        for how, told in {
+            "segfault": "SIGSEGV",
+            "abort": "SIGABRT",
+            "kill": "SIGKILL",
+            "exit3": "exit code 3",
+            "exit0": "exit code 0",
+        }.items()
+    }
+    failures = {
+        shop.put("die", how): error
+        for how, error in {
+            "sys.exit": "SystemExit",
+            "interrupt": "KeyboardInterrupt",
+            "rude": "shop.Rude",
+        }.items()
+    }
+    healthy = shop.put_many("nap", 10, 0.1, queue="process") + shop.put_many("wait", 5, 0.5)
+    tree = shop.start("--pool", "process", "--pool", "loop")
+    pids = until(lambda: children(tree.pid))
+    shop.until_final(seconds=50)
+    for job, told in crashes.items():
+        check_poison(shop, job, told)
+        assert len(shop.starts(job)) == 3
+    for job, error in failures.items():
+        record = shop.record(job)
+        assert (record.state, record.reason) == (State.DEAD, "exhausted")
+        assert (record.attempt, record.crashes) == (5, 0)
+        assert {past.error for past in record.errors} == {error}
+    check_healthy(shop, healthy)
+    assert all(len(shop.starts(job)) == 1 for job in healthy)
+    assert children(tree.pid) == pids
+
+
+def test_the_neighbours_of_a_poison_on_the_loop_and_in_threads_lose_nothing(shop: Shop) -> None:
+    """F10, I22: nobody knows who did it, so all who ran run alone next time; then it shows."""
+    healthy = shop.put_many("wait", 4, 0.8) + shop.put_many("nap", 2, 0.8)
+    on_loop = shop.put("adie", "abort", 0.3)
+    in_thread = shop.put("die", "segfault", 0.4, queue="thread")
+    healthy += shop.put_many("quick", 20) + shop.put_many("plain", 20)
+    tree = shop.start("--lease", "5")
+    shop.until_final(seconds=50)
+    check_poison(shop, on_loop, "SIGABRT")
+    check_poison(shop, in_thread, "SIGSEGV")
+    check_healthy(shop, healthy)
+    assert "died: SIGABRT" in tree.log
+    assert "dead: poison" in tree.log
+
+
+@pytest.mark.parametrize("death", ["sys.exit", "interrupt", "rude"])
+def test_exceptions_that_end_programs_do_not_end_a_worker(shop: Shop, death: str) -> None:
+    """F9: on the loop and in a thread they are failures like others."""
+    jobs = [shop.put("adie", death), shop.put("die", death, queue="thread")]
+    healthy = shop.put_many("wait", 3, 1.0) + shop.put_many("nap", 2, 1.0)
+    tree = shop.start()
+    pids = until(lambda: children(tree.pid))
+    shop.until_final()
+    for job in jobs:
+        record = shop.record(job)
+        assert (record.state, record.reason, record.attempt) == (State.DEAD, "exhausted", 5)
+    check_healthy(shop, healthy)
+    assert children(tree.pid) == pids
+    assert "died" not in tree.log
+
+
+def test_a_killed_process_of_a_pool_costs_one_job_one_crash(shop: Shop) -> None:
+    """F8: only what ran in it is affected, and it runs again."""
+    jobs = shop.put_many("nap", 6, 1.0, queue="process")
+    tree = shop.start("--pool", "process")
+    (worker,) = until(lambda: children(tree.pid))
+    first = until(shop.starts)[0]
+    assert first.pid in children(worker)
+    send(first.pid, signal.SIGKILL)
+    shop.until_final()
+    assert {shop.record(job).state for job in jobs} == {State.DONE}
+    assert {shop.record(job).attempt for job in jobs} == {1}
+    assert [job for job in jobs if shop.record(job).crashes] == [first.job]
+    assert shop.outcomes(first.job) == ["crashed", "done"]
+    assert children(tree.pid) == [worker]
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A group of processes that may take little memory."""
+    if os.geteuid() != 0 or not (MEMORY / "memory.limit_in_bytes").exists():
+        pytest.fail("running out of memory needs root and the memory controller of cgroup v1")
+    folder = MEMORY / f"fairlead-test-{os.getpid()}"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text("120M")
+    yield folder
+    until(lambda: not (folder / "cgroup.procs").read_text(), 5, "an empty group")
+    folder.rmdir()
+
+
+def test_want_of_memory_counts_as_a_crash(shop: Shop, cgroup: Path) -> None:
+    """F39: the kernel kills the process that takes too much; its neighbours do not notice."""
+    greedy = shop.put("die", "memory")
+    healthy = shop.put_many("nap", 8, 0.2, queue="process")
+    tree: Tree = shop.start("--pool", "process", SHOP_CGROUP=str(cgroup))
+    shop.until_final(seconds=40)
+    check_poison(shop, greedy, "SIGKILL (killed, by hand or for want of memory)")
+    check_healthy(shop, healthy)
+    assert "dead: poison" in tree.log

@@ -1,0 +1,66 @@
+"""kill -9 of a worker, or of a part of it, wherever it is in a job's way (F1, F7)."""
+
+import os
+import signal
+
+import pytest
+
+from fairlead import State
+from fairlead.runtime.points import POINTS
+from tests.system.tree import Shop, alive, children, descendants, until
+
+LEASE = ("--lease", "2")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_jobs_of_a_killed_process_run_again_at_once(shop: Shop, point: str) -> None:
+    """F1: long before the lease of 20 s has passed, because the supervisor sees it."""
+    shop.put_many("quick", 5)
+    shop.put_many("plain", 5)
+    tree = shop.start("--drain", POINT=f"{point}:kill:2")
+    fired = shop.until_fired()
+    shop.until_final(seconds=10)
+    assert tree.ended() == 0
+    assert {shop.record(job).state for job in shop.accepted} == {State.DONE}
+    assert {shop.record(job).attempt for job in shop.accepted} == {1}
+    assert max(line.time for line in shop.lines()) - fired < 5
+    assert "died: SIGKILL" in tree.log
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_jobs_of_a_killed_tree_run_again_after_their_lease(shop: Shop, point: str) -> None:
+    """F1: nobody is left to tell, so another worker takes over when the lease has passed."""
+    shop.put_many("quick", 5)
+    shop.put_many("plain", 5)
+    first = shop.start(*LEASE, POINT=f"{point}:tree:2")
+    shop.until_fired()
+    assert first.ended() == -signal.SIGKILL
+    shop.start(*LEASE)
+    shop.until_final(seconds=10)
+    assert {shop.record(job).state for job in shop.accepted} == {State.DONE}
+    assert max(shop.record(job).attempt for job in shop.accepted) <= 2
+
+
+def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
+    """F7: processes, handlers in processes of their own, and what those started."""
+    jobs = [
+        shop.put("wait", 6.0),
+        shop.put("nap", 6.0),
+        shop.put("parent", 6.0),
+        shop.put("parent", 6.0),
+    ]
+    tree = shop.start("--lease", "3", "--processes", "2")
+    for job in jobs:
+        shop.until_started(job)
+    until(lambda: len(shop.lines(what="child")) == 2)
+    below = descendants(tree.pid)
+    assert len(children(tree.pid)) == 2
+    assert len(below) >= 2 + 2 + 2
+    os.kill(tree.pid, signal.SIGKILL)
+    tree.process.wait()
+    until(lambda: not any(alive(pid) for pid in below), 2, "the end of all children")
+    assert shop.processes() == []
+    shop.start("--lease", "3")
+    shop.until_final()
+    assert {shop.record(job).state for job in jobs} == {State.DONE}
+    assert {shop.record(job).attempt for job in jobs} == {2}
