@@ -165,8 +165,8 @@ MUTANTS = [
     Mutant(
         "a wake-up comes when the commit can be seen",
         f"{SQLITE}/wake.py",
-        "_FIRST_PAUSE, _LAST_PAUSE = 0.0002, 0.5",
-        "_FIRST_PAUSE, _LAST_PAUSE = 0.0002, 0",
+        "self._nap_until = self._loop.time() + _NAPPING_SECONDS",
+        "self._pause = 1.0",
         "tests/face/test_handles.py",
     ),
     Mutant(
@@ -182,6 +182,92 @@ MUTANTS = [
         "return put_rows(connection, jobs, self._clock.now())",
         "put_rows(connection, jobs, self._clock.now()); return connection.commit()",
         "tests/face/test_transaction.py",
+    ),
+    Mutant(
+        "a connection is not used again while a cancelled question still runs on it (F19)",
+        f"{SQLITE}/store.py",
+        "            connection = connection or self._place.connect()\n",
+        "            connection = connection or self._place.connect()\n"
+        "            self._idle.append(connection)\n",
+        "tests/stores/test_sqlite.py",
+    ),
+    Mutant(
+        "the start of a handler is known before it runs (I9)",
+        "runtime/loop_runner.py",
+        '        self._begin(run, ASYNC, 0)\n        point("started")\n        outcome = await acall(run)\n',
+        '        outcome = await acall(run)\n        self._begin(run, ASYNC, 0)\n        point("started")\n',
+        "tests/system/test_worker_crashes.py",
+    ),
+    Mutant(
+        "leases are renewed whatever the handlers' loop does (L8)",
+        "runtime/keeper.py",
+        "            if mark.held_since <= before\n        }\n        owners |= await self._unseen(before)\n",
+        "            if mark.held_since <= before < board.pulse\n        }\n",
+        "tests/system/test_worker_limits.py",
+    ),
+    Mutant(
+        "a time-out is not settled while its thread still runs (never two live runs)",
+        "runtime/worker.py",
+        '            run.deadline = float("inf")\n            self._tell_overdue(run, where)\n\n    def _tell',
+        '            run.deadline = float("inf")\n            self._settler.put(run, run.called_off)\n'
+        "            self._tell_overdue(run, where)\n\n    def _tell",
+        "tests/system/test_worker_limits.py",
+    ),
+    Mutant(
+        "the neighbours of a poison are not blamed (P7)",
+        "runtime/takeover.py",
+        "Crashed(death.how, company=len(suspects) > 1)",
+        "Crashed(death.how)",
+        "tests/system/test_worker_crashes.py",
+    ),
+    Mutant(
+        "a suspect runs alone (P7)",
+        "core/job.py",
+        "return self.suspect or self.crashes > 0",
+        "return False",
+        "tests/system/test_worker_crashes.py",
+    ),
+    Mutant(
+        "a lost run is decided on before any handler runs",
+        "runtime/worker.py",
+        "            if run.job.lost:\n",
+        "            if False:\n",
+        "tests/simulation",
+    ),
+    Mutant(
+        "after an outage nobody takes over what still runs",
+        "core/selection.py",
+        "return Gate.LEASE_SPARED if plan.spare_lost or late else None",
+        "return None",
+        "tests/simulation",
+    ),
+    Mutant(
+        "outcomes wait for the store (I1)",
+        "runtime/settler.py",
+        "                await self._contact.lost(problem, began)\n                continue\n",
+        "                await self._contact.lost(problem, began)\n                return set()\n",
+        "tests/simulation",
+    ),
+    Mutant(
+        "what was claimed unseen is given back (F1, p5)",
+        "runtime/takeover.py",
+        "    for job in await store.held(death.worker):\n",
+        "    for job in [j for j in await store.held(death.worker) if (j.id, j.fence) in marks]:\n",
+        "tests/system/test_worker_killed.py",
+    ),
+    Mutant(
+        "a stop gives back what has not started (P10)",
+        "runtime/worker.py",
+        "        self._give_back_unstarted()\n        await self._until",
+        "        await self._until",
+        "tests/runtime",
+    ),
+    Mutant(
+        "children die with their supervisor (F7)",
+        "runtime/process.py",
+        "            os._exit(1)  # The supervisor is no more",
+        "            return  # The supervisor is no more",
+        "tests/system/test_worker_killed.py",
     ),
 ]
 

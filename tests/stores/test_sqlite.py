@@ -668,3 +668,26 @@ async def test_nothing_is_left_open_after_close(path: Path) -> None:
         await store.close()
     assert open_files() == 0
     assert writers() == before
+
+
+async def test_a_cancelled_question_keeps_its_connection_until_it_is_over(
+    file: SqliteStore,
+) -> None:
+    """F19: who asks next gets another connection, and so the answer to its own question."""
+    asked, go_on = threading.Event(), threading.Event()
+    used: list[int] = []
+
+    def slow(connection: sqlite3.Connection) -> None:
+        used.append(id(connection))
+        asked.set()
+        go_on.wait(30)
+
+    first = asyncio.create_task(file._read(slow))
+    await asyncio.to_thread(asked.wait, 30)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+    await file._read(lambda connection: used.append(id(connection)))
+
+    go_on.set()
+    assert used[0] != used[1]
