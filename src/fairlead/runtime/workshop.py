@@ -136,7 +136,7 @@ def plan_pools(
             if not choice.queues or name in choice.queues
         )
         if served and (not choice.pools or pool.name in choice.pools):
-            runner = pool.runner or _default_runner(tasks)
+            runner = pool.runner or _default_runner(tasks, served)
             size = choice.slots or pool.slots or _default_slots(runner)
             self_serving = runner == "process" or not any(task.is_async for task in tasks)
             plans.append(PoolPlan(pool.name, served, size, runner, self_serving))
@@ -161,9 +161,11 @@ def _weighted(queue: Queue, weight: int | None) -> Queue:
     return queue if weight is None else msgspec.structs.replace(queue, weight=weight)
 
 
-def _default_runner(tasks: Registry) -> str:
-    """Where any task is a plain function, count on threads, of which there should be few."""
-    return "async" if all(task.is_async for task in tasks) else "thread"
+def _default_runner(tasks: Registry, queues: tuple[Queue, ...]) -> str:
+    """Count on threads, of which there should be few, where a plain function is at home."""
+    names = {queue.name for queue in queues}
+    at_home = [task for task in tasks if task.options.queue in names]
+    return "async" if all(task.is_async for task in at_home) else "thread"
 
 
 def _default_slots(runner: str) -> int:
