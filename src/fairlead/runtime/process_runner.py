@@ -255,7 +255,7 @@ class ProcessRunner:
 
     def _rest(self) -> None:
         """Wait before the next start of processes that die before they run anything."""
-        self._failures += 1
+        self._failures = min(self._failures + 1, 16)
         self._resting = True
         self._loop.call_later(min(_LONGEST_PAUSE, 0.1 * 2**self._failures), self._go_on)
 
