@@ -118,6 +118,13 @@ def test_whatever_is_on_the_board_reading_it_does_not_raise(junk: bytes, at: int
     assert isinstance(board.pulse + board.spare_until + board.ended, float)
 
 
+@pytest.mark.parametrize("byte", [1, 2, 0x80, 0xFF])
+def test_a_board_full_of_one_byte_can_be_read(byte: int) -> None:
+    board = Board.private(4)
+    board._memory[:] = bytes([byte]) * len(board._memory)
+    assert len(list(board.marks())) == 4
+
+
 def test_the_state_is_written_last() -> None:
     """A reader sees a whole record or none, whenever it looks."""
     board = Board.private(1)

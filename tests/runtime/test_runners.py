@@ -109,27 +109,19 @@ async def test_one_thread_runs_one_after_the_other_in_order(app: Fairlead) -> No
 
 
 async def test_no_more_threads_run_than_there_are_slots(app: Fairlead) -> None:
-    lock = threading.Lock()
-    running = most = 0
-    both = threading.Barrier(3)
-
-    def busy() -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        both.wait(10)
-        with lock:
-            running -= 1
-
-    app.task(name="t")(busy)
+    go_on = threading.Event()
+    app.task(name="t")(lambda: go_on.wait(10))
     book = Book(app.tasks)
-    threads = ThreadRunner("p", 3, book.begin, book.end)
+    threads = ThreadRunner("three", 3, book.begin, book.end)
     runs = [book.run("t") for _ in range(30)]
     for run in runs:
         threads.start(run)
+    await book.until(lambda: len(book.begun) == 3)
+    ours = [t for t in threading.enumerate() if t.name.startswith("fairlead-three-")]
+    assert (len(ours), len(book.begun)) == (3, 3)
+    go_on.set()
     await book.all(runs)
-    assert most == 3
+    assert len({thread for _, _, thread in book.begun}) <= 3
 
 
 async def test_threads_are_made_as_they_are_needed(app: Fairlead) -> None:
