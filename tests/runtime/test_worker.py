@@ -1,7 +1,9 @@
 """The stations of a worker at their seams: stopping, outages, leases, full boards."""
 
 import asyncio
+import gc
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -128,9 +130,9 @@ async def test_a_worker_that_stops_at_once_ends(
     told = threading.Event()
     real = EmbeddedWorker._keep
 
-    def late(self: EmbeddedWorker, keeper: Keeper) -> None:
+    def late(self: EmbeddedWorker, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
         told.wait(5)
-        real(self, keeper)
+        real(self, keeper, loop)
 
     monkeypatch.setattr(EmbeddedWorker, "_keep", late)
     worker = any_app.worker()
@@ -138,6 +140,23 @@ async def test_a_worker_that_stops_at_once_ends(
     asyncio.get_running_loop().call_later(0.3, told.set)
     await asyncio.wait_for(worker.__aexit__(), 5)
     assert await any_app.store.workers() == []
+
+
+async def test_a_worker_that_cannot_begin_leaves_nothing_open(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise StoreUnavailable("store", "is away")
+
+    any_app.task(name="t")(lambda: 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(any_app.store, "open", away)
+        with pytest.raises(StoreUnavailable):
+            await any_app.worker().__aenter__()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(each.message) for each in told if each.category is ResourceWarning] == []
 
 
 async def test_a_worker_is_announced_while_it_works(any_app: Fairlead) -> None:
