@@ -143,6 +143,12 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
 }
 
 
+# What users name their things must not be able to forge a line, or to steer a terminal (T9).
+_CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029)
+_ESCAPED = {code: chr(code).encode("unicode_escape").decode() for code in _CONTROLS}
+_ESCAPED_JSON = {code: f"\\u{code:04x}" for code in _CONTROLS}
+
+
 class _Plain(logging.Formatter):
     """One line for people: time, level, what happened, and to which job."""
 
@@ -157,8 +163,7 @@ class _Plain(logging.Formatter):
             parts += [f"correlation_id={event.correlation_id}"] if event.correlation_id else []
             whose = "  " + " ".join(parts)
         line = f"{clock} {record.levelname:7} {record.getMessage()}{whose}"
-        # What users name their things must not be able to forge a line (T9).
-        line = line.replace("\n", "\\n").replace("\r", "\\r")
+        line = line.translate(_ESCAPED)
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -181,4 +186,4 @@ class _Json(logging.Formatter):
             line |= msgspec.structs.asdict(event)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json.dumps(line, default=str, ensure_ascii=False).translate(_ESCAPED_JSON)

@@ -47,11 +47,6 @@ def wait_for(file: str) -> int:
     return os.getpid()
 
 
-@app.task(name="block", queue="heavy", retry=ONCE, timeout=0.3)
-def block() -> None:
-    threading.Event().wait(60)
-
-
 @app.task(name="block-hard", queue="heavy", retry=ONCE, timeout=0.3)
 def block_hard() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

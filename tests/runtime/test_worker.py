@@ -1,7 +1,9 @@
 """The stations of a worker at their seams: stopping, outages, leases, full boards."""
 
 import asyncio
+import gc
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -45,38 +47,24 @@ async def test_a_worker_that_stops_lets_running_jobs_finish(any_app: Fairlead) -
     assert await job.aresult(timeout=0) == "finished"
 
 
-@pytest.mark.parametrize("is_async", [True, False])
 async def test_what_is_not_finished_in_the_grace_time_is_given_back_uncounted(
-    any_app: Fairlead, is_async: bool
+    any_app: Fairlead,
 ) -> None:
-    started = threading.Event()
-    told: list[BaseException] = []
+    started = asyncio.Event()
 
-    async def wait() -> None:
+    @any_app.task(name="t")
+    async def t() -> None:
         started.set()
         await asyncio.Event().wait()
 
-    def check() -> None:
-        started.set()
-        job = current_job()
-        try:
-            while True:
-                job.checkpoint()
-                threading.Event().wait(0.005)
-        except BaseException as problem:
-            told.append(problem)
-            raise
-
-    task = any_app.task(name="t")(wait if is_async else check)
     heard = Heard(any_app)
     async with any_app.worker(grace=0.05):
-        job = await task.aenqueue()
-        assert await asyncio.to_thread(started.wait, 10)
-    if is_async:
-        record = await job.arecord()
-        assert (record.state, record.attempt, record.worker) == (State.WAITING, 0, None)
-        assert heard.story(job) == ["Enqueued", "Started", "Returned"]
-        assert [line.outcome for line in await any_app.store.attempts(job.id)] == ["returned"]
+        job = await t.aenqueue()
+        await asyncio.wait_for(started.wait(), 10)
+    record = await job.arecord()
+    assert (record.state, record.attempt, record.worker) == (State.WAITING, 0, None)
+    assert heard.story(job) == ["Enqueued", "Started", "Returned"]
+    assert [line.outcome for line in await any_app.store.attempts(job.id)] == ["returned"]
 
 
 async def test_what_was_claimed_ahead_is_given_back_uncounted(
@@ -142,9 +130,9 @@ async def test_a_worker_that_stops_at_once_ends(
     told = threading.Event()
     real = EmbeddedWorker._keep
 
-    def late(self: EmbeddedWorker, keeper: Keeper) -> None:
+    def late(self: EmbeddedWorker, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
         told.wait(5)
-        real(self, keeper)
+        real(self, keeper, loop)
 
     monkeypatch.setattr(EmbeddedWorker, "_keep", late)
     worker = any_app.worker()
@@ -152,6 +140,23 @@ async def test_a_worker_that_stops_at_once_ends(
     asyncio.get_running_loop().call_later(0.3, told.set)
     await asyncio.wait_for(worker.__aexit__(), 5)
     assert await any_app.store.workers() == []
+
+
+async def test_a_worker_that_cannot_begin_leaves_nothing_open(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise StoreUnavailable("store", "is away")
+
+    any_app.task(name="t")(lambda: 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(any_app.store, "open", away)
+        with pytest.raises(StoreUnavailable):
+            await any_app.worker().__aenter__()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(each.message) for each in told if each.category is ResourceWarning] == []
 
 
 async def test_a_worker_is_announced_while_it_works(any_app: Fairlead) -> None:

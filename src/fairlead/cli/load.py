@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
 from fairlead.app import Fairlead
@@ -21,14 +22,31 @@ def load_app(target: str) -> Fairlead:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as problem:
-        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
-            raise
+    except Exception as problem:  # noqa: BLE001 (user code, as it is imported)
+        missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"there is no module {missing!r} to import, from {here}; "
+                "run this where your code is, or install it"
+            ) from None
         raise ConfigError(
-            f"there is no module {problem.name!r} to import, from {here}; "
-            "run this where your code is, or install it"
+            f"module {module_name!r} cannot be imported: "
+            f"{type(problem).__name__}: {problem}{_place(problem)}"
         ) from None
     return _app_in(module, module_name, name)
+
+
+def _place(problem: Exception) -> str:
+    """Say in which line of the user's own code it happened."""
+    if isinstance(problem, SyntaxError):
+        return ""  # Its message names the line.
+    ours = str(Path(__file__).parent.parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if not frame.filename.startswith((ours, "<frozen"))
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _app_in(module: object, module_name: str, name: str) -> Fairlead:
@@ -38,7 +56,7 @@ def _app_in(module: object, module_name: str, name: str) -> Fairlead:
         return found
     if found is not None:
         raise ConfigError(
-            f"{module_name}:{name} is a {type(found).__name__}, not a Fairlead app"
+            f"{module_name}:{name} is of type {type(found).__name__}, not a Fairlead app"
             + (f"; did you mean {module_name}:{apps[0]}?" if apps else "")
         )
     known = f"; it has {', '.join(apps)}" if apps else "; make one with app = Fairlead()"

@@ -29,7 +29,7 @@ def _queue_choices(
     chosen: dict[str, int | None] = {}
     for value in values:
         name, _, weight = value.partition("=")
-        if weight and not (weight.isdigit() and int(weight) > 0):
+        if weight and not (weight.isdecimal() and int(weight) > 0):
             raise click.BadParameter(f"{value!r}: a weight is a whole number from 1, as in mail=4")
         chosen[name] = int(weight) if weight else None
     return chosen

@@ -40,7 +40,7 @@ class Contact:
             self._lost_at = since
             self._events.emit(StoreLost(self._worker, str(problem)))
         pause = min(LONGEST_PAUSE, self._heartbeat / 2, FIRST_PAUSE * 2**self._tries)
-        self._tries += 1
+        self._tries = min(self._tries + 1, 16)  # No power is beyond a float, however long it takes.
         await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
 
     def found(self, since: float) -> None:

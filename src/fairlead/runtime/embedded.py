@@ -29,7 +29,7 @@ class EmbeddedWorker:
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._keeper_loop = asyncio.new_event_loop()
+        self._keeper_loop: asyncio.AbstractEventLoop | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._left = False
         self._thread: threading.Thread | None = None
@@ -42,9 +42,10 @@ class EmbeddedWorker:
         await keeper.announce()
         self._worker = Worker(self._workshop, self._name, self._board, self._target)
         self._working = asyncio.create_task(self._worker.run())
+        self._keeper_loop = keeper_loop = asyncio.new_event_loop()
         # Not in this loop: a handler that blocks it must not cost the others their leases.
         self._thread = threading.Thread(
-            target=self._keep, args=(keeper,), name="fairlead-keeper", daemon=True
+            target=self._keep, args=(keeper, keeper_loop), name="fairlead-keeper", daemon=True
         )
         self._thread.start()
         return self
@@ -53,6 +54,7 @@ class EmbeddedWorker:
         """Let running jobs finish within the grace time, and give the rest back."""
         assert self._worker is not None
         assert self._working is not None
+        assert self._keeper_loop is not None
         self._worker.stop(self._workshop.terms.grace)
         try:
             await self._working
@@ -68,7 +70,7 @@ class EmbeddedWorker:
             self._loop.call_soon_threadsafe(self._worker.lost, news.lost)
             self._loop.call_soon_threadsafe(self._worker.cancel, news.cancelled)
 
-    def _keep(self, keeper: Keeper) -> None:
+    def _keep(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
         async def keep() -> None:
             self._keeping = asyncio.current_task()
             with suppress(asyncio.CancelledError):
@@ -76,7 +78,7 @@ class EmbeddedWorker:
                     await keeper.run()
             await keeper.leave()
 
-        with asyncio.Runner(loop_factory=lambda: self._keeper_loop) as runner:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(keep())
 
     def _stop_keeping(self) -> None:

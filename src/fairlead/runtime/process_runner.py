@@ -40,6 +40,7 @@ class _Hand:
         self.outgoing = bytearray()
         self.ended = 0
         self.leaving = False
+        self.slow = False  # Its present job takes long: nothing is sent to wait behind it.
 
 
 class ProcessRunner:
@@ -91,6 +92,7 @@ class ProcessRunner:
         """
         for hand in self._hands:
             if len(hand.sent) > 1 and hand.running and hand.running.since < before:
+                hand.slow = True
                 self._write(hand, Recall())
         taken = []
         while self._pending and self._pending[0][1] < before:
@@ -156,6 +158,7 @@ class ProcessRunner:
         able = [hand for hand in self._hands if not hand.leaving]
         if len(able) < self._size and all(hand.sent for hand in able) and not self._resting:
             able.append(self._new_hand())
+        able = [hand for hand in able if not hand.slow]
         hand = min(able, key=lambda hand: len(hand.sent), default=None)
         return hand if hand is not None and len(hand.sent) < depth else None
 
@@ -211,13 +214,15 @@ class ProcessRunner:
         if word.ended is not None and word.outcome is not None:
             run = hand.sent.pop(word.ended)
             hand.running = None
+            hand.slow = False
             hand.ended += 1
             self._failures = 0
             self._seconds += 0.2 * (word.seconds - self._seconds)
             self._end(run, word.outcome)
             self._recycle(hand)
+        since = hand.running.since if hand.running else self._loop.time()
         for number in word.recalled:
-            self._pending.appendleft((hand.sent.pop(number), self._loop.time()))
+            self._pending.appendleft((hand.sent.pop(number), since))
         if word.starts is not None:
             hand.running = run = hand.sent[word.starts]
             self._begin(run, PROCESS, hand.spawned.pid)
@@ -255,7 +260,7 @@ class ProcessRunner:
 
     def _rest(self) -> None:
         """Wait before the next start of processes that die before they run anything."""
-        self._failures += 1
+        self._failures = min(self._failures + 1, 16)
         self._resting = True
         self._loop.call_later(min(_LONGEST_PAUSE, 0.1 * 2**self._failures), self._go_on)
 

@@ -102,6 +102,7 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
     outcomes = fates(death)
     left = [pair for pair, outcome in outcomes.items() if outcome is None]
     marks = {(mark.job_id, mark.fence): mark for mark in death.marks}
+    on_board = {mark.job_id for mark in death.marks}
     now = workshop.clock.now()
     ended: list[tuple[Job, Settlement]] = []
     unclear: list[tuple[Job, Crashed | Failed]] = []
@@ -109,8 +110,8 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
         pair = (job.id, job.fence)
         outcome = outcomes.get(pair, Returned())
         policy = workshop.tasks[job.task].options
-        if outcome is None:
-            continue
+        if outcome is None or (pair not in marks and job.id in on_board):
+            continue  # To be asked about; or another worker's by now, as lost.
         if _must_be_asked(outcome, policy):
             unclear.append((job, outcome))
         else:

@@ -1,0 +1,225 @@
+"""Log lines: what they carry, how loud they are, and that nobody can forge one."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fairlead import Fairlead, Queue, Retry
+from fairlead.core import events
+from fairlead.core.events import Bus, Event
+from fairlead.core.ids import JobId
+from fairlead.log import set_up
+from tests.runtime.heard import Heard, ended
+
+WHOSE: tuple[Any, ...] = (JobId("0190-1"), "shop.pay", "mail", "order-7")
+
+
+@pytest.fixture
+def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Returns what was written to stderr, by logging too once `fresh` was called."""
+    root, ours = logging.getLogger(), logging.getLogger("fairlead")
+    before = root.level, ours.level
+    yield lambda: capsys.readouterr().err
+    root.handlers = []
+    root.setLevel(before[0])
+    ours.setLevel(before[1])
+
+
+def fresh() -> None:
+    """Have logging as in a fresh program; pytest puts its own handlers back for the next test."""
+    logging.getLogger().handlers = []
+
+
+def lines(
+    written: Callable[[], str], *told: Event, level: str = "debug", style: str = "plain"
+) -> list[str]:
+    bus = Bus(lambda _, error: pytest.fail(repr(error)))
+    fresh()
+    set_up(bus, level, style)
+    for event in told:
+        bus.emit(event)
+    return written().splitlines()
+
+
+STARTED = events.Started(*WHOSE, attempt=2, wait_seconds=0.5)
+FINISHED = events.Finished(*WHOSE, attempt=2, run_seconds=1.25)
+SLOW = events.Finished(*WHOSE, attempt=2, run_seconds=61.0)
+RETRIED = events.Retried(*WHOSE, attempt=2, delay_seconds=4.0, error="Oops")
+DIED = events.Died(*WHOSE, attempt=2, reason="exhausted", error="Oops")
+CANCELLED = events.Cancelled(*WHOSE, reason="withdrawn")
+EXPIRED = events.LeaseExpired(*WHOSE, worker="w2")
+REFUSED = events.SettlementRefused(*WHOSE, fence=9, outcome="done")
+PARKED = events.Parked(*WHOSE, version=2)
+RETURNED = events.Returned(*WHOSE, attempt=2)
+SNOOZED = events.Snoozed(*WHOSE, attempt=2, delay_seconds=3.0)
+OVERDUE = events.Overdue(*WHOSE, limit_seconds=5.0, where="shop.py:3 in pay")
+ENQUEUED = events.Enqueued(*WHOSE)
+OF_JOBS: list[tuple[Event, str, str]] = [
+    (ENQUEUED, "DEBUG", "enqueued"),
+    (STARTED, "DEBUG", "started after 0.500 s"),
+    (FINISHED, "DEBUG", "done in 1.250 s"),
+    (SLOW, "INFO", "done in 61.000 s"),
+    (SNOOZED, "DEBUG", "snoozed for 3.0 s"),
+    (RETURNED, "INFO", "given back unfinished; the attempt does not count"),
+    (CANCELLED, "INFO", "cancelled: withdrawn"),
+    (RETRIED, "WARNING", "failed with Oops; again in 4.0 s"),
+    (EXPIRED, "WARNING", "lost by worker w2, whose lease passed without a word"),
+    (REFUSED, "WARNING", "came too late: it is another worker's now (done dropped)"),
+    (PARKED, "WARNING", "parked: no live worker knows this task in version 2"),
+    (DIED, "ERROR", "dead: exhausted (Oops)"),
+    (OVERDUE, "ERROR", "runs past its time limit of 5 s, at shop.py:3 in pay"),
+]
+OF_WORKERS: list[tuple[Event, str, str]] = [
+    (events.WorkerStopping("w", "SIGTERM", 25.0), "INFO", "stopping (SIGTERM)"),
+    (events.WorkerStopped("w"), "INFO", "stopped"),
+    (events.ProcessStarted("w", 7), "DEBUG", "process 7 is ready"),
+    (events.ProcessRetired("w", 7, "old"), "INFO", "process 7 is being replaced: old"),
+    (events.ProcessDied("w", 7, "SIGKILL", 1, 2), "ERROR", "process 7 died: SIGKILL; 1 of"),
+    (events.StoreLost("w", "away"), "ERROR", "the store does not answer, trying on: away"),
+    (events.StoreFound("w", 3.0), "WARNING", "the store answers again, after 3.0 s"),
+    (events.Trouble("w", "odd"), "ERROR", "odd"),
+    (events.WorkerStarted("w", "a", "s", "p", 3), "INFO", "worker started: a on s, p, 3 tasks"),
+]
+
+
+def name(value: object) -> str:
+    return type(value).__name__ if isinstance(value, Event) else ""
+
+
+@pytest.mark.parametrize(("event", "level", "words"), OF_JOBS, ids=name)
+def test_a_plain_line_says_what_happened_to_which_job(
+    written: Callable[[], str], event: Event, level: str, words: str
+) -> None:
+    [line] = lines(written, event)
+    attempt = " attempt=2" if hasattr(event, "attempt") else ""
+    assert line[9:] == (
+        f"{level:7} {words}  job=0190-1 task=shop.pay queue=mail{attempt} correlation_id=order-7"
+    )
+
+
+@pytest.mark.parametrize(("event", "level", "words"), OF_JOBS, ids=name)
+def test_a_json_line_carries_every_field(
+    written: Callable[[], str], event: Event, level: str, words: str
+) -> None:
+    [text] = lines(written, event, style="json")
+    line = json.loads(text)
+    assert (line["level"], line["message"], line["event"]) == (
+        level.lower(),
+        words,
+        type(event).__name__,
+    )
+    assert (line["job_id"], line["task"], line["queue"]) == ("0190-1", "shop.pay", "mail")
+    assert line["correlation_id"] == "order-7"
+    assert line.get("attempt") == getattr(event, "attempt", None)
+    assert line["time"].endswith("Z")
+
+
+@pytest.mark.parametrize(("event", "level", "words"), OF_WORKERS, ids=name)
+def test_what_happens_to_workers_is_told_too(
+    written: Callable[[], str], event: Event, level: str, words: str
+) -> None:
+    [line] = lines(written, event)
+    assert line[9:].startswith(f"{level:7} {words}")
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_each_level_tells_what_it_should(written: Callable[[], str], level: str) -> None:
+    told = lines(written, *(event for event, _, _ in [*OF_JOBS, *OF_WORKERS]), level=level)
+    heard = [
+        loud
+        for _, loud, _ in [*OF_JOBS, *OF_WORKERS]
+        if logging.getLevelName(loud) >= logging.getLevelName(level.upper())
+    ]
+    assert [line[9:].split()[0] for line in told] == heard
+
+
+def test_one_queue_can_be_turned_up_and_another_down(written: Callable[[], str]) -> None:
+    quiet = events.Died(JobId("2"), "t", "reports", None, attempt=1, reason="exhausted")
+    loggers = [logging.getLogger(f"fairlead.queue.{queue}") for queue in ("mail", "reports")]
+    loggers[0].setLevel("DEBUG")
+    loggers[1].setLevel("CRITICAL")
+    try:
+        told = lines(written, STARTED, quiet, level="warning")
+    finally:
+        for logger in loggers:
+            logger.setLevel(logging.NOTSET)
+    assert [line[9:].partition("  job=")[0] for line in told] == ["DEBUG   started after 0.500 s"]
+
+
+FORGED = "ok\n00:00:00 ERROR   dead: forged\r\n\x1b[2Kgone\x85next\u2028line"
+
+
+@pytest.mark.parametrize("style", ["plain", "json"])
+def test_no_name_can_forge_a_line(written: Callable[[], str], style: str) -> None:
+    whose: tuple[Any, ...] = (JobId(FORGED), FORGED, "mail", FORGED)
+    told = lines(
+        written,
+        events.Cancelled(*whose, reason=FORGED),
+        events.Died(*whose, attempt=1, reason=FORGED, error=FORGED),
+        events.StoreLost("w", FORGED),
+        style=style,
+    )
+    assert len(told) == 3
+    assert "\x1b" not in "".join(told)
+
+
+def test_a_program_that_set_up_logging_itself_keeps_its_handlers(
+    written: Callable[[], str],
+) -> None:
+    fresh()
+    own = logging.StreamHandler(io.StringIO())
+    logging.getLogger().addHandler(own)
+    bus = Bus(lambda *_: None)
+    set_up(bus, "info", "plain")
+    bus.emit(DIED)
+    logging.getLogger().removeHandler(own)
+    assert written() == ""
+    assert own.stream.getvalue() == "dead: exhausted (Oops)\n"
+
+
+async def test_no_payload_and_no_message_of_an_error_is_in_any_line(
+    written: Callable[[], str],
+) -> None:
+    app = Fairlead("memory://", queues=[Queue("mail")])
+    fresh()
+    set_up(app.events, "debug", "json")
+
+    @app.task(name="pay", queue="mail", retry=Retry(attempts=1))
+    async def pay(card: str) -> str:
+        if card == "4111-bad":
+            raise ValueError(f"no good: {card}")
+        return card
+
+    heard = Heard(app)
+    async with app.worker():
+        await ended(await pay.aenqueue("4111-good"))
+        await ended(await pay.aenqueue("4111-bad"))
+        await heard.until(events.Died)
+    told = written()
+    assert [json.loads(line)["event"] for line in told.splitlines()] == [
+        "Enqueued",
+        "Started",
+        "Finished",
+        "Enqueued",
+        "Started",
+        "Died",
+    ]
+    assert "4111" not in told
+
+
+def test_a_subscriber_that_failed_is_reported_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Fairlead("memory://")
+
+    def angry(event: Event) -> None:
+        raise ValueError("not with me")
+
+    app.events.subscribe(angry)
+    app.events.emit(DIED)
+    assert "a subscriber failed on Died of job 0190-1; the job is not affected" in caplog.text
+    assert "ValueError: not with me" in caplog.text
