@@ -29,6 +29,7 @@ def test_a_cancelled_job_never_starts_and_a_running_one_ends_soon(shop: Shop) ->
     shop.until_final(*running, seconds=6)
     assert time.monotonic() - began < 4
     shop.until_final(thread)
+    assert shop.record(thread).reason == "not wanted any more"
     for job in shop.accepted:
         record = shop.record(job)
         assert (record.state, record.result) == (State.CANCELLED, None)
