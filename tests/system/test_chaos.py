@@ -12,7 +12,7 @@ import pytest
 
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, children, send, until
+from tests.system.tree import Shop, send, until
 
 PRODUCER = """
 import os, shop
@@ -40,7 +40,7 @@ def test_eight_producers_two_workers_and_a_killer(shop: Shop, seed: int) -> None
     kills = 0
     while any(producer.poll() is None for producer, _ in producers) or kills < 4:
         time.sleep(choose.uniform(0.3, 0.8))
-        if victims := children(choose.choice(trees).pid):
+        if victims := choose.choice(trees).workers:
             send(choose.choice(victims), signal.SIGKILL)
             kills += 1
         if kills >= 4 and all(producer.poll() is not None for producer, _ in producers):
