@@ -113,6 +113,21 @@ def test_a_killed_process_of_a_pool_costs_one_job_one_crash(shop: Shop) -> None:
     assert tree.workers == [worker]
 
 
+def test_jobs_sent_ahead_to_a_process_that_dies_go_to_another(shop: Shop) -> None:
+    """F8: quick jobs are sent by the dozen; a death among them costs its own job only."""
+    healthy = shop.put_many("plain", 150, queue="process")
+    poison = [shop.put("die", "kill")]
+    healthy += shop.put_many("plain", 150, queue="process")
+    poison.append(shop.put("die", "abort"))
+    healthy += shop.put_many("plain", 150, queue="process")
+    shop.start("--pool", "process")
+    shop.until_final()
+    check_poison(shop, poison[0], "SIGKILL")
+    check_poison(shop, poison[1], "SIGABRT")
+    check_healthy(shop, healthy)
+    assert all(len(shop.starts(job)) == 1 for job in healthy)
+
+
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """A group of processes that may take little memory."""

@@ -41,6 +41,23 @@ def test_the_jobs_of_a_killed_tree_run_again_after_their_lease(shop: Shop, point
     assert max(shop.record(job).attempt for job in shop.accepted) <= 2
 
 
+@pytest.mark.parametrize(
+    ("point", "number"), [("starting", 40), ("started", 40), ("ended", 40), ("settled", 2)]
+)
+def test_threads_that_serve_themselves_lose_nothing_either(
+    shop: Shop, point: str, number: int
+) -> None:
+    """F1: they hold many jobs ahead; those that had not started go back, uncounted."""
+    shop.put_many("plain", 400)
+    tree = shop.start("--pool", "thread", PLAIN="1", POINT=f"{point}:kill:{number}")
+    fired = shop.until_fired()
+    shop.until_final(seconds=10)
+    assert {shop.record(job).attempt for job in shop.accepted} == {1}
+    assert sum(shop.record(job).crashes for job in shop.accepted) <= 1
+    assert max(line.time for line in shop.lines()) - fired < 10
+    assert "died: SIGKILL" in tree.log
+
+
 def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
     """F7: processes, handlers in processes of their own, and what those started."""
     jobs = [
