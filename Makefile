@@ -31,7 +31,7 @@ mutants: $(READY) ## Break one promise at a time; each must be noticed by a test
 	@$(BIN)/python tests/mutants.py
 
 chaos: $(READY) ## Kill worker trees every second under 20,000 jobs; prints figures.
-	@$(BIN)/python -m pytest -q -s -m chaos tests/system
+	@$(BIN)/python -m pytest -q -m chaos tests/system
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system

@@ -51,7 +51,7 @@ def test_a_handler_in_a_process_of_its_own_dies_alone(shop: Shop) -> None:
     }
     healthy = shop.put_many("nap", 10, 0.1, queue="process") + shop.put_many("wait", 5, 0.5)
     tree = shop.start("--pool", "process", "--pool", "loop")
-    pids = until(lambda: children(tree.pid))
+    pids = until(lambda: tree.workers)
     shop.until_final(seconds=50)
     for job, told in crashes.items():
         check_poison(shop, job, told)
@@ -63,7 +63,7 @@ def test_a_handler_in_a_process_of_its_own_dies_alone(shop: Shop) -> None:
         assert {past.error for past in record.errors} == {error}
     check_healthy(shop, healthy)
     assert all(len(shop.starts(job)) == 1 for job in healthy)
-    assert children(tree.pid) == pids
+    assert tree.workers == pids
 
 
 def test_the_neighbours_of_a_poison_on_the_loop_and_in_threads_lose_nothing(shop: Shop) -> None:
@@ -87,13 +87,13 @@ def test_exceptions_that_end_programs_do_not_end_a_worker(shop: Shop, death: str
     jobs = [shop.put("adie", death), shop.put("die", death, queue="thread")]
     healthy = shop.put_many("wait", 3, 1.0) + shop.put_many("nap", 2, 1.0)
     tree = shop.start()
-    pids = until(lambda: children(tree.pid))
+    pids = until(lambda: tree.workers)
     shop.until_final()
     for job in jobs:
         record = shop.record(job)
         assert (record.state, record.reason, record.attempt) == (State.DEAD, "exhausted", 5)
     check_healthy(shop, healthy)
-    assert children(tree.pid) == pids
+    assert tree.workers == pids
     assert "died" not in tree.log
 
 
@@ -101,7 +101,7 @@ def test_a_killed_process_of_a_pool_costs_one_job_one_crash(shop: Shop) -> None:
     """F8: only what ran in it is affected, and it runs again."""
     jobs = shop.put_many("nap", 6, 1.0, queue="process")
     tree = shop.start("--pool", "process")
-    (worker,) = until(lambda: children(tree.pid))
+    (worker,) = until(lambda: tree.workers)
     first = until(shop.starts)[0]
     assert first.pid in children(worker)
     send(first.pid, signal.SIGKILL)
@@ -110,7 +110,22 @@ def test_a_killed_process_of_a_pool_costs_one_job_one_crash(shop: Shop) -> None:
     assert {shop.record(job).attempt for job in jobs} == {1}
     assert [job for job in jobs if shop.record(job).crashes] == [first.job]
     assert shop.outcomes(first.job) == ["crashed", "done"]
-    assert children(tree.pid) == [worker]
+    assert tree.workers == [worker]
+
+
+def test_jobs_sent_ahead_to_a_process_that_dies_go_to_another(shop: Shop) -> None:
+    """F8: quick jobs are sent by the dozen; a death among them costs its own job only."""
+    healthy = shop.put_many("plain", 150, queue="process")
+    poison = [shop.put("die", "kill")]
+    healthy += shop.put_many("plain", 150, queue="process")
+    poison.append(shop.put("die", "abort"))
+    healthy += shop.put_many("plain", 150, queue="process")
+    shop.start("--pool", "process")
+    shop.until_final()
+    check_poison(shop, poison[0], "SIGKILL")
+    check_poison(shop, poison[1], "SIGABRT")
+    check_healthy(shop, healthy)
+    assert all(len(shop.starts(job)) == 1 for job in healthy)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import signal
 import time
 
 from fairlead import State
-from tests.system.tree import Shop, alive, children, until
+from tests.system.tree import Shop, alive, until
 
 LEASE = ("--lease", "2")
 
@@ -70,7 +70,7 @@ def test_a_whole_tree_frozen_at_a_point_comes_back_as_a_stranger(shop: Shop) -> 
     second = shop.start(*LEASE)
     shop.until_final()
     results = {job: shop.record(job) for job in jobs}
-    until(lambda: children(first.pid))
+    until(lambda: first.workers)
     first.signal_all(signal.SIGCONT)
     late = shop.put("quick")
     time.sleep(1.0)

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead import State
 from fairlead.runtime.points import POINTS
-from tests.system.tree import Shop, alive, children, descendants, until
+from tests.system.tree import Shop, alive, descendants, until
 
 LEASE = ("--lease", "2")
 
@@ -41,26 +41,43 @@ def test_the_jobs_of_a_killed_tree_run_again_after_their_lease(shop: Shop, point
     assert max(shop.record(job).attempt for job in shop.accepted) <= 2
 
 
+@pytest.mark.parametrize(
+    ("point", "number"), [("starting", 40), ("started", 40), ("ended", 40), ("settled", 2)]
+)
+def test_threads_that_serve_themselves_lose_nothing_either(
+    shop: Shop, point: str, number: int
+) -> None:
+    """F1: they hold many jobs ahead; those that had not started go back, uncounted."""
+    shop.put_many("plain", 400)
+    tree = shop.start("--pool", "thread", PLAIN="1", POINT=f"{point}:kill:{number}")
+    fired = shop.until_fired()
+    shop.until_final(seconds=10)
+    assert {shop.record(job).attempt for job in shop.accepted} == {1}
+    assert sum(shop.record(job).crashes for job in shop.accepted) <= 1
+    assert max(line.time for line in shop.lines()) - fired < 10
+    assert "died: SIGKILL" in tree.log
+
+
 def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
     """F7: processes, handlers in processes of their own, and what those started."""
     jobs = [
-        shop.put("wait", 6.0),
-        shop.put("nap", 6.0),
-        shop.put("parent", 6.0),
-        shop.put("parent", 6.0),
+        shop.put("wait", 4.0),
+        shop.put("nap", 4.0),
+        shop.put("parent", 4.0),
+        shop.put("parent", 4.0),
     ]
-    tree = shop.start("--lease", "3", "--processes", "2")
+    tree = shop.start("--lease", "2", "--processes", "2")
     for job in jobs:
         shop.until_started(job)
     until(lambda: len(shop.lines(what="child")) == 2)
     below = descendants(tree.pid)
-    assert len(children(tree.pid)) == 2
+    assert len(tree.workers) == 2
     assert len(below) >= 2 + 2 + 2
     os.kill(tree.pid, signal.SIGKILL)
     tree.process.wait()
     until(lambda: not any(alive(pid) for pid in below), 2, "the end of all children")
     assert shop.processes() == []
-    shop.start("--lease", "3")
+    shop.start("--lease", "2")
     shop.until_final()
     assert {shop.record(job).state for job in jobs} == {State.DONE}
     assert {shop.record(job).attempt for job in jobs} == {2}

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import Retry, State, fixed
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, alive, children, until
+from tests.system.tree import Shop, alive, until
 
 LEASE = 1.5
 TWICE = Retry(attempts=2, backoff=fixed(0.1, jitter=0))
@@ -109,7 +109,7 @@ def test_a_process_that_ignores_sigterm_is_killed(shop: Shop) -> None:
     stuck = shop.put("stubborn", 100.0, timeout=1.0, retry=TWICE)
     polite = shop.put("nap", 100.0, queue="process", timeout=1.0, retry=ONCE)
     tree = shop.start(*lease_options(), "--pool", "process")
-    (worker,) = until(lambda: children(tree.pid))
+    (worker,) = until(lambda: tree.workers)
     neighbours = shop.put_many("nap", 4, 0.5, queue="process")
     shop.until_final()
     check_timed_out(shop, stuck, runs=2)
@@ -117,7 +117,7 @@ def test_a_process_that_ignores_sigterm_is_killed(shop: Shop) -> None:
     assert not any(alive(line.pid) for line in shop.starts(stuck))
     assert {shop.record(job).attempt for job in neighbours} == {1}
     assert all(len(shop.starts(job)) == 1 for job in neighbours)
-    assert children(tree.pid) == [worker]
+    assert tree.workers == [worker]
     assert re.search(r"shop.py:\d+ in stubborn", shop.record(stuck).errors[0].message or "")
 
 

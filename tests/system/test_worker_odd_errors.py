@@ -1,7 +1,7 @@
 """Exceptions nobody can print cost their own job only (F42)."""
 
 from fairlead import Retry, State, fixed
-from tests.system.tree import Shop, children, until
+from tests.system.tree import Shop, until
 
 TWICE = Retry(attempts=2, backoff=fixed(0.1, jitter=0))
 KINDS = {
@@ -20,7 +20,7 @@ def test_odd_exceptions_leave_a_small_record(shop: Shop) -> None:
     }
     healthy = shop.put_many("wait", 3, 1.0)
     tree = shop.start("--lease", "5")
-    (pid,) = until(lambda: children(tree.pid))
+    (pid,) = until(lambda: tree.workers)
     shop.until_final()
     for job, (kind, error) in jobs.items():
         record = shop.record(job)
@@ -35,5 +35,5 @@ def test_odd_exceptions_leave_a_small_record(shop: Shop) -> None:
     assert r"\ud800" in messages["surrogate"]
     assert messages["circle"] == "first"
     assert {shop.record(job).attempt for job in healthy} == {1}
-    assert children(tree.pid) == [pid]
+    assert tree.workers == [pid]
     assert all(len(line) < 10_000 for line in tree.log.splitlines())

@@ -6,7 +6,7 @@ import time
 
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, Tree, children, until
+from tests.system.tree import Shop, Tree, until
 
 LEASE = ("--lease", "2")
 
@@ -29,6 +29,7 @@ def test_a_cancelled_job_never_starts_and_a_running_one_ends_soon(shop: Shop) ->
     shop.until_final(*running, seconds=6)
     assert time.monotonic() - began < 4
     shop.until_final(thread)
+    assert shop.record(thread).reason == "not wanted any more"
     for job in shop.accepted:
         record = shop.record(job)
         assert (record.state, record.result) == (State.CANCELLED, None)
@@ -67,7 +68,7 @@ def test_processes_that_grow_too_large_are_replaced(shop: Shop) -> None:
     assert len({shop.starts(job)[0].pid for job in in_process}) == 4
     shop.until_final()
     check_all_done(shop)
-    until(lambda: first not in children(tree.pid), 5)
+    until(lambda: first not in tree.workers, 5)
 
 
 def check_all_done(shop: Shop) -> None:
@@ -92,18 +93,18 @@ def test_a_reload_takes_new_code_and_refuses_broken_code(shop: Shop) -> None:
     tree: Tree = shop.start("--grace", "5")
     assert result_of_version(shop) == "1"
     change(shop, "VERSION = 1 / 0")
-    (before,) = children(tree.pid)
+    (before,) = tree.workers
     tree.signal(signal.SIGHUP)
     tree.until_log("cannot be loaded as it is now")
     assert "ZeroDivisionError" in tree.log
     assert result_of_version(shop) == "1"
-    assert children(tree.pid) == [before]
+    assert tree.workers == [before]
     change(shop, "VERSION = 2")
     running = shop.put("wait", 2.0)
     shop.until_started(running)
     tree.signal(signal.SIGHUP)
     until(lambda: tree.log.count("fairlead worker") == 2, what="a second greeting")
-    until(lambda: children(tree.pid) not in ([], [before]))
+    until(lambda: tree.workers not in ([], [before]))
     assert result_of_version(shop) == "2"
     assert tree.process.poll() is None
     shop.until_final()

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import State
 from fairlead.runtime.points import POINTS
-from tests.system.tree import Shop, Tree, until
+from tests.system.tree import Shop, Tree, alive, until
 
 BOUND = 3.0
 """Seconds beyond the grace time that a stop may take on a busy machine."""
@@ -81,6 +81,27 @@ def test_processes_and_threads_give_back_at_the_end_of_grace(shop: Shop) -> None
     assert {shop.record(job).state for job in slow} == {State.WAITING}
     check_left(shop)
     shop.waiting = set(slow)
+
+
+def test_handlers_that_do_not_listen_cannot_hold_a_stop(shop: Shop) -> None:
+    """F37, L5: a blocked loop, a coroutine that goes on, a thread; all given back uncounted."""
+    deaf, thread = shop.put("deaf", 60.0), shop.put("nap", 60.0)
+    listening = shop.put("wait", 60.0)
+    first = shop.start("--grace", "1", "--queue", "loop", "--queue", "thread")
+    for job in (deaf, thread, listening):
+        shop.until_started(job)
+    blocking = shop.put("sleep_on_loop", 60.0, queue="default")
+    second = shop.start("--grace", "1", "--queue", "default")
+    busy = shop.until_started(blocking)
+    began = time.monotonic()
+    first.signal(signal.SIGTERM)
+    second.signal(signal.SIGTERM)
+    assert [first.ended(), second.ended()] == [0, 0]
+    assert time.monotonic() - began < 1 + 2 * 5 + BOUND
+    assert not alive(busy.pid)
+    shop.waiting = set(shop.accepted)
+    check_left(shop)
+    assert {shop.record(job).crashes for job in shop.accepted} == {0}
 
 
 def test_a_rolling_restart_under_load_burns_no_attempt(shop: Shop) -> None:

@@ -69,6 +69,13 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 class Tree:
     """A worker: its supervisor, and through it the processes it started."""
 
@@ -88,6 +95,11 @@ class Tree:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def workers(self) -> list[int]:
+        """The processes that claim and run jobs."""
+        return [pid for pid in children(self.pid) if b"fairlead.cli.process" in command_of(pid)]
 
     @property
     def log(self) -> str:
@@ -119,7 +131,7 @@ class Tree:
 
     def stop(self, seconds: float = 20.0) -> int:
         """Ask it to stop, once it is able to listen; returns its exit code."""
-        until(lambda: self.process.poll() is not None or children(self.pid), what="a worker")
+        until(lambda: self.process.poll() is not None or self.workers, what="a worker")
         self.signal(signal.SIGTERM)
         return self.ended(seconds)
 

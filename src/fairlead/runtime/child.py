@@ -52,6 +52,11 @@ class Child:
         """Its process id."""
         return self.spawned.pid
 
+    @property
+    def groups(self) -> set[int]:
+        """The process groups that are to end with it: its own, and those of whom it hired."""
+        return {self.pid, *self._hired}
+
     def tell(self, message: ToProcess) -> None:
         """Send a message; to a process that is gone or deaf it is simply lost."""
         self._outgoing += frame(message)

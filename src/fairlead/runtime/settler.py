@@ -108,7 +108,8 @@ class Settler:
         point("settled")
         for (run, _), settlement in zip(batch, settlements, strict=True):
             if settlement.id in written:
-                narrate(self._workshop.events, run.job, settlement, run.started_at, now)
+                told = _as_ruled(run, settlement)
+                narrate(self._workshop.events, run.job, told, run.started_at, now)
             else:
                 narrate_refusal(self._workshop.events, run.job, settlement)
             self._release(run)
@@ -178,6 +179,13 @@ class Settler:
         """Leave what is still being asked about to whoever claims it next."""
         for asking in self._asking:
             asking.cancel()
+
+
+def _as_ruled(run: Run, settlement: Settlement) -> Settlement:
+    """Return what the store made of it, if a person cancelled the job while it ran."""
+    if isinstance(run.called_off, Cancelled):
+        return overrule(settlement, run.called_off.reason)
+    return settlement
 
 
 async def _ask(run: Run) -> Knowledge:

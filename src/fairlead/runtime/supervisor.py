@@ -25,6 +25,7 @@ from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed, Failed
 from fairlead.runtime.board import ASYNC, THREAD, Board, Mark
 from fairlead.runtime.child import Child
+from fairlead.runtime.guardian import Guardian
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
@@ -62,6 +63,7 @@ class Supervisor:
         self._burying: set[asyncio.Task[None]] = set()
         self._looking: set[asyncio.Task[None]] = set()
         self._unclear: list[tuple[Job, Crashed | Failed]] = []
+        self._guardian = Guardian()
         self._keeper = Keeper(workshop, worker, self._boards, self._tell)
         self._number = 0
         self._failed_starts = 0
@@ -87,6 +89,7 @@ class Supervisor:
             keeping.cancel()
             for child in self._children:
                 child.spawned.kill()
+            self._guardian.close()
         await self._let_go()
         await self._keeper.leave()
         self._events.emit(WorkerStopped(self._worker))
@@ -124,6 +127,7 @@ class Supervisor:
         self._hand_on()
         self._recycle(now)
         self._replace(now)
+        self._guardian.watch(group for child in self._children for group in child.groups)
 
     def _check(self, child: Child, now: float) -> None:
         """End a process that holds a run past its limit, or that does not stop when told to."""

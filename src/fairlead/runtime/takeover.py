@@ -27,7 +27,7 @@ from fairlead.core.outcome import (
     decide,
 )
 from fairlead.core.task import TaskOptions
-from fairlead.runtime.board import PROCESS, UNCLEAR, Mark
+from fairlead.runtime.board import NEVER, PROCESS, UNCLEAR, Mark
 from fairlead.runtime.contact import FIRST_PAUSE
 from fairlead.runtime.narrate import narrate, narrate_refusal
 from fairlead.runtime.workshop import Workshop
@@ -62,8 +62,13 @@ def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
 
     Jobs that are not named had not started.
     """
-    # Handlers in processes of their own died with this one, but cannot have caused it.
-    suspects = [mark for mark in death.marks if mark.running and mark.kind != PROCESS]
+    # Handlers in processes of their own died with this one, but cannot have caused it. Nor can
+    # those that had ended, which have no deadline any more: only their outcome is lost.
+    suspects = [
+        mark
+        for mark in death.marks
+        if mark.running and mark.kind != PROCESS and mark.deadline != NEVER
+    ]
     found: dict[tuple[JobId, int], Outcome | None] = {}
     for mark in death.marks:
         pair = (mark.job_id, mark.fence)
@@ -71,8 +76,8 @@ def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
             found[pair] = None
         elif mark.running and mark.deadline <= death.at:
             found[pair] = _timed_out(mark, death)
-        elif mark.running and mark in suspects and not death.on_purpose:
-            found[pair] = Crashed(death.how, company=len(suspects) > 1)
+        elif mark.running and mark.kind != PROCESS and not death.on_purpose:
+            found[pair] = Crashed(death.how, company=suspects != [mark])
     return found
 
 
