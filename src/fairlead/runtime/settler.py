@@ -116,8 +116,6 @@ class Settler:
 
     def _decide(self, run: Run, outcome: Outcome, now: int) -> Settlement:
         settlement = decide(run.job, outcome, run.task.options, now, self._workshop.random.random)
-        if isinstance(run.called_off, Cancelled):
-            settlement = overrule(settlement, run.called_off.reason)
         return replace(settlement, started_at=run.started_at, pool=run.pool)
 
     async def _write(self, settlements: list[Settlement]) -> set[JobId]:
