@@ -17,6 +17,10 @@ from fairlead.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Return
 from fairlead.core.task import Task
 
 
+Pair = tuple[JobId, int]
+"""A job and a fence: one run of it, and no other."""
+
+
 class Run:
     """A claimed job on its way through the stations.
 
@@ -48,6 +52,11 @@ class Run:
         self.deadline = float("inf")
         self.called_off: Outcome | None = None
         self.handle: Any = None
+
+    @property
+    def pair(self) -> Pair:
+        """What tells this run from the others of its job."""
+        return self.job.id, self.job.fence
 
     def ends_with(self, error: BaseException) -> Outcome:
         """Return the outcome of a handler that raised: as called off, else by the error."""

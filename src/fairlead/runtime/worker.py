@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.core.events import Overdue, Started
-from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.outcome import Cancelled, Lost, Outcome
 from fairlead.runtime.board import Board
@@ -20,7 +19,7 @@ from fairlead.runtime.narrate import correlation_id, narrate_start
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots
 from fairlead.runtime.process_runner import Hire, ProcessRunner
-from fairlead.runtime.run import GIVEN_BACK, Run
+from fairlead.runtime.run import GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.runtime.workshop import PoolPlan, Workshop
@@ -64,8 +63,9 @@ class Worker:
             self._release,
             lambda run: board.ask(run.place),
         )
-        self._runs: dict[JobId, tuple[Run, Slots]] = {}
-        self._running: dict[JobId, tuple[Run, Runner]] = {}
+        # By fence too: a job may be here again before the word of its last settlement is.
+        self._runs: dict[Pair, tuple[Run, Slots]] = {}
+        self._running: dict[Pair, tuple[Run, Runner]] = {}
         self._loop_runner = LoopRunner(self._begin, self._end)
         self._dealers: list[ThreadRunner | ProcessRunner] = []
         self._solo: ProcessRunner | None = None
@@ -133,7 +133,7 @@ class Worker:
         for job in jobs:
             place = board.hold(job.id, job.fence, numbers[job.task], now)
             run = Run(job, tasks[job.task], slots.plan.name, place)
-            self._runs[job.id] = (run, slots)
+            self._runs[run.pair] = (run, slots)
             runs.append(run)
         point("held")
         for run in runs:
@@ -150,7 +150,7 @@ class Worker:
             self._start(self._loop_runner if run.task.is_async else threads, run)
 
     def _start(self, runner: Runner, run: Run) -> None:
-        self._running[run.job.id] = (run, runner)
+        self._running[run.pair] = (run, runner)
         runner.start(run)
 
     def _begin(self, run: Run, kind: int, thread: int) -> None:
@@ -166,11 +166,11 @@ class Worker:
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         self._board.end(run.place)
-        del self._running[run.job.id]
+        del self._running[run.pair]
         self._ended += 1
         for feeder in self._feeders:
             feeder.dry = False
-        _, slots = self._runs[run.job.id]
+        _, slots = self._runs[run.pair]
         if isinstance(run.called_off, Lost):
             self._release(run)  # It is another worker's now; nothing from here counts.
         else:
@@ -178,32 +178,32 @@ class Worker:
         slots.ended(run.job)
 
     def _release(self, run: Run) -> None:
-        self._runs.pop(run.job.id, None)
+        del self._runs[run.pair]
         self._board.clear(run.place)
 
     # What the supervisor says
 
-    def lost(self, pairs: Iterable[tuple[JobId, int]]) -> None:
+    def lost(self, pairs: Iterable[Pair]) -> None:
         """End runs whose lease is another worker's now."""
-        for job_id, fence in pairs:
-            if (run := self._unstarted(job_id, fence)) is not None:
+        for pair in pairs:
+            if (run := self._unstarted(pair)) is not None:
                 self._release(run)
             else:
-                self._call_off(job_id, fence, Lost())
+                self._call_off(pair, Lost())
 
-    def cancel(self, pairs: Iterable[tuple[JobId, int]]) -> None:
+    def cancel(self, pairs: Iterable[Pair]) -> None:
         """End runs that a person cancelled."""
-        for job_id, fence in pairs:
+        for pair in pairs:
             called_off = Cancelled("cancelled while it ran")
-            if (run := self._unstarted(job_id, fence)) is not None:
+            if (run := self._unstarted(pair)) is not None:
                 self._settler.put(run, called_off)
             else:
-                self._call_off(job_id, fence, called_off)
+                self._call_off(pair, called_off)
 
-    def _unstarted(self, job_id: JobId, fence: int) -> Run | None:
+    def _unstarted(self, pair: Pair) -> Run | None:
         """Take out a run that waits for a slot."""
-        run, slots = self._runs.get(job_id, (None, None))
-        if run is None or slots is None or run.job.fence != fence or not slots.drop(run):
+        run, slots = self._runs.get(pair, (None, None))
+        if run is None or slots is None or not slots.drop(run):
             return None
         return run
 
@@ -215,7 +215,7 @@ class Worker:
             job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
         )
         run = Run(job, self._workshop.tasks[job.task], self._slots[0].plan.name, place)
-        self._runs[job.id] = (run, self._slots[0])
+        self._runs[run.pair] = (run, self._slots[0])
         self._settler.put(run, outcome)
 
     def stop(self, grace: float) -> None:
@@ -226,9 +226,9 @@ class Worker:
             feeder.stop()
         self._stopping.set()
 
-    def _call_off(self, job_id: JobId, fence: int, outcome: Outcome) -> None:
-        run, runner = self._running.get(job_id, (None, None))
-        if run is None or runner is None or run.job.fence != fence or run.called_off is not None:
+    def _call_off(self, pair: Pair, outcome: Outcome) -> None:
+        run, runner = self._running.get(pair, (None, None))
+        if run is None or runner is None or run.called_off is not None:
             return
         run.called_off = outcome
         runner.call_off(run)
@@ -315,8 +315,8 @@ class Worker:
         """Give back what has not started, let the rest finish, then call it off."""
         self._give_back_unstarted()
         await self._until(self._only_stuck_threads_run, lambda: self._stop_at or 0.0)
-        for job_id, (run, _) in list(self._running.items()):
-            self._call_off(job_id, run.job.fence, GIVEN_BACK)
+        for pair in list(self._running):
+            self._call_off(pair, GIVEN_BACK)
         patience = self._loop.time() + self._workshop.terms.patience
         await self._until(self._only_threads_run, lambda: patience)
         self._settler.give_up_asking()
