@@ -21,7 +21,9 @@ class Contact:
     ) -> None:
         self._worker = worker
         self._events = events
-        self._lease = lease
+        # A lease may be almost two heartbeats old before it is first renewed, and its keeper may
+        # rest for a pause when the store is back; so long before its time a lease can be lost.
+        self._long = max(0.0, lease - 2 * heartbeat - LONGEST_PAUSE)
         self._heartbeat = heartbeat
         self._random = random
         self._lost_at: float | None = None
@@ -47,11 +49,11 @@ class Contact:
             return
         now = asyncio.get_running_loop().time()
         away, self._lost_at, self._tries = now - self._lost_at, None, 0
-        if away >= self._lease:
+        if away >= self._long:
             self.spare_until = now + self._heartbeat
         self._events.emit(StoreFound(self._worker, away))
 
     def spares(self, now: float) -> bool:
         """Say whether passed leases are to be left alone now."""
-        away = self._lost_at is not None and now - self._lost_at >= self._lease
+        away = self._lost_at is not None and now - self._lost_at >= self._long
         return away or now < self.spare_until
