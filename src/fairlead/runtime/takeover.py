@@ -108,8 +108,8 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
     for job in await store.held(death.worker):
         pair = (job.id, job.fence)
         mark = marks.get(pair)
-        if mark is None and job.fence > job.claimed_at:
-            continue  # Another took it over as lost, and decides on it.
+        if job.fence > job.claimed_at and not (mark is not None and mark.running):
+            continue  # Claimed as lost, here or by another: to be decided on, not to be given back.
         now = _store_time(workshop, mark)
         outcome = outcomes.get(pair, Returned())
         policy = workshop.tasks[job.task].options
