@@ -113,6 +113,8 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
         now = _store_time(workshop, mark)
         outcome = outcomes.get(pair, Returned())
         policy = workshop.tasks[job.task].options
+        if outcome == Returned() and policy.effects == "external" and _was_cut_short(death, mark):
+            outcome = Crashed(death.how, company=True)
         if outcome is None:
             continue
         if _must_be_asked(outcome, policy):
@@ -125,6 +127,11 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
         # To be asked about, not to be given back: it is claimed as lost, at once.
         await store.extend(left, 0)
     return await _settle(workshop, ended, tuple(unclear))
+
+
+def _was_cut_short(death: Death, mark: Mark | None) -> bool:
+    """Say whether a handler in a process of its own was killed because its worker died."""
+    return mark is not None and mark.running and not death.on_purpose
 
 
 def _store_time(workshop: Workshop, mark: Mark | None) -> int:
