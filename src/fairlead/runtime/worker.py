@@ -72,7 +72,7 @@ class Worker:
         self._slots = [self._open_pool(plan) for plan in workshop.pools]
         self._feeders = [self._feeder(slots) for slots in self._slots]
         self._ended = 0
-        self._ahead_of_store = 0
+        self._ahead_of_store: int | None = None
         self._stop_at: float | None = None
         self._stopping = asyncio.Event()
 
@@ -117,7 +117,12 @@ class Worker:
 
     def now(self) -> int:
         """Return the time by the store's clock, as the last claim told it."""
-        return self._workshop.clock.now() - self._ahead_of_store
+        return self._workshop.clock.now() - (self._ahead_of_store or 0)
+
+    def _learn_time(self, job: Job) -> None:
+        """Take from a lease that has just begun what time it is for the store."""
+        leased_at = job.lease_until - self._workshop.terms.lease_micros
+        self._ahead_of_store = self._workshop.clock.now() - leased_at
 
     # The way of a job
 
@@ -126,8 +131,7 @@ class Worker:
         if not jobs:
             return
         now = self._loop.time()
-        claimed_at = jobs[0].lease_until - self._workshop.terms.lease_micros
-        self._ahead_of_store = self._workshop.clock.now() - claimed_at
+        self._learn_time(jobs[0])
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
         runs = []
         for job in jobs:
@@ -211,6 +215,8 @@ class Worker:
         """Settle a run that ended in a process which is no more, after asking `reconcile`."""
         if not self._board.free:
             return  # Its lease passes, and then it is asked about.
+        if self._ahead_of_store is None:
+            self._learn_time(job)  # Some seconds old, which is better than an hour wrong.
         place = self._board.hold(
             job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
         )
