@@ -53,7 +53,7 @@ def report(world: World) -> str:
 
 async def chaos(world: World) -> None:
     """Let people, producers and the nemesis do their things for a while."""
-    end = world.loop.time() + world.random.uniform(30.0, 100.0)
+    end = world.loop.time() + world.random.uniform(15.0, 60.0)
     async with asyncio.TaskGroup() as parts:
         parts.create_task(_produce(world, end))
         parts.create_task(_interfere(world, end))
@@ -65,7 +65,7 @@ async def _produce(world: World, end: float) -> None:
     producer = Process("producer")
     connection = Connection(world.network, producer)
     random = world.random
-    left = random.randint(10, 60)
+    left = random.randint(10, 50)
     while left > 0 and world.loop.time() < end:
         jobs = [_new_job(world, random) for _ in range(random.randint(1, 8))]
         left -= len(jobs)
@@ -117,10 +117,10 @@ async def _harm(world: World, end: float) -> None:
     random = world.random
     kinds = random.sample(FAULTS, random.randint(1, 4))
     while world.loop.time() < end:
-        await asyncio.sleep(random.uniform(0.5, 12.0))
+        await asyncio.sleep(random.uniform(0.5, 8.0))
         number = random.randrange(len(world.trees))
         tree, kind = world.trees[number], random.choice(kinds)
-        seconds = random.choice((random.uniform(0.1, 3.0), random.uniform(3.0, 50.0)))
+        seconds = random.choice((random.uniform(0.1, 3.0), random.uniform(3.0, 40.0)))
         world.witness.note("fault", None, kind, tree.name, round(seconds, 3))
         await _do_harm(world, number, tree, kind, seconds)
 
@@ -191,6 +191,6 @@ def kill_at_point(world: World, child: Child, name: str, *, whole_tree: bool) ->
     world.witness.note("fault", None, "crash point", name, child.name)
     world.end_child(child, "SIGKILL", at=name)
     if whole_tree:
-        world.end_tree(child.tree)
         number = world.trees.index(child.tree)
+        world.end_tree(child.tree)
         world.loop.call_later(1.0, world.boot, number, context=world.loop.outside.context)

@@ -165,10 +165,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def kill(self, process: Process) -> None:
         """Let nothing of a process run ever again. Its memory stays as it is."""
-        process.alive = False
-        process.ready.clear()
         # Kept: a coroutine that nobody refers to is closed, and its `finally` would run.
         self._graves.extend(asyncio.all_tasks(self))
+        process.alive = False
+        process.ready.clear()
 
     def spawn(self, process: Process, coroutine: Any) -> asyncio.Task[Any]:
         """Start a task inside a process."""

@@ -203,7 +203,7 @@ class Witness:
         fact.lines.append((settlement.fence, settlement.outcome))
         if seen.live:
             self.complain("no run is settled while its handler runs", fact.new.id)
-        late = seen.deadline <= self._clock() and seen.ended == "killed"
+        late = seen.deadline <= self._clock() and not seen.process.alive
         if settlement.outcome == "failed" and seen.ended not in ("raised", "late") and not late:
             self.complain(f"only a run that failed counts as failed, not {seen.ended}", fact.new.id)
         if seen.lost and settlement.outcome not in ("lost", "ambiguous"):
@@ -236,7 +236,7 @@ class Witness:
         earlier = [other for other in fact.claims if other.started_in and other is not seen]
         if seen.started_in is not None:
             self.complain("I4: a fence starts one handler", job_id)
-        if any(other.fence > fence for other in earlier):
+        if any(other.fence > fence for other in earlier) and not seen.taken_rightly:
             self.complain("I5: fences grow over the starts of a job", job_id)
         if seen.lost:
             self.complain("a lost run is decided on before any handler runs", job_id)
@@ -262,7 +262,13 @@ class Witness:
         self.facts[job_id].unclear = False
 
     def died(
-        self, process: Process, *, crashed: bool, at: str = "", kin: Sequence[Process] = ()
+        self,
+        process: Process,
+        *,
+        crashed: bool,
+        at: str = "",
+        kin: Sequence[Process] = (),
+        late: bool = False,
     ) -> None:
         """Note the death of a process, perhaps at a crash point, and of those that die with it."""
         self.note("crashed" if crashed else "exited", None, process.name, at)
@@ -270,8 +276,8 @@ class Witness:
             self._blame(process, at)
         for dead in (process, *kin):
             for seen in self._live.pop(dead, []):
-                seen.ended = "killed"
-                self.note("end", seen.id, seen.fence, "killed")
+                seen.ended = "late" if late else "killed"
+                self.note("end", seen.id, seen.fence, seen.ended)
                 if crashed and self._external(seen.task):
                     self.facts[seen.id].unclear = True
 

@@ -30,7 +30,7 @@ ACTS = {
 }
 TASKS = {
     "note": TaskOptions(retry=Retry(attempts=4), timeout=8.0),
-    "report": TaskOptions(retry=Retry(attempts=3), timeout=60.0),
+    "report": TaskOptions(retry=Retry(attempts=3), timeout=45.0),
     "mail": TaskOptions(retry=Retry(attempts=4), timeout=8.0, effects="external"),
     "bomb": TaskOptions(retry=Retry(attempts=3), timeout=8.0, crash_limit=CRASH_LIMIT),
 }
@@ -84,7 +84,7 @@ async def _act(world: "World", task: str, limit: float) -> None:
         world.end_here()
         await asyncio.get_running_loop().create_future()
     if task == "report":
-        await asyncio.sleep(random.uniform(1.0, 50.0))
+        await asyncio.sleep(random.uniform(1.0, 35.0))
         return
     (act,) = random.choices(list(ACTS), list(ACTS.values()))
     match act:

@@ -39,7 +39,9 @@ from tests.simulation.loop import Deadlock, Killed, Process, VirtualClock, Virtu
 from tests.simulation.witness import Seen, Witness
 from tests.simulation.work import CRASH_LIMIT, registry
 
-WATCH = 0.25
+WATCH = 0.5
+TICK = 0.5
+"""Virtual time is cheap, but not free: both sides look around less often than in earnest."""
 KEEP = 365 * 24 * 3600 * SECOND
 QUEUES = (Queue("letters", weight=3), Queue("papers"))
 ALARMS = Queue("alarms", critical=True, tasks=["note"])
@@ -242,7 +244,9 @@ class World:
         )
 
     def boot(self, number: int) -> Tree:
-        """Start a machine, or start it again."""
+        """Start a machine, or start it again if it is down."""
+        if number < len(self.trees) and self.trees[number].supervisor.alive:
+            return self.trees[number]
         self._boots += 1
         tree = Tree(self, f"m{number}.{self._boots}")
         self.trees[number : number + 1] = [tree]
@@ -367,6 +371,7 @@ class World:
     @contextmanager
     def _in_place(self) -> Iterator[None]:
         real, worker.ProcessRunner = worker.ProcessRunner, SoloRunner  # type: ignore[assignment,misc]
+        tick, worker.TICK = worker.TICK, TICK
         points.listen(self.pass_point)
         try:
             with warnings.catch_warnings():
@@ -374,6 +379,7 @@ class World:
                 yield
         finally:
             points.listen(None)
+            worker.TICK = tick
             worker.ProcessRunner = real  # type: ignore[misc]
 
     async def _live(self, scenario: Any) -> None:
@@ -532,7 +538,7 @@ class SoloRunner:
         if solo.alive:
             world: World = self._child.tree.world  # type: ignore[attr-defined]
             self._loop.kill(solo)
-            world.witness.died(solo, crashed=False)
+            world.witness.died(solo, crashed=False, late=isinstance(run.called_off, Failed))
             self._loop.tell(self._child, self._bury, run)
 
     def close(self) -> None:
