@@ -36,6 +36,7 @@ class Seen:
         self.started_in: Process | None = None
         self.deadline = 0
         self.ended: str | None = None
+        self.told = False
         self.given_up = False
         self.taken_rightly = False
 
@@ -169,6 +170,11 @@ class Witness:
                 current.given_up = current.given_up or not lease
                 self.note("extend", renewed.id, fences[renewed.id], process.name)
 
+    def current(self, job_id: JobId, fence: int) -> Seen | None:
+        """Return the run under this fence if that is the job's current one."""
+        seen = self.facts[job_id].current
+        return seen if seen is not None and seen.fence == fence else None
+
     def before_settle(self, settlements: Sequence[Settlement]) -> dict[JobId, JobRecord | None]:
         return {s.id: self._look(s.id) for s in settlements if self._is_stale(s)}
 
@@ -243,7 +249,7 @@ class Witness:
         if fact.current is not seen and not (seen.taken_rightly or self._may_be_lost(seen, process)):
             self.complain("a handler starts under its lease", job_id)
         for other in earlier:
-            if other.live and not other.taken_rightly:
+            if other.live and not (other.taken_rightly or seen.taken_rightly):
                 self.complain("I5: no two handlers of a job run at once", job_id)
         if fact.unclear:
             self.complain("`reconcile` is asked before an unclear run is repeated", job_id)

@@ -59,7 +59,7 @@ def _handler(world: "World", task: str, limit: float) -> Any:
         job = current_job()
         seen = world.witness.starts(job.id, job.fence, here(), limit)
         try:
-            await _act(world, task, limit)
+            await _act(world, task, seen, limit)
         except asyncio.CancelledError:
             late = world.clock.now() >= seen.deadline
             _end(world, seen, "late" if late else "cancelled")
@@ -77,7 +77,7 @@ def _end(world: "World", seen: Seen, how: str) -> None:
     world.witness.ends(seen, how)
 
 
-async def _act(world: "World", task: str, limit: float) -> None:
+async def _act(world: "World", task: str, seen: Seen, limit: float) -> None:
     random = world.random
     if task == "bomb" and random.random() < 0.7:
         await asyncio.sleep(random.choice((0.0, random.random())))
@@ -107,6 +107,7 @@ async def _act(world: "World", task: str, limit: float) -> None:
             try:
                 await asyncio.sleep(2 * limit)
             except asyncio.CancelledError:
+                seen.told = True
                 await asyncio.sleep(random.uniform(0.0, 7.0))
         case "late":
             await asyncio.sleep(2 * limit)

@@ -26,7 +26,7 @@ from fairlead.core.outcome import Crashed, Failed
 from fairlead.core.queue import Queue
 from fairlead.core.task import Registry
 from fairlead.runtime import points, worker
-from fairlead.runtime.board import PROCESS, Board
+from fairlead.runtime.board import PROCESS, UNCLEAR, Board
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.loop_runner import Begin, End
 from fairlead.runtime.run import Run, acall
@@ -262,7 +262,15 @@ class World:
         except BaseException as problem:
             self.witness.complain(f"a worker goes on: {problem!r}")
             raise
+        self._check_exit(child)
         self.end_child(child, "exit", on_purpose=True)
+
+    def _check_exit(self, child: Child) -> None:
+        """A worker that stops leaves nothing to others but what did not heed it."""
+        for mark in child.board.marks():
+            seen = self.witness.current(mark.job_id, mark.fence)
+            if seen is not None and not seen.told and mark.kind != UNCLEAR:
+                self.witness.complain("L5: who stops settles or gives back what it has", seen.id)
 
     # Ends of processes
 
@@ -400,6 +408,8 @@ class World:
                 return
             await asyncio.sleep(2.0)
             self._note_expired()
+            for queue in QUEUES:  # A repeated pause may have come after its resume.
+                at_once(self.store.resume(queue.name))
 
     def _note_expired(self) -> None:
         for job_id, fact in self.witness.facts.items():
