@@ -143,6 +143,8 @@ class Worker:
         for run in runs:
             if run.job.lost:
                 self._settler.put(run, Lost())
+            elif self._stop_at is not None:
+                self._settler.put(run, GIVEN_BACK)  # The claim was on its way when we were told.
             else:
                 slots.feed(run, now)
 
@@ -246,10 +248,11 @@ class Worker:
         async with asyncio.TaskGroup() as stations:
             stations.create_task(self._settler.run())
             ticking = stations.create_task(self._tick())
-            for feeder in self._feeders:
-                stations.create_task(feeder.run())
+            feeding = [stations.create_task(feeder.run()) for feeder in self._feeders]
             await self._stopping.wait()
             await self._finish()
+            await asyncio.wait(feeding)  # A last claim may still bring jobs to be given back.
+            self._settler.stop()
             ticking.cancel()
         self._close()
 
@@ -326,7 +329,6 @@ class Worker:
         patience = self._loop.time() + self._workshop.terms.patience
         await self._until(self._only_threads_run, lambda: patience)
         self._settler.give_up_asking()
-        self._settler.stop()
 
     def _only_threads_run(self) -> bool:
         return all(isinstance(runner, ThreadRunner) for _, runner in self._running.values())
