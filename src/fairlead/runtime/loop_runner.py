@@ -38,6 +38,9 @@ class LoopRunner:
     def call_off(self, run: Run) -> None:
         """Cancel the handler; it is told why by the error's first argument."""
         run.handle.cancel(run.reason())
+        if run.started_at is None and run.called_off is not None:
+            # A task that is cancelled before its first step never takes it, to tell its end.
+            self._end(run, run.called_off)
 
     def where(self, run: Run) -> str | None:
         """Say at which line the handler is."""
