@@ -55,6 +55,9 @@ class Worker:
         self._contact = Contact(
             worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
         )
+        if not terms.drain:
+            # Who has just begun cannot know that the store was not away until now.
+            self._contact.spare_until = self._loop.time() + terms.heartbeat
         self._settler = Settler(
             workshop,
             worker,
