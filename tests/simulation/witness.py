@@ -209,8 +209,7 @@ class Witness:
         fact.lines.append((settlement.fence, settlement.outcome))
         if seen.live:
             self.complain("no run is settled while its handler runs", fact.new.id)
-        late = seen.deadline <= self._clock() and not seen.process.alive
-        if settlement.outcome == "failed" and seen.ended not in ("raised", "late") and not late:
+        if settlement.outcome == "failed" and not self._has_failed(seen):
             self.complain(f"only a run that failed counts as failed, not {seen.ended}", fact.new.id)
         if seen.lost and settlement.outcome not in ("lost", "ambiguous"):
             self.complain("a lost run is decided on as lost", fact.new.id)
@@ -222,6 +221,13 @@ class Witness:
             fact.state = record.state
             if record.state is State.DEAD:
                 self.dead.add(fact.new.id)
+
+    def _has_failed(self, seen: Seen) -> bool:
+        if seen.ended in ("raised", "late"):
+            return True
+        # Who buries a process cannot tell whether it died before or after a run was late.
+        dead = seen.started_in is not None and not (seen.started_in.alive and seen.process.alive)
+        return dead and seen.deadline <= self._clock()
 
     def cancelled(self, records: Mapping[JobId, JobRecord]) -> None:
         for job_id, record in records.items():
