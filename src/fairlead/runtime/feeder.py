@@ -16,8 +16,9 @@ from fairlead.runtime.workshop import Workshop
 class Feeder:
     """Claims for one pool, until it is stopped.
 
-    `take` is called with the jobs of every claim. `dry` says that the last claim
-    found nothing while nothing was in hand.
+    `take` is called with the jobs of every claim, and whether it came so late that
+    their leases may have passed. `dry` says that the last claim found nothing while
+    nothing was in hand.
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class Feeder:
         worker: str,
         slots: Slots,
         contact: Contact,
-        take: Callable[[Slots, list[Job]], None],
+        take: Callable[[Slots, list[Job], bool], None],
         spares: Callable[[float], bool],
         places: Callable[[], int],
     ) -> None:
@@ -97,7 +98,8 @@ class Feeder:
         point("claimed")
         self._contact.found()
         self._slots.credits = claim.credits
-        self._take(self._slots, claim.jobs)
+        late = asyncio.get_running_loop().time() - now > terms.lease / 2
+        self._take(self._slots, claim.jobs, late)
         return len(claim.jobs)
 
     async def _wait(self, seconds: float, mark: int) -> int:

@@ -129,12 +129,16 @@ class Worker:
 
     # The way of a job
 
-    def _take(self, slots: Slots, jobs: list[Job]) -> None:
-        """Take claimed jobs in: those of lost runs are decided on, the others are fed."""
+    def _take(self, slots: Slots, jobs: list[Job], late: bool) -> None:  # noqa: FBT001 (a callback)
+        """Take claimed jobs in: those of lost runs are decided on, the others are fed.
+
+        Not if that comes too late, for their leases or for us: then they are given back.
+        """
         if not jobs:
             return
         now = self._loop.time()
-        self._learn_time(jobs[0])
+        if not late:
+            self._learn_time(jobs[0])
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
         runs = []
         for job in jobs:
@@ -146,8 +150,8 @@ class Worker:
         for run in runs:
             if run.job.lost:
                 self._settler.put(run, Lost())
-            elif self._stop_at is not None:
-                self._settler.put(run, GIVEN_BACK)  # The claim was on its way when we were told.
+            elif late or self._stop_at is not None:
+                self._settler.put(run, GIVEN_BACK)
             else:
                 slots.feed(run, now)
 
