@@ -10,6 +10,7 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -197,10 +198,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 def _close(coroutine: Any) -> None:
     for _ in range(10):  # A task group waits for its tasks even then.
-        try:
-            return coroutine.close()
-        except BaseException:  # noqa: S112 (it belonged to a process that is no more)
-            continue
+        with suppress(BaseException):  # It belonged to a process that is no more.
+            coroutine.close()
+            return
 
 
 class VirtualClock:

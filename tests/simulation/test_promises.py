@@ -46,7 +46,9 @@ def test_jobs_of_a_silent_machine_run_again_within_lease_and_sweep(seed: int) ->
     world.run(scenario)
 
     _check(world)
-    lost = [at / SECOND for at, what, _, *more in world.witness.history if what == "claim" and more[-1]]
+    lost = [
+        at / SECOND for at, what, _, *more in world.witness.history if what == "claim" and more[-1]
+    ]
     assert all(at - died_at <= TERMS.lease + TERMS.poll + SLACK for at in lost)
 
 
@@ -114,7 +116,9 @@ def test_a_stop_ends_in_time_and_burns_no_attempt(grace: float, seed: int) -> No
     _check(world)
     assert took <= grace + TERMS.patience + 2 * WATCH + 4.0 + SLACK  # Slow calls take up to 2 s.
     assert all(fact.lines[-1][1] == "done" for fact in world.witness.facts.values())
-    assert all(set(line[1] for line in f.lines) <= {"done", "returned"} for f in world.witness.facts.values())
+    assert all(
+        {line[1] for line in f.lines} <= {"done", "returned"} for f in world.witness.facts.values()
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -130,7 +134,11 @@ def test_without_any_wake_up_a_job_starts_within_a_poll(seed: int) -> None:
 
     _check(world)
     for fact in world.witness.facts.values():
-        put = next(at for at, what, job, *_ in world.witness.history if what == "put" and job == fact.new.id)
+        put = next(
+            at
+            for at, what, job, *_ in world.witness.history
+            if what == "put" and job == fact.new.id
+        )
         assert fact.claims[0].claimed_at - put <= (TERMS.poll + SLACK) * SECOND
 
 
@@ -148,4 +156,6 @@ def test_neighbours_of_a_job_that_kills_its_process_lose_nothing(seed: int) -> N
     _check(world)
     for fact in world.witness.facts.values():
         if fact.new.task == "report":
-            assert [line[1] for line in fact.lines if line[1] not in ("crashed", "returned")] == ["done"]
+            assert [line[1] for line in fact.lines if line[1] not in ("crashed", "returned")] == [
+                "done"
+            ]

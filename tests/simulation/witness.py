@@ -33,6 +33,7 @@ class Seen:
         self.lease_until = job.lease_until
         self.lost = job.lost
         self.delivered = False
+        self.late = False
         self.started_in: Process | None = None
         self.deadline = 0
         self.ended: str | None = None
@@ -147,10 +148,12 @@ class Witness:
             fact.unclear = True
 
     def delivered(self, jobs: Sequence[Job]) -> None:
+        now = self._clock()
         for job in jobs:
             for seen in self.facts[job.id].claims:
                 if seen.fence == job.fence:
-                    seen.delivered = True
+                    seen.late = 2 * (now - seen.claimed_at) > job.lease_until - seen.claimed_at
+                    seen.delivered = not seen.late
 
     def extended(
         self,
@@ -226,8 +229,8 @@ class Witness:
         if seen.ended in ("raised", "late"):
             return True
         # Who buries a process cannot tell whether it died before or after a run was late.
-        dead = seen.started_in is not None and not (seen.started_in.alive and seen.process.alive)
-        return dead and seen.deadline <= self._clock()
+        dead = not seen.process.alive or (seen.started_in and not seen.started_in.alive)
+        return bool(dead) and seen.deadline <= self._clock()
 
     def cancelled(self, records: Mapping[JobId, JobRecord]) -> None:
         for job_id, record in records.items():
@@ -250,9 +253,15 @@ class Witness:
             self.complain("I4: a fence starts one handler", job_id)
         if any(other.fence > fence for other in earlier) and not seen.taken_rightly:
             self.complain("I5: fences grow over the starts of a job", job_id)
+        if seen.late:
+            self.complain(
+                "nothing starts of a claim that came when half its lease was over", job_id
+            )
         if seen.lost:
             self.complain("a lost run is decided on before any handler runs", job_id)
-        if fact.current is not seen and not (seen.taken_rightly or self._may_be_lost(seen, process)):
+        if fact.current is not seen and not (
+            seen.taken_rightly or self._may_be_lost(seen, process)
+        ):
             self.complain("a handler starts under its lease", job_id)
         for other in earlier:
             if other.live and not (other.taken_rightly or seen.taken_rightly):
@@ -298,13 +307,9 @@ class Witness:
         held = [fact for fact in self.facts.values() if fact.current is not None]
         began = [fact for fact in held if fact.current.started_in is process]
         if at == "started" and not began:  # One had begun, and its handler not said so yet.
-            began = [
-                fact
-                for fact in held
-                if fact.current.process is process and not fact.current.started_in
-            ]
-            for fact in began:
-                fact.crash_deaths += 1
+            for fact in held:
+                if fact.current.process is process and not fact.current.started_in:
+                    fact.crash_deaths += 1
         elif at != "started" and len(began) == 1:
             began[0].crash_deaths += 1
 

@@ -1,6 +1,7 @@
 """The tasks of the simulation: handlers that do what handlers do, at their worst."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.errors import Ambiguous, Cancel, Permanent, RetryAfter, Snooze
@@ -27,6 +28,13 @@ ACTS = {
     "ambiguous": 2,
     "deaf": 3,
     "late": 3,
+}
+SIGNALS: dict[str, Callable[[float], Exception]] = {
+    "permanent": lambda _: Permanent("simulated"),
+    "snooze": Snooze,
+    "retry_after": RetryAfter,
+    "cancel": lambda _: Cancel("simulated"),
+    "ambiguous": lambda _: Ambiguous("simulated"),
 }
 TASKS = {
     "note": TaskOptions(retry=Retry(attempts=4), timeout=8.0),
@@ -93,16 +101,6 @@ async def _act(world: "World", task: str, seen: Seen, limit: float) -> None:
         case "fail":
             await asyncio.sleep(random.choice((0.0, random.random())))
             raise ValueError("simulated")
-        case "permanent":
-            raise Permanent("simulated")
-        case "snooze":
-            raise Snooze(random.uniform(0.0, 5.0))
-        case "retry_after":
-            raise RetryAfter(random.uniform(0.0, 5.0))
-        case "cancel":
-            raise Cancel("simulated")
-        case "ambiguous":
-            raise Ambiguous("simulated")
         case "deaf":
             try:
                 await asyncio.sleep(2 * limit)
@@ -111,3 +109,5 @@ async def _act(world: "World", task: str, seen: Seen, limit: float) -> None:
                 await asyncio.sleep(random.uniform(0.0, 7.0))
         case "late":
             await asyncio.sleep(2 * limit)
+        case signal if signal in SIGNALS:
+            raise SIGNALS[signal](random.uniform(0.0, 5.0))
