@@ -46,7 +46,7 @@ def report(world: World) -> str:
     lines = [f"seed {world.seed}; again with: python -m tests.simulation {world.seed}"]
     lines += [f"  {world.options!r}"]
     lines += [f"* {promise} (job {job})" for promise, job in world.witness.broken[:5]]
-    promise, job = world.witness.broken[0]
+    _, job = world.witness.broken[0]
     lines += [f"history of job {job}:", world.witness.trace(job)]
     return "\n".join(lines)
 
@@ -126,11 +126,7 @@ async def _harm(world: World, end: float) -> None:
 
 
 async def _do_harm(world: World, number: int, tree: Tree, kind: str, seconds: float) -> None:
-    child = world.random.choice(tree.children) if tree.children else None
-    supervisor: list[Process] = [tree.supervisor]
     match kind:
-        case "child dies" if child is not None:
-            world.end_child(child, "SIGKILL")
         case "supervisor dies":
             world.loop.kill(tree.supervisor)
             await asyncio.sleep(world.random.uniform(0.0, 0.5))
@@ -140,18 +136,6 @@ async def _do_harm(world: World, number: int, tree: Tree, kind: str, seconds: fl
             world.end_tree(tree)
             await asyncio.sleep(world.random.choice((0.0, seconds)))
             world.boot(number)
-        case "tree freezes":
-            world.pause(tree, tree.processes(), seconds)
-        case "child freezes" if child is not None:
-            world.pause(tree, [child], seconds)
-        case "supervisor freezes":
-            world.pause(tree, supervisor, seconds)
-        case "tree is cut off":
-            world.cut(tree, tree.processes(), seconds)
-        case "child is cut off" if child is not None:
-            world.cut(tree, [child], seconds)
-        case "supervisor is cut off":
-            world.cut(tree, supervisor, seconds)
         case "outage":
             world.outage(seconds)
             await asyncio.sleep(seconds + 8.0)
@@ -161,6 +145,26 @@ async def _do_harm(world: World, number: int, tree: Tree, kind: str, seconds: fl
             _arm(world, world.random.randint(1, 40), whole_tree=False)
         case "tree dies at a point":
             _arm(world, world.random.randint(1, 40), whole_tree=True)
+        case _:
+            _harm_some(world, tree, kind, seconds)
+
+
+def _harm_some(world: World, tree: Tree, kind: str, seconds: float) -> None:
+    """Do something to one process of a tree, or to all of them."""
+    who, what = kind.split(" ", 1)
+    child = world.random.choice(tree.children) if tree.children else None
+    some: list[Process] = tree.processes()
+    if who == "supervisor":
+        some = [tree.supervisor]
+    elif who == "child":
+        some = [child] if child is not None else []
+    match what:
+        case "dies" if child is not None:
+            world.end_child(child, "SIGKILL")
+        case "freezes":
+            world.pause(tree, some, seconds)
+        case "is cut off":
+            world.cut(tree, some, seconds)
 
 
 async def _deploy(world: World, number: int, tree: Tree) -> None:
