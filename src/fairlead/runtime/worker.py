@@ -192,7 +192,11 @@ class Worker:
 
     def _release(self, run: Run) -> None:
         del self._runs[run.pair]
+        was_full = not self._board.free
         self._board.clear(run.place)
+        if was_full:
+            for slots in self._slots:
+                slots.on_room()
 
     # What the supervisor says
 
