@@ -108,14 +108,16 @@ class Keeper:
             return
         extended = await self._workshop.store.extend(list(owners), terms.lease_micros)
         kept = {renewed.id: renewed.cancel_requested for renewed in extended}
+        # Of two runs of a job on our boards only the later one can have been renewed.
+        newest = dict(sorted(owners))
         lost: dict[str, list[Pair]] = {}
         cancelled: dict[str, list[Pair]] = {}
         for pair, worker in owners.items():
-            if pair[0] not in kept:
+            if pair[0] not in kept or pair[1] < newest[pair[0]]:
                 lost.setdefault(worker, []).append(pair)
             elif kept[pair[0]]:
                 cancelled.setdefault(worker, []).append(pair)
-        for worker in lost.keys() | cancelled.keys():
+        for worker in sorted(lost.keys() | cancelled.keys()):
             news = News(tuple(lost.get(worker, ())), tuple(cancelled.get(worker, ())))
             self._tell(worker, news)
 
