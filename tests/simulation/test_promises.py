@@ -1,13 +1,18 @@
 """Promises with a bound in time, each in a world with one fault."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from fairlead.core.clock import SECOND
-from fairlead.core.job import State
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, State
+from fairlead.core.outcome import Outcome, Settlement
+from fairlead.runtime.loop_runner import LoopRunner
+from fairlead.runtime.run import GIVEN_BACK, Run
 from fairlead.runtime.workshop import Terms
+from tests.simulation import work
 from tests.simulation.chaos import report
 from tests.simulation.faults import Connection, Rates, at_once
 from tests.simulation.loop import Process
@@ -159,3 +164,39 @@ def test_neighbours_of_a_job_that_kills_its_process_lose_nothing(seed: int) -> N
             assert [line[1] for line in fact.lines if line[1] not in ("crashed", "returned")] == [
                 "done"
             ]
+
+
+def test_a_board_full_of_unsettled_runs_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Connection.settle
+
+    async def slowly(self: Connection, settlements: Sequence[Settlement]) -> set[JobId]:
+        await asyncio.sleep(5.0)
+        return await settle(self, settlements)
+
+    async def scenario(world: World) -> None:
+        await asyncio.sleep(1.0)
+        connection = Connection(world.network, Process("producer"))
+        await world.put(connection, [world.new_job("note", queue="alarms") for _ in range(60)])
+        await asyncio.sleep(60.0)
+
+    monkeypatch.setattr(Connection, "settle", slowly)
+    monkeypatch.setitem(work.ACTS, "nap", 0)
+    for seed in range(10):
+        world = World(seed, Options(machines=1, slots=1, alarms=True))
+        world.run(scenario)
+        _check(world)
+
+
+async def test_a_run_that_is_called_off_before_its_first_step_ends() -> None:
+    ended: list[tuple[Run, Outcome]] = []
+    job = Job(JobId("1"), "note", 1, "letters", "", None, 1, 0, 1, 0, 0, None, 1, 2, "somebody")
+    tasks = World(0).tasks
+    runner = LoopRunner(lambda *_: None, lambda run, outcome: ended.append((run, outcome)))
+    run = Run(job, tasks["note"], "main", 0)
+
+    runner.start(run)
+    run.called_off = GIVEN_BACK
+    runner.call_off(run)
+    await asyncio.sleep(0)
+
+    assert ended == [(run, GIVEN_BACK)]
