@@ -151,7 +151,9 @@ class Store(ABC):
         Asked when the worker's process is known to be dead, so that nothing it
         claimed without a word to anybody is overlooked. A job that it took over
         as lost is not among them: its worker and claim time are those of the lost
-        run, and it is lost again when its lease passes. May read every live job.
+        run, and it is lost again when its lease passes. One of its jobs that another
+        took over may be among them, with a fence later than its claim time. May
+        read every live job.
         """
 
     @abstractmethod

@@ -22,8 +22,9 @@ class Contact:
     ) -> None:
         self._worker = worker
         self._events = events
-        # Leases are renewed every quarter of their time, so in half of it none can have passed.
-        self._harmless = lease / 2
+        # A lease is at most two heartbeats old when it is renewed, that is half its time over; in
+        # the other half, less a pause of its keeper when the store is back, none can pass.
+        self._harmless = lease - 2.5 * heartbeat
         self._heartbeat = heartbeat
         self._random = random
         self._lost_at: float | None = None

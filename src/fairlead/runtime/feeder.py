@@ -18,9 +18,10 @@ from fairlead.runtime.workshop import Workshop
 class Feeder:
     """Claims for one pool, until it is stopped.
 
-    `hear` is called with every claim, `take` with its jobs. `dry` says that the last claim
-    found nothing while nothing was in hand, `claiming` how many jobs a claim that is
-    on its way may bring.
+    `hear` is called with every claim, `take` with its jobs and whether it came so late
+    that their leases may have passed. `dry` says that the last claim found nothing
+    while nothing was in hand, `claiming` how many jobs a claim that is on its way may
+    bring.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Feeder:
         slots: Slots,
         contact: Contact,
         hear: Callable[[Claim], None],
-        take: Callable[[Slots, list[Job]], None],
+        take: Callable[[Slots, list[Job], bool], None],
         spares: Callable[[float], bool],
         places: Callable[[], int],
         store_time: Callable[[], int],
@@ -113,22 +114,12 @@ class Feeder:
             return None
         point("claimed")
         self._contact.found(now)
-        self._hear(claim)
         self._slots.credits = claim.credits
-        self._take(self._slots, await self._still_ours(claim.jobs, now))
+        late = asyncio.get_running_loop().time() - now > terms.lease / 2
+        if not late:
+            self._hear(claim)
+        self._take(self._slots, claim.jobs, late)
         return len(claim.jobs)
-
-    async def _still_ours(self, jobs: list[Job], since: float) -> list[Job]:
-        """Leave out what may have been lost before we saw it, because this process stood still."""
-        if not jobs or asyncio.get_running_loop().time() - since < self._workshop.terms.lease / 2:
-            return jobs
-        pairs = [(job.id, job.fence) for job in jobs]
-        try:
-            kept = await self._workshop.store.extend(pairs, self._workshop.terms.lease_micros)
-        except StoreError:
-            return []  # Their leases pass; to start them unseen would be worse.
-        ours = {extended.id for extended in kept}
-        return [job for job in jobs if job.id in ours]
 
     async def _wait(self, seconds: float, mark: int) -> int:
         """Wait for a hint that there is work; returns the new mark."""

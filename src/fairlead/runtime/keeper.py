@@ -11,14 +11,12 @@ from contextlib import suppress
 import msgspec
 
 from fairlead.core.errors import StoreError
-from fairlead.core.ids import JobId
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
+from fairlead.runtime.run import Pair
 from fairlead.runtime.workshop import Workshop
 
 UPKEEP_SECONDS = 10.0
-
-Pair = tuple[JobId, int]
 
 
 class News(msgspec.Struct, frozen=True):
@@ -109,6 +107,8 @@ class Keeper:
             return
         extended = await self._workshop.store.extend(list(owners), terms.lease_micros)
         kept = {renewed.id: renewed.cancel_requested for renewed in extended}
+        # Of two runs of a job on our boards only the later one can have been renewed.
+        newest = dict(sorted(owners))
         lost: dict[str, list[Pair]] = {}
         cancelled: dict[str, list[Pair]] = {}
         newest = dict(sorted(owners))
@@ -117,7 +117,7 @@ class Keeper:
                 lost.setdefault(worker, []).append(pair)
             elif kept[pair[0]]:
                 cancelled.setdefault(worker, []).append(pair)
-        for worker in lost.keys() | cancelled.keys():
+        for worker in sorted(lost.keys() | cancelled.keys()):
             news = News(tuple(lost.get(worker, ())), tuple(cancelled.get(worker, ())))
             self._tell(worker, news)
 

@@ -2,13 +2,10 @@
 
 import msgspec
 
-from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed, Failed
+from fairlead.runtime.run import Pair
 from fairlead.runtime.workshop import Choice, Terms
-
-Pairs = tuple[tuple[JobId, int], ...]
-"""Jobs by id and fence."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -30,13 +27,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 class Lost(msgspec.Struct, frozen=True, tag=True):
     """These leases are another worker's now."""
 
-    pairs: Pairs
+    pairs: tuple[Pair, ...]
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """A person cancelled these."""
 
-    pairs: Pairs
+    pairs: tuple[Pair, ...]
 
 
 class Inherit(msgspec.Struct, frozen=True, tag=True):

@@ -16,6 +16,9 @@ from fairlead.core.job import Job, decode_options
 from fairlead.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Returned, outcome_of
 from fairlead.core.task import Task
 
+Pair = tuple[JobId, int]
+"""A job and a fence: one run of it, and no other."""
+
 
 class Run:
     """A claimed job on its way through the stations.

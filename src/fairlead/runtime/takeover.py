@@ -13,6 +13,7 @@ from typing import TypeGuard
 import msgspec
 from msgspec.structs import replace
 
+from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
@@ -107,27 +108,42 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
     outcomes = fates(death)
     left = [pair for pair, outcome in outcomes.items() if outcome is None]
     marks = {(mark.job_id, mark.fence): mark for mark in death.marks}
-    on_board = {mark.job_id for mark in death.marks}
-    now = workshop.clock.now()
-    ended: list[tuple[Job, Settlement]] = []
+    ended: list[tuple[Job, Settlement, int]] = []
     unclear: list[tuple[Job, Crashed | Failed]] = []
     for job in await store.held(death.worker):
         pair = (job.id, job.fence)
+        mark = marks.get(pair)
+        if job.fence > job.claimed_at and not (mark is not None and mark.running):
+            continue  # Claimed as lost, here or by another: to be decided on, not to be given back.
+        now = _store_time(workshop, mark)
         outcome = outcomes.get(pair, Returned())
         policy = workshop.tasks[job.task].options
-        if outcome is None or (pair not in marks and job.id in on_board):
-            continue  # To be asked about; or another worker's by now, as lost.
+        if outcome == Returned() and policy.effects == "external" and _was_cut_short(death, mark):
+            outcome = Crashed(death.how, company=True)
+        if outcome is None:
+            continue
         if _must_be_asked(outcome, policy):
             unclear.append((job, outcome))
         else:
             settlement = decide(job, outcome, policy, now, workshop.random.random)
-            mark = marks.get(pair)
             started_at = mark.started_at if mark is not None and mark.running else None
-            ended.append((job, replace(settlement, started_at=started_at)))
+            ended.append((job, replace(settlement, started_at=started_at), now))
     if left:
         # To be asked about, not to be given back: it is claimed as lost, at once.
         await store.extend(left, 0)
-    return await _settle(workshop, ended, tuple(unclear), now)
+    return await _settle(workshop, ended, tuple(unclear))
+
+
+def _was_cut_short(death: Death, mark: Mark | None) -> bool:
+    """Say whether a handler in a process of its own was killed because its worker died."""
+    return mark is not None and mark.running and not death.on_purpose
+
+
+def _store_time(workshop: Workshop, mark: Mark | None) -> int:
+    """Return the time by the store's clock, which the board tells for what had started."""
+    if mark is None or not mark.running:
+        return workshop.clock.now()
+    return mark.started_at + round((asyncio.get_running_loop().time() - mark.since) * SECOND)
 
 
 def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Crashed | Failed]:
@@ -136,17 +152,16 @@ def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Crashed |
 
 async def _settle(
     workshop: Workshop,
-    ended: list[tuple[Job, Settlement]],
+    ended: list[tuple[Job, Settlement, int]],
     unclear: tuple[tuple[Job, Crashed | Failed], ...],
-    now: int,
 ) -> Estate:
-    written = await workshop.store.settle([settlement for _, settlement in ended])
-    for job, settlement in ended:
+    written = await workshop.store.settle([settlement for _, settlement, _ in ended])
+    for job, settlement, now in ended:
         if settlement.id in written:
             narrate(workshop.events, job, settlement, settlement.started_at, now)
         else:
             narrate_refusal(workshop.events, job, settlement)
-    returned = sum(settlement.outcome == "returned" for _, settlement in ended)
+    returned = sum(settlement.outcome == "returned" for _, settlement, _ in ended)
     return Estate(len(ended) - returned, returned, unclear)
 
 

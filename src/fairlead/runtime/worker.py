@@ -10,7 +10,6 @@ from functools import partial
 
 from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
-from fairlead.core.ids import JobId
 from fairlead.core.job import Job, Reason
 from fairlead.core.outcome import Cancelled, Lost, Outcome
 from fairlead.core.selection import Claim
@@ -27,7 +26,7 @@ from fairlead.runtime.narrate import (
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots
 from fairlead.runtime.process_runner import Hire, ProcessRunner
-from fairlead.runtime.run import GIVEN_BACK, Run
+from fairlead.runtime.run import GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.runtime.workshop import PoolPlan, Workshop
@@ -35,8 +34,6 @@ from fairlead.runtime.workshop import PoolPlan, Workshop
 TICK = 0.2
 
 Runner = LoopRunner | ThreadRunner | ProcessRunner
-Pair = tuple[JobId, int]
-"""One run of a job: its id and the fence it was claimed under."""
 
 
 class Worker:
@@ -147,8 +144,11 @@ class Worker:
         for job in claim.parked:
             narrate_parking(self._workshop.events, job)
 
-    def _take(self, slots: Slots, jobs: list[Job]) -> None:
-        """Take claimed jobs in: those of lost runs are decided on, the others are fed."""
+    def _take(self, slots: Slots, jobs: list[Job], late: bool) -> None:  # noqa: FBT001 (a callback)
+        """Take claimed jobs in: those of lost runs are decided on, the others are fed.
+
+        Not if that comes too late, for their leases or for us: then they are given back.
+        """
         now = self._loop.time()
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
         runs = []
@@ -162,8 +162,8 @@ class Worker:
             if run.job.lost:
                 self.lost([pair for pair in self._runs if self._overtaken(pair, run)])
                 self._settler.put(run, Lost())
-            elif self._stopping.is_set():
-                self._settler.put(run, GIVEN_BACK)  # The claim was on its way when we were told.
+            elif late or self._stopping.is_set():
+                self._settler.put(run, GIVEN_BACK)
             else:
                 slots.feed(run, now)
 

@@ -1,0 +1,232 @@
+"""The memory store behind a network that delays, loses, repeats and cuts off.
+
+A request travels to the store, is carried out there at once, and its answer
+travels back. Whoever sent it may be dead, frozen or cut off meanwhile: the store
+does not know. Each simulated process has its own `Connection`.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+from fairlead.core.errors import StoreUnavailable
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.selection import Claim, ClaimPlan
+from fairlead.core.store import Backend, Extended, Finding, Upkeep, Worker
+from fairlead.stores.memory.store import MemoryStore
+from tests.simulation.loop import Process, VirtualLoop
+from tests.simulation.witness import Witness
+
+T = TypeVar("T")
+
+CALM_AFTER_OUTAGE = 8.0
+"""So long after an outage calls do not fail for other reasons: the promise is about one fault."""
+
+
+class Rates(NamedTuple):
+    """How often a call meets which fault."""
+
+    slow: float = 0.0
+    error_before: float = 0.0
+    error_after: float = 0.0
+    repeated: float = 0.0
+    lost_hint: float = 0.0
+
+
+def at_once(verb: Coroutine[Any, Any, T]) -> T:
+    """Carry out a verb of the memory store, which never waits."""
+    try:
+        verb.send(None)
+    except StopIteration as answer:
+        value: T = answer.value
+        return value
+    raise AssertionError("a verb of the memory store waited")
+
+
+class Network:
+    """What lies between the processes and the store."""
+
+    def __init__(
+        self, loop: VirtualLoop, random: Random, store: MemoryStore, witness: Witness, rates: Rates
+    ) -> None:
+        self.loop = loop
+        self.random = random
+        self.store = store
+        self.witness = witness
+        self.rates = rates
+        self.outage_until = 0.0
+        self.cut_until: dict[Process, float] = {}
+
+    def is_cut(self, process: Process) -> bool:
+        """Say whether a process cannot reach the store now."""
+        now = self.loop.time()
+        return now < self.outage_until or now < self.cut_until.get(process, 0.0)
+
+    @property
+    def calm(self) -> bool:
+        return self.loop.time() < self.outage_until + CALM_AFTER_OUTAGE
+
+    def chance(self, rate: float) -> bool:
+        return rate > 0 and not self.calm and self.random.random() < rate
+
+    def delay(self) -> float:
+        usual = 0.0005 + self.random.random() * 0.01
+        return self.random.uniform(0.1, 2.0) if self.chance(self.rates.slow) else usual
+
+    def carry(self, sender: Process, do: Callable[[], object], answer: asyncio.Future[Any]) -> None:
+        """Take a request to the store, perhaps twice, perhaps not at all."""
+        if self.chance(self.rates.error_before):
+            self._later(self.delay(), self._fail, answer)
+            return
+        self._later(self.delay(), self._arrive, sender, do, answer)
+        if self.chance(self.rates.repeated):
+            again = self.loop.create_future()
+            self._later(self.delay() + self.random.random() * 3, self._arrive, sender, do, again)
+
+    def _arrive(
+        self, sender: Process, do: Callable[[], object], answer: asyncio.Future[Any]
+    ) -> None:
+        if self.is_cut(sender):
+            self._later(self.random.random(), self._fail, answer)
+            return
+        value = do()
+        if self.chance(self.rates.error_after):
+            self._later(self.delay(), self._fail, answer)
+        else:
+            self._later(self.delay(), self._reply, sender, answer, value)
+
+    def _reply(self, sender: Process, answer: asyncio.Future[Any], value: object) -> None:
+        if self.is_cut(sender):
+            self._later(self.random.random(), self._fail, answer)
+        elif not answer.done():
+            answer.set_result(value)
+
+    def _fail(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.done():
+            answer.set_exception(StoreUnavailable("memory://", "simulated"))
+            answer.exception()  # Who asked may be dead.
+
+    def _later(self, delay: float, do: Callable[..., None], *args: Any) -> None:
+        self.loop.call_later(delay, do, *args, context=self.loop.outside.context)
+
+
+class Connection(Backend):
+    """The store as one process reaches it."""
+
+    url = "memory://"
+    durability = "memory"
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+        self._store = network.store
+        self._witness = network.witness
+
+    async def _call(self, do: Callable[[], T]) -> T:
+        answer: asyncio.Future[T] = self._network.loop.create_future()
+        self._network.carry(self._process, do, answer)
+        return await answer
+
+    async def _ask(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await self._call(lambda: at_once(verb()))
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+        def do() -> list[bool]:
+            fresh = at_once(self._store.put(jobs))
+            self._witness.put(jobs, fresh)
+            return fresh
+
+        return await self._call(do)
+
+    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+        raise NotImplementedError
+
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:
+        raise NotImplementedError
+
+    async def claim(self, plan: ClaimPlan) -> Claim:
+        def do() -> Claim:
+            claim = at_once(self._store.claim(plan))
+            self._witness.claimed(self._process, plan, claim.jobs)
+            return claim
+
+        claim = await self._call(do)
+        self._witness.delivered(claim.jobs)
+        return claim
+
+    async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
+        def do() -> list[Extended]:
+            extended = at_once(self._store.extend(leases, lease))
+            self._witness.extended(self._process, leases, lease, extended)
+            return extended
+
+        return await self._call(do)
+
+    async def held(self, worker: str) -> list[Job]:
+        return await self._ask(lambda: self._store.held(worker))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
+        def do() -> set[JobId]:
+            before = self._witness.before_settle(settlements)
+            written = at_once(self._store.settle(settlements))
+            self._witness.settled(self._process, settlements, written, before)
+            return written
+
+        return await self._call(do)
+
+    async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
+        return await self._ask(lambda: self._store.announce(worker, capable, lease))
+
+    async def wait(self, timeout: float, since: int = 0) -> int:
+        network = self._network
+        if network.is_cut(self._process):
+            await asyncio.sleep(network.random.random())
+            raise StoreUnavailable("memory://", "simulated")
+        if network.chance(network.rates.lost_hint):
+            await asyncio.sleep(timeout)
+            return await self._store.wait(0, 0)
+        return await self._store.wait(timeout, since)
+
+    async def upkeep(self, keep: int) -> Upkeep:
+        return await self._ask(lambda: self._store.upkeep(keep))
+
+    async def find(self, job_id: JobId) -> JobRecord | None:
+        return await self._ask(lambda: self._store.find(job_id))
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        return await self._ask(lambda: self._store.attempts(job_id))
+
+    async def count(self) -> dict[str, dict[State, int]]:
+        return await self._ask(self._store.count)
+
+    async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
+        def do() -> dict[JobId, JobRecord]:
+            records = at_once(self._store.cancel(job_ids, reason))
+            self._witness.cancelled(records)
+            return records
+
+        return await self._call(do)
+
+    async def pause(self, queue: str) -> None:
+        return await self._ask(lambda: self._store.pause(queue))
+
+    async def resume(self, queue: str) -> None:
+        return await self._ask(lambda: self._store.resume(queue))
+
+    async def paused(self) -> set[str]:
+        return await self._ask(self._store.paused)
+
+    async def workers(self) -> list[Worker]:
+        return await self._ask(self._store.workers)
+
+    async def audit(self) -> list[Finding]:
+        return await self._ask(self._store.audit)

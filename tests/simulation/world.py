@@ -1,0 +1,563 @@
+"""Machines, producers and a nemesis around the real runtime, all drawn from one seed.
+
+A machine is a tree of processes: a supervisor with the real `Keeper` and the
+real `take_over`, and one or two children with the real `Worker` over a real
+board. What a supervisor does with real processes (spawn, signal, reap) is
+written anew here, as small as possible.
+"""
+
+import asyncio
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import msgspec
+
+from fairlead.core.clock import SECOND
+from fairlead.core.errors import StoreError
+from fairlead.core.events import Bus
+from fairlead.core.ids import IdMaker, JobId
+from fairlead.core.job import Job, NewJob
+from fairlead.core.outcome import Crashed, Failed
+from fairlead.core.queue import Queue
+from fairlead.core.task import Registry
+from fairlead.runtime import points, worker
+from fairlead.runtime.board import PROCESS, UNCLEAR, Board
+from fairlead.runtime.keeper import Keeper, News
+from fairlead.runtime.loop_runner import Begin, End
+from fairlead.runtime.run import Run, acall
+from fairlead.runtime.takeover import Death, past_limit, take_over
+from fairlead.runtime.worker import Worker
+from fairlead.runtime.workshop import PoolPlan, Terms, Workshop
+from fairlead.stores.memory.store import MemoryStore
+from tests.simulation.faults import Connection, Network, Rates, at_once
+from tests.simulation.loop import Deadlock, Killed, Process, VirtualClock, VirtualLoop, here
+from tests.simulation.witness import Seen, Witness
+from tests.simulation.work import CRASH_LIMIT, registry
+
+WATCH = 0.5
+TICK = 0.5
+"""Virtual time is cheap, but not free: both sides look around less often than in earnest."""
+KEEP = 365 * 24 * 3600 * SECOND
+QUEUES = (Queue("letters", weight=3), Queue("papers"))
+ALARMS = Queue("alarms", critical=True, tasks=["note"])
+LONGEST_RECOVERY = 900.0
+"""Seconds after the last fault within which every job must have come to an end."""
+
+
+class Plan(PoolPlan, frozen=True):
+    """A pool that claims only a little ahead, so that its board is small and often full."""
+
+    @property
+    def ahead(self) -> int:
+        return 0 if any(queue.critical for queue in self.queues) else 6
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What one world is like."""
+
+    machines: int = 2
+    children: int = 1
+    slots: int = 3
+    alarms: bool = False
+    skew: float = 0.0
+    stalls: float = 0.0
+    rates: Rates = Rates()
+    terms: Terms = Terms()
+
+
+class Child(Process):
+    """A worker process, and what its supervisor knows of it."""
+
+    def __init__(self, name: str, tree: "Tree", board: Board) -> None:
+        super().__init__(name)
+        self.tree = tree
+        self.board = board
+        self.worker: Worker | None = None
+        self.solos: list[Process] = []
+        self.on_purpose = False
+        self.how = ""
+        self.died_at = 0.0
+
+
+class Tree:
+    """A supervisor and its children, from their start to their end."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.supervisor = Process(name)
+        self.children: list[Child] = []
+        self.all_children: list[Child] = []
+        self.interruptions: list[tuple[float, float]] = []
+        self.stopping: float | None = None
+        self.stop_by = float("inf")
+        self._burying: set[asyncio.Task[None]] = set()
+        self._unclear: list[tuple[Job, Crashed | Failed]] = []
+        self._number = 0
+        self._workshop = world.workshop(self.supervisor)
+        world.loop.spawn(self.supervisor, self._guarded())
+
+    async def _guarded(self) -> None:
+        try:
+            await self._run()
+        except Killed:
+            raise
+        except BaseException as problem:
+            self.world.witness.complain(f"a supervisor goes on: {problem!r}")
+            raise
+
+    async def _run(self) -> None:
+        keeper = Keeper(self._workshop, self.name, self._boards, self._tell)
+        while True:
+            try:
+                await keeper.announce()
+                break
+            except StoreError:
+                await asyncio.sleep(1.0)
+        keeping = asyncio.create_task(keeper.run())
+        while self.stopping is None or self.children or self._burying:
+            self._watch()
+            await asyncio.sleep(WATCH)
+            if keeping.done():
+                keeping.result()
+        keeping.cancel()
+        pairs = [(job.id, job.fence) for job, _ in self._unclear]
+        try:
+            if pairs:
+                await self._workshop.store.extend(pairs, 0)
+        except StoreError:
+            pass
+        await keeper.leave()
+        self.world.loop.kill(self.supervisor)
+
+    def _boards(self) -> dict[str, Board]:
+        return {child.name: child.board for child in self.children}
+
+    def _tell(self, name: str, news: News) -> None:
+        for child in self.children:
+            if child.name == name and child.worker is not None:
+                self.world.loop.tell(child, child.worker.lost, news.lost)
+                self.world.loop.tell(child, child.worker.cancel, news.cancelled)
+
+    def _watch(self) -> None:
+        world = self.world
+        now = world.loop.time()
+        for child in list(self.children):
+            if not child.alive:
+                self._bury(child, now)
+            elif past_limit(child.board.marks(), now, world.terms.patience) or now >= self.stop_by:
+                world.end_child(child, "SIGKILL", on_purpose=True)
+        ready = next((c for c in self.children if c.alive and c.worker is not None), None)
+        while self._unclear and ready is not None and self.stopping is None:
+            assert ready.worker is not None
+            world.loop.tell(ready, ready.worker.inherit, *self._unclear.pop())
+        while self.stopping is None and len(self.children) < world.options.children:
+            self._start()
+
+    def _start(self) -> None:
+        self._number += 1
+        board = Board.private(self._workshop.places)
+        child = Child(f"{self.name}/{self._number}", self, board)
+        self.children.append(child)
+        self.all_children.append(child)
+        self.world.loop.spawn(child, self.world.child_main(child))
+
+    def _bury(self, child: Child, now: float) -> None:
+        marks = tuple(child.board.marks())
+        death = Death(child.name, child.how, marks, now, child.on_purpose, {})
+        self.children.remove(child)
+
+        async def settle() -> None:
+            estate = await take_over(self._workshop, death, self.world.terms.lease)
+            self._unclear.extend(estate.unclear)
+
+        burying = asyncio.create_task(settle())
+        self._burying.add(burying)
+        burying.add_done_callback(self._burying.discard)
+
+    def stop(self, grace: float) -> None:
+        """Have everything finish within the grace time, as a supervisor told to stop does."""
+        now = self.world.loop.time()
+        self.stopping = now
+        self.stop_by = now + grace + 2 * self.world.terms.patience
+        for child in self.children:
+            if child.worker is not None:
+                self.world.loop.tell(child, child.worker.stop, grace)
+            else:
+                self.stop_by = now
+
+    def processes(self) -> list[Process]:
+        return [self.supervisor, *self.children]
+
+
+class World:
+    """Everything that exists, under one seed."""
+
+    def __init__(self, seed: int, options: Options | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.options = options or drawn(self.random)
+        self.terms = self.options.terms
+        self.loop = VirtualLoop(Random(seed + 1), self.options.stalls)
+        self.loop.set_exception_handler(self._on_problem)
+        self.clock = VirtualClock(self.loop)
+        self.store = MemoryStore(self.clock)
+        self.tasks: Registry = registry(self)
+        self.witness = Witness(
+            self.clock.now,
+            lambda job_id: at_once(self.store.find(job_id)),
+            self.may_be_lost,
+            lambda task: self.tasks[task].options.reconcile is not None,
+        )
+        rates = self.options.rates
+        self.network = Network(self.loop, Random(seed + 2), self.store, self.witness, rates)
+        self.outages: list[tuple[float, float]] = []
+        self.trees: list[Tree] = []
+        self.ids = IdMaker(lambda: self.clock.now() * 1_000, self.random.getrandbits)
+        self.faults_end = float("inf")
+        self.points_passed = 0
+        self.on_point: Callable[[Child, str], bool] = lambda _child, _name: False
+        self._boots = 0
+        self.tell_all = False
+
+    # Parts
+
+    def workshop(self, process: Process) -> Workshop:
+        options = self.options
+        queues = (ALARMS, *QUEUES) if options.alarms else QUEUES
+        pools = (Plan("main", queues, options.slots, "async", self_serving=False),)
+        wrong_by = options.skew * self.random.choice((-1, 0, 1))
+        return Workshop(
+            Connection(self.network, process),
+            self.tasks,
+            Bus(self._on_subscriber_error),
+            pools,
+            KEEP,
+            VirtualClock(self.loop, wrong_by),
+            self.terms,
+            Random(self.random.getrandbits(32)),
+        )
+
+    def boot(self, number: int) -> Tree:
+        """Start a machine, or start it again if it is down."""
+        if number < len(self.trees) and self.trees[number].supervisor.alive:
+            return self.trees[number]
+        self._boots += 1
+        tree = Tree(self, f"m{number}.{self._boots}")
+        self.trees[number : number + 1] = [tree]
+        return tree
+
+    async def child_main(self, child: Child) -> None:
+        await asyncio.sleep(self.random.uniform(0.05, 0.4))
+        try:
+            child.worker = Worker(self.workshop(child), child.name, child.board, "simulated")
+            await child.worker.run()
+        except Killed:
+            raise
+        except BaseException as problem:
+            self.witness.complain(f"a worker goes on: {problem!r}")
+            raise
+        self._check_exit(child)
+        self.end_child(child, "exit", on_purpose=True)
+
+    def _check_exit(self, child: Child) -> None:
+        """A worker that stops leaves nothing to others but what did not heed it."""
+        for mark in child.board.marks():
+            seen = self.witness.current(mark.job_id, mark.fence)
+            if seen is not None and not seen.told and mark.kind != UNCLEAR:
+                self.witness.complain("L5: who stops settles or gives back what it has", seen.id)
+
+    # Ends of processes
+
+    def end_child(self, child: Child, how: str, *, on_purpose: bool = False, at: str = "") -> None:
+        """Let a child die, with the processes it has hired."""
+        if not child.alive:
+            return
+        child.on_purpose, child.how = on_purpose, how
+        child.died_at = self.loop.time()
+        solos = [solo for solo in child.solos if solo.alive]
+        for process in (child, *solos):
+            self.loop.kill(process)
+        self.witness.died(child, crashed=not on_purpose, at=at, kin=solos)
+
+    def end_tree(self, tree: Tree) -> None:
+        """Let a whole machine die."""
+        self.loop.kill(tree.supervisor)
+        for child in tree.children:
+            self.end_child(child, "power", at="tree")
+
+    def end_here(self) -> None:
+        """Let the process die whose code runs now."""
+        process = here()
+        if isinstance(process, Child):
+            self.end_child(process, "SIGSEGV")
+        else:
+            self.loop.kill(process)
+            self.witness.died(process, crashed=True)
+            hired: Callable[[], None] = process.on_death  # type: ignore[attr-defined]
+            hired()
+
+    def pass_point(self, name: str) -> None:
+        """Take note of a crash point that some process passes, which may be its last."""
+        process = here()
+        if not isinstance(process, Child):
+            return
+        self.points_passed += 1
+        if self.on_point(process, name):
+            raise Killed
+
+    # What the nemesis does
+
+    def pause(self, tree: Tree, processes: list[Process], seconds: float) -> None:
+        self._interrupt(tree, processes, seconds)
+        for process in processes:
+            self.loop.freeze(process, seconds)
+            for solo in getattr(process, "solos", ()):
+                self.loop.freeze(solo, seconds)
+
+    def cut(self, tree: Tree, processes: list[Process], seconds: float) -> None:
+        self._interrupt(tree, processes, seconds)
+        for process in processes:
+            self.network.cut_until[process] = self.loop.time() + seconds
+
+    def _interrupt(self, tree: Tree, processes: list[Process], seconds: float) -> None:
+        if tree.supervisor in processes:
+            now = self.loop.time()
+            tree.interruptions.append((now, now + seconds))
+
+    def outage(self, seconds: float) -> None:
+        now = self.loop.time()
+        self.network.outage_until = now + seconds
+        self.outages.append((now, now + seconds))
+
+    def may_be_lost(self, held: Seen, claimer: Process) -> bool:
+        """Say whether something happened to the holder of a lease that lets it pass."""
+        if not held.delivered or held.given_up or not isinstance(held.process, Child):
+            return True
+        tree = held.process.tree
+        since = (held.claimed_at - self.clock.now()) / SECOND + self.loop.time()
+        if not tree.supervisor.alive or any(end > since for _, end in tree.interruptions):
+            return True
+        if held.process.alive:
+            return False
+        asked = self.tasks[held.task].options.reconcile is not None
+        died_at = held.process.died_at
+        return held.lost or asked or any(end > died_at - 1 for _, end in self.outages)
+
+    # Running
+
+    def run(self, scenario: Any) -> None:
+        """Run a scenario, then wait for all jobs to end; checks everything on the way."""
+        with self._in_place():
+            try:
+                self.loop.run_until_complete(
+                    self.loop.spawn(self.loop.outside, self._live(scenario))
+                )
+            except Deadlock as problem:
+                self.witness.complain(f"something goes on: {problem}")
+            finally:
+                self._look_at_tasks()
+                self.witness.closed = True
+                self.loop.dispose()
+                self.witness.closed = False
+        if self.witness.broken:
+            return  # The rest would only follow from it.
+        records = {
+            record.id: record
+            for job_id in self.witness.facts
+            if (record := at_once(self.store.find(job_id))) is not None
+        }
+        attempts = {task.name: task.options.retry.attempts for task in self.tasks}
+        log = self.store._log
+        self.witness.check_end(records, log, attempts.__getitem__, CRASH_LIMIT)
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        real, worker.ProcessRunner = worker.ProcessRunner, SoloRunner  # type: ignore[assignment,misc]
+        tick, worker.TICK = worker.TICK, TICK
+        points.listen(self.pass_point)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Coroutines of dead processes are never awaited.
+                yield
+        finally:
+            points.listen(None)
+            worker.TICK = tick
+            worker.ProcessRunner = real  # type: ignore[misc]
+
+    async def _live(self, scenario: Any) -> None:
+        for number in range(self.options.machines):
+            self.boot(number)
+        auditing = asyncio.create_task(self._audit_forever())
+        await scenario(self)
+        self.faults_end = self.loop.time()
+        self.network.rates = Rates()
+        await self._until_all_ended()
+        auditing.cancel()
+        self._audit()
+
+    async def _until_all_ended(self) -> None:
+        end = self.loop.time() + LONGEST_RECOVERY
+        while self.loop.time() < end and not self.witness.broken:
+            if all(fact.state is not None for fact in self.witness.facts.values()):
+                return
+            await asyncio.sleep(2.0)
+            self._note_expired()
+            for queue in QUEUES:  # A repeated pause may have come after its resume.
+                at_once(self.store.resume(queue.name))
+
+    def _note_expired(self) -> None:
+        for job_id, fact in self.witness.facts.items():
+            if fact.state is None and fact.new.expires_in is not None:
+                record = at_once(self.store.find(job_id))
+                if record is not None and record.state.final:
+                    fact.state = record.state
+
+    async def _audit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(7.0)
+            self._audit()
+
+    def _audit(self) -> None:
+        for finding in at_once(self.store.audit()):
+            self.witness.complain(f"I3: the store is in order: {finding.problem}")
+        if not self.witness.dead <= set(self.store._dead):
+            self.witness.complain("I10: a dead letter stays")
+
+    def _look_at_tasks(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                self._on_problem(self.loop, {"exception": task.exception()})
+
+    def _on_problem(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        problem = context.get("exception")
+        if not self.loop._disposing and not isinstance(problem, Killed):
+            if self.tell_all and problem is not None:
+                traceback.print_exception(problem)
+            self.witness.complain(f"no task ends with an error: {problem or context!r}")
+
+    def _on_subscriber_error(self, event: object, problem: Exception) -> None:
+        self.witness.complain(f"no subscriber fails: {problem!r}")
+
+    # For scenarios
+
+    def new_job(self, task: str, **more: Any) -> NewJob:
+        found = self.tasks[task]
+        payload = found.signature.encode((), {})
+        more.setdefault("queue", self.random.choice(QUEUES).name)
+        return NewJob(self.ids(), task, payload=payload, **more)
+
+    async def put(self, connection: Connection, jobs: list[NewJob]) -> None:
+        """Put until the store answers, as a producer with a steady hand does."""
+        while True:
+            try:
+                await connection.put(jobs)
+                break
+            except StoreError:
+                await asyncio.sleep(self.random.uniform(0.1, 3.0))
+        self.witness.acked(jobs)
+
+
+def drawn(random: Random) -> Options:
+    """Draw what a world is like. Each leaves most faults out, so that the others show."""
+
+    def some(most: float) -> float:
+        return random.choice((0.0, 0.0, most / 4, most))
+
+    rates = Rates(some(0.1), some(0.08), some(0.08), some(0.05), random.choice((0.0, 0.5, 1.0)))
+    return Options(
+        machines=random.choice((1, 2, 2, 3)),
+        children=random.choice((1, 1, 2)),
+        slots=random.choice((1, 2, 4)),
+        alarms=random.random() < 0.3,
+        skew=random.choice((0.0, 0.0, 3600.0)),
+        stalls=random.choice((0.0, 0.02, 0.1)),
+        rates=rates,
+    )
+
+
+class SoloRunner:
+    """Stands for `ProcessRunner`: each run in a simulated process of its own, one at a time."""
+
+    def __init__(
+        self, target: str, size: int, begin: Begin, end: End, hire: Any, **limits: Any
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._loop: VirtualLoop = asyncio.get_running_loop()  # type: ignore[assignment]
+        self._child = here()
+        assert isinstance(self._child, Child)
+        self._pending: deque[tuple[Run, float]] = deque()
+        self._busy: tuple[Run, Process] | None = None
+
+    def start(self, run: Run) -> None:
+        self._pending.append((run, self._loop.time()))
+        self._next()
+
+    def _next(self) -> None:
+        if self._busy is not None or not self._pending:
+            return
+        run, _ = self._pending.popleft()
+        assert isinstance(self._child, Child)
+        solo = Process(f"{self._child.name}+{len(self._child.solos)}")
+        solo.on_death = lambda: self._loop.tell(self._child, self._bury, run)  # type: ignore[attr-defined]
+        self._child.solos.append(solo)
+        self._busy = run, solo
+        self._begin(run, PROCESS, 0)
+        self._loop.spawn(solo, self._serve(run))
+
+    async def _serve(self, run: Run) -> None:
+        outcome = await acall(Run(run.job, run.task, "", 0))
+        self._loop.tell(self._child, self._ended, run, outcome)
+
+    def _ended(self, run: Run, outcome: Any) -> None:
+        if self._busy is not None and self._busy[0] is run:
+            self._loop.kill(self._busy[1])
+            self._busy = None
+            self._end(run, outcome)
+            self._next()
+
+    def _bury(self, run: Run) -> None:
+        self._ended(run, run.called_off or Crashed("SIGSEGV"))
+
+    def take_back(self, before: float) -> list[Run]:
+        taken = []
+        while self._pending and self._pending[0][1] < before:
+            taken.append(self._pending.popleft()[0])
+        return taken
+
+    def time_out(self, run: Run) -> None:
+        run.called_off = run.called_off or run.timed_out(None)
+        self.call_off(run)
+
+    def call_off(self, run: Run) -> None:
+        if self._busy is not None and self._busy[0] is run:
+            self._kill()
+        for entry in [entry for entry in self._pending if entry[0] is run]:
+            self._pending.remove(entry)
+            self._end(run, run.called_off or Crashed("never started"))
+
+    def _kill(self) -> None:
+        assert self._busy is not None
+        run, solo = self._busy
+        if solo.alive:
+            world: World = self._child.tree.world  # type: ignore[attr-defined]
+            self._loop.kill(solo)
+            world.witness.died(solo, crashed=False, late=isinstance(run.called_off, Failed))
+            self._loop.tell(self._child, self._bury, run)
+
+    def close(self) -> None:
+        if self._busy is not None:
+            self._kill()
+            self._ended(self._busy[0], self._busy[0].called_off or Crashed("SIGTERM"))
+
+
+def find_job(world: World, random: Random) -> JobId | None:
+    """Pick some job that the store has accepted."""
+    known = list(world.witness.facts)
+    return random.choice(known) if known else None
