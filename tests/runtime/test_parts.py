@@ -83,7 +83,7 @@ async def test_a_process_that_is_gone_has_no_stacks() -> None:
 # Fates
 
 
-def mark(n: int, *, running: bool = True, kind: int = ASYNC, deadline: float = NEVER) -> Mark:
+def mark(n: int, *, running: bool = True, kind: int = ASYNC, deadline: float = 99.0) -> Mark:
     return Mark(running, kind, 0, n, 1, deadline, 0.0, 5.0, n, JobId(f"job-{n}"))
 
 
@@ -136,7 +136,7 @@ async def test_jobs_of_a_dead_process_are_settled_and_given_back() -> None:
     ran, unstarted, _unknown = await claim(app.store, *app.queues.values(), worker="w/1")
     board = Board.private(4)
     place = board.hold(ran.id, ran.fence, 0, 0.0)
-    board.start(place, ASYNC, 1, NEVER, 1.0)
+    board.start(place, ASYNC, 1, 99.0, 1.0)
     board.hold(unstarted.id, unstarted.fence, 0, 0.0)
     ended = Death("w/1", "SIGKILL", tuple(board.marks()), 5.0, False, {})
     estate = await take_over(app.workshop(), ended, 1.0)
@@ -277,7 +277,7 @@ def contact(lease: float = 20, heartbeat: float = 5) -> tuple[Contact, list[Even
 
 
 async def test_pauses_grow_up_to_a_limit_and_are_jittered(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, _ = contact()
+    ours, _ = contact(lease=40, heartbeat=10)
     pauses = Pauses(monkeypatch)
     for _ in range(2_000):
         await ours.lost(OSError("away"), 0.0)
@@ -294,8 +294,8 @@ async def test_an_outage_is_told_once_and_its_end_once(monkeypatch: pytest.Monke
     now = asyncio.get_running_loop().time()
     for _ in range(3):
         await ours.lost(OSError("away"), now)
-    ours.found()
-    ours.found()
+    ours.found(now)
+    ours.found(now)
     assert [type(event) for event in heard] == [events.StoreLost, events.StoreFound]
     await ours.lost(OSError("away"), now)
     assert pauses.seconds[-1] <= 0.1, "the next outage begins anew"
@@ -310,7 +310,7 @@ async def test_an_outage_longer_than_a_lease_spares_what_looks_lost(
     assert not ours.spares(now)
     await ours.lost(OSError("away"), now - 25)
     assert ours.spares(now), "while it lasts"
-    ours.found()
+    ours.found(now)
     assert ours.spares(now + 4.9), "for one heartbeat after it"
     assert not ours.spares(now + 6)
 
@@ -319,10 +319,18 @@ async def test_a_short_outage_spares_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     Pauses(monkeypatch)
     ours, _ = contact(lease=20)
     now = asyncio.get_running_loop().time()
-    await ours.lost(OSError("away"), now - 15)
+    await ours.lost(OSError("away"), now - 7)
     assert not ours.spares(now)
-    ours.found()
+    ours.found(now)
     assert not ours.spares(now)
+
+
+async def test_a_call_that_took_long_is_as_good_as_an_outage() -> None:
+    ours, heard = contact(lease=20, heartbeat=5)
+    now = asyncio.get_running_loop().time()
+    ours.found(now - 8)
+    assert ours.spares(now)
+    assert not heard, "the store was slow, not away"
 
 
 # Names

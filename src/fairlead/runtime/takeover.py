@@ -63,13 +63,8 @@ def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
 
     Jobs that are not named had not started.
     """
-    # Handlers in processes of their own died with this one, but cannot have caused it. Nor can
-    # those that had ended, which have no deadline any more: only their outcome is lost.
-    suspects = [
-        mark
-        for mark in death.marks
-        if mark.running and mark.kind != PROCESS and mark.deadline != NEVER
-    ]
+    # Handlers in processes of their own died with this one, but cannot have caused it.
+    suspects = [mark for mark in death.marks if mark.running and mark.kind != PROCESS]
     found: dict[tuple[JobId, int], Outcome | None] = {}
     for mark in death.marks:
         pair = (mark.job_id, mark.fence)
@@ -78,7 +73,9 @@ def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
         elif mark.running and mark.deadline <= death.at:
             found[pair] = _timed_out(mark, death)
         elif mark.running and mark.kind != PROCESS and not death.on_purpose:
-            found[pair] = Crashed(death.how, company=suspects != [mark])
+            # One that had ended, and so has no deadline any more, was not alone: our code ran.
+            alone = len(suspects) == 1 and mark.deadline != NEVER
+            found[pair] = Crashed(death.how, company=not alone)
     return found
 
 
