@@ -174,8 +174,8 @@ class Connection(Backend):
     async def held(self, worker: str) -> list[Job]:
         return await self._ask(lambda: self._store.held(worker))
 
-    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
-        def do() -> set[JobId]:
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
+        def do() -> dict[JobId, Settlement]:
             before = self._witness.before_settle(settlements)
             written = at_once(self._store.settle(settlements))
             self._witness.settled(self._process, settlements, written, before)

@@ -169,7 +169,9 @@ def test_neighbours_of_a_job_that_kills_its_process_lose_nothing(seed: int) -> N
 def test_a_board_full_of_unsettled_runs_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Connection.settle
 
-    async def slowly(self: Connection, settlements: Sequence[Settlement]) -> set[JobId]:
+    async def slowly(
+        self: Connection, settlements: Sequence[Settlement]
+    ) -> dict[JobId, Settlement]:
         await asyncio.sleep(5.0)
         return await settle(self, settlements)
 

@@ -189,7 +189,7 @@ class Witness:
         self,
         process: Process,
         settlements: Sequence[Settlement],
-        written: set[JobId],
+        written: Mapping[JobId, Settlement],
         before: Mapping[JobId, JobRecord | None],
     ) -> None:
         for settlement in settlements:

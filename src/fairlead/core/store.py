@@ -157,11 +157,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, and end their leases.
 
         A settlement counts only under the job's current fence; others change
-        nothing. Returns the ids that were written. With each settlement its
+        nothing. Returns what was written, by job. With each settlement its
         attempt-log line is written, and the failure, if any, is added to the
         job's history. A job somebody asked to cancel while it ran is settled as
         `outcome.overrule` says.

@@ -71,14 +71,14 @@ class Keeper:
                 await self.beat()
                 await self.announce()
             except StoreError as problem:
-                self._spare()
+                self.spare()
                 await self.contact.lost(problem, began)
                 continue
             self.contact.found(began)
-            self._spare()
+            self.spare()
             await asyncio.sleep(max(0.0, began + self._workshop.terms.heartbeat - loop.time()))
 
-    def _spare(self) -> None:
+    def spare(self) -> None:
         """Let the processes know that passed leases may only look lost."""
         now = asyncio.get_running_loop().time()
         until = max(

@@ -18,13 +18,11 @@ from fairlead.core.events import Trouble
 from fairlead.core.ids import JobId
 from fairlead.core.outcome import (
     Ambiguous,
-    Cancelled,
     Knowledge,
     Outcome,
     Settlement,
     ambiguous,
     decide,
-    overrule,
 )
 from fairlead.runtime.contact import Contact
 from fairlead.runtime.narrate import narrate, narrate_refusal
@@ -35,6 +33,7 @@ from fairlead.runtime.workshop import Workshop
 MOST_AT_ONCE = 1_000
 
 Ended = tuple[Run, Outcome]
+Written = dict[JobId, Settlement]
 
 
 class Settler:
@@ -107,9 +106,9 @@ class Settler:
         written = await self._write(settlements)
         point("settled")
         for (run, _), settlement in zip(batch, settlements, strict=True):
-            if settlement.id in written:
-                told = _as_ruled(run, settlement)
-                narrate(self._workshop.events, run.job, told, run.started_at, now)
+            ruled = written.get(settlement.id)
+            if ruled is not None:
+                narrate(self._workshop.events, run.job, ruled, run.started_at, now)
             else:
                 narrate_refusal(self._workshop.events, run.job, settlement)
             self._release(run)
@@ -118,7 +117,7 @@ class Settler:
         settlement = decide(run.job, outcome, run.task.options, now, self._workshop.random.random)
         return replace(settlement, started_at=run.started_at, pool=run.pool)
 
-    async def _write(self, settlements: list[Settlement]) -> set[JobId]:
+    async def _write(self, settlements: list[Settlement]) -> Written:
         """Settle until the store answers; returns what was written by us."""
         again = False
         while True:
@@ -134,22 +133,20 @@ class Settler:
             self._contact.found(began)
             return written | await self._written_before(settlements, written) if again else written
 
-    async def _write_apart(self, settlements: list[Settlement], problem: Exception) -> set[JobId]:
+    async def _write_apart(self, settlements: list[Settlement], problem: Exception) -> Written:
         """Settle one by one; what cannot be written is left for its lease to pass."""
         if len(settlements) == 1:
             told = f"job {settlements[0].id} could not be settled: {problem!r}; it will run again"
             self._workshop.events.emit(Trouble(self._worker, told))
-            return set()
-        written: set[JobId] = set()
+            return {}
+        written: Written = {}
         for settlement in settlements:
             written |= await self._write([settlement])
         return written
 
-    async def _written_before(
-        self, settlements: list[Settlement], written: set[JobId]
-    ) -> set[JobId]:
+    async def _written_before(self, settlements: list[Settlement], written: Written) -> Written:
         """Return what an earlier try wrote whose answer was lost: the attempt log tells."""
-        before: set[JobId] = set()
+        before: Written = {}
         for settlement in settlements:
             if settlement.id not in written:
                 try:
@@ -157,7 +154,7 @@ class Settler:
                 except StoreError:
                     continue
                 if any(line.fence == settlement.fence for line in log):
-                    before.add(settlement.id)
+                    before[settlement.id] = settlement
         return before
 
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
@@ -177,13 +174,6 @@ class Settler:
         """Leave what is still being asked about to whoever claims it next."""
         for asking in self._asking:
             asking.cancel()
-
-
-def _as_ruled(run: Run, settlement: Settlement) -> Settlement:
-    """Return what the store made of it, if a person cancelled the job while it ran."""
-    if isinstance(run.called_off, Cancelled):
-        return overrule(settlement, run.called_off.reason)
-    return settlement
 
 
 async def _ask(run: Run) -> Knowledge:

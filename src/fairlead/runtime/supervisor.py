@@ -23,13 +23,13 @@ from fairlead.core.events import (
 )
 from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed, Failed
-from fairlead.runtime.board import ASYNC, THREAD, Board, Mark
+from fairlead.runtime.board import ASYNC, Board, Mark
 from fairlead.runtime.child import Child
 from fairlead.runtime.guardian import Guardian
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
-from fairlead.runtime.takeover import take_over
+from fairlead.runtime.takeover import past_limit, take_over
 from fairlead.runtime.workshop import Choice, Workshop
 
 TICK = 0.1
@@ -134,20 +134,14 @@ class Supervisor:
         late_stop = self._stop_by is not None and now >= self._stop_by
         if (child.kill_at is not None and now >= child.kill_at) or late_stop:
             self._condemn(child)
-        elif child.kill_at is None and (overdue := self._overdue(child, now)):
+        elif child.kill_at is None and (overdue := self._past_limit(child, now)):
             grace = self._terms.grace
             child.kill_at = now if child.deaf(now) else now + grace + self._terms.patience
             self._look(child, overdue)
             self._retire(child, f"job {overdue[0].job_id} runs past its time limit", grace)
 
-    def _overdue(self, child: Child, now: float) -> list[Mark]:
-        """Return the runs that should have ended; a cancellation may take a while to be heeded."""
-        patience = self._terms.patience
-        return [
-            mark
-            for mark in child.board.marks()
-            if mark.running and now >= mark.deadline + (TICK if mark.kind == THREAD else patience)
-        ]
+    def _past_limit(self, child: Child, now: float) -> list[Mark]:
+        return past_limit(child.board.marks(), now, self._terms.patience)
 
     def _look(self, child: Child, overdue: list[Mark]) -> None:
         """Find out at which lines the process is, for the log and the jobs' history."""
@@ -212,6 +206,7 @@ class Supervisor:
             self._number += 1
             begin = Begin(f"{self._worker}/{self._number}", self._terms, self._choice, *self._log)
             self._children.append(Child(begin, self._target, self._workshop.places, now))
+        self._keeper.spare()
 
     def _bury(self, child: Child, now: float) -> None:
         death = child.bury(now)

@@ -28,7 +28,7 @@ from fairlead.core.outcome import (
     decide,
 )
 from fairlead.core.task import TaskOptions
-from fairlead.runtime.board import NEVER, PROCESS, UNCLEAR, Mark
+from fairlead.runtime.board import NEVER, PROCESS, THREAD, UNCLEAR, Mark
 from fairlead.runtime.contact import FIRST_PAUSE
 from fairlead.runtime.narrate import narrate, narrate_refusal
 from fairlead.runtime.workshop import Workshop
@@ -154,8 +154,9 @@ async def _settle(
 ) -> Estate:
     written = await workshop.store.settle([settlement for _, settlement, _ in ended])
     for job, settlement, now in ended:
-        if settlement.id in written:
-            narrate(workshop.events, job, settlement, settlement.started_at, now)
+        ruled = written.get(settlement.id)
+        if ruled is not None:
+            narrate(workshop.events, job, ruled, ruled.started_at, now)
         else:
             narrate_refusal(workshop.events, job, settlement)
     returned = sum(settlement.outcome == "returned" for _, settlement, _ in ended)
@@ -163,5 +164,12 @@ async def _settle(
 
 
 def past_limit(marks: Iterable[Mark], now: float, patience: float) -> list[Mark]:
-    """Return the runs that their process should have ended by now, and could not."""
-    return [mark for mark in marks if mark.running and now >= mark.deadline + patience]
+    """Return the runs that should have ended by now, and that only the end of their process ends.
+
+    A cancellation may take a while to be heeded; a thread cannot be cancelled at all.
+    """
+    return [
+        mark
+        for mark in marks
+        if mark.running and now >= mark.deadline + (0.0 if mark.kind == THREAD else patience)
+    ]

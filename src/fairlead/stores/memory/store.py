@@ -185,23 +185,23 @@ class MemoryStore(Backend):
             running = [entry for entry in self._live.values() if entry.lease_until]
             return [entry.job(lost=False) for entry in running if entry.worker == worker]
 
-    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
         with self._lock:
             now = self._clock.now()
-            written = {s.id for s in settlements if self._settle(s, now)}
+            ruled = [self._settle(settlement, now) for settlement in settlements]
         self._notify()
-        return written
+        return {settlement.id: settlement for settlement in ruled if settlement}
 
     def _running(self, job_id: JobId, fence: int) -> Entry | None:
         """Return the job if this fence is the one it runs under: the only fence check there is."""
         entry = self._live.get(job_id)
         return entry if entry is not None and entry.lease_until and entry.fence == fence else None
 
-    def _settle(self, settlement: Settlement, now: int) -> bool:
+    def _settle(self, settlement: Settlement, now: int) -> Settlement | None:
         entry = self._running(settlement.id, settlement.fence)
         if entry is None:
-            return False
+            return None
         if entry.cancel is not None:
             settlement = overrule(settlement, entry.cancel)
         self._log.append(entry.end_run(settlement, now))
@@ -218,7 +218,7 @@ class MemoryStore(Backend):
             self._place(entry, now)
         else:
             self._finish(entry, settlement.state, now, settlement.reason, settlement.result)
-        return True
+        return settlement
 
     def _finish(
         self, entry: Entry, state: State, now: int, reason: str | None, result: str | None = None

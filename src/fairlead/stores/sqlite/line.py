@@ -222,18 +222,20 @@ class SqliteLine:
 
     def settle(
         self, connection: sqlite3.Connection, settlements: Sequence[Settlement]
-    ) -> list[bool]:
-        """Write what became of running jobs; False for those whose fence has moved on."""
+    ) -> list[Settlement | None]:
+        """Write what became of running jobs; None for those whose fence has moved on."""
         now = self._clock.now()
         current = _current(connection, (settlement.id for settlement in settlements))
-        answers: list[bool] = []
+        answers: list[Settlement | None] = []
         valid: list[tuple[_Current, Settlement]] = []
         for settlement in settlements:
             job = current.pop((settlement.id, settlement.fence), None)
-            answers.append(job is not None)
-            if job is not None:
-                ruled = settlement if job.cancel is None else overrule(settlement, job.cancel)
-                valid.append((job, ruled))
+            if job is None:
+                answers.append(None)
+                continue
+            ruled = settlement if job.cancel is None else overrule(settlement, job.cancel)
+            answers.append(ruled)
+            valid.append((job, ruled))
         if valid:
             _write_settlements(connection, valid, now)
         return answers

@@ -230,10 +230,10 @@ class SqliteStore(Backend):
         """Return the running jobs that this worker claimed."""
         return await self._read(lambda connection: admin.held(connection, worker))
 
-    async def settle(self, settlements: Sequence[Settlement]) -> set[JobId]:
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
         written = await self._write(self._line.settle, settlements)
-        return {s.id for s, ok in zip(settlements, written, strict=True) if ok}
+        return {settlement.id: settlement for settlement in written if settlement}
 
     async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
         """Say which tasks a worker knows."""
