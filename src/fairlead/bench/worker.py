@@ -108,7 +108,7 @@ def _worker(path: Path, runner: str, *options: str) -> Iterator[subprocess.Popen
         "FAIRLEAD_BENCH_RUNNER": runner,
     }
     process = subprocess.Popen(  # noqa: S603 (this interpreter, our own command)
-        [sys.executable, "-m", "fairlead", "worker", TARGET, *options],
+        [sys.executable, "-m", "fairlead", "worker", TARGET, "--loop", "asyncio", *options],
         env=environment,
         stderr=subprocess.DEVNULL,
     )

@@ -15,6 +15,7 @@ from fairlead.cli.load import load_app
 from fairlead.core.errors import FairleadError
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
+from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.process import first_word, serve
 from fairlead.runtime.solo import Solo
 from fairlead.runtime.spawn import die_with_parent
@@ -49,7 +50,8 @@ def _worker(target: str, channel: int, board: int, stacks: int) -> None:
     app = load_app(target)
     set_up(app.events, begin.log_level, begin.log_format)
     workshop = app.workshop(begin.terms, begin.choice)
-    asyncio.run(serve(workshop, begin, target, connection, Board.opened(board)))
+    with asyncio.Runner(loop_factory=loop_factory(begin.terms.loop)) as runner:
+        runner.run(serve(workshop, begin, target, connection, Board.opened(board)))
     # Threads that never end must not keep us; what they run is on the board.
     sys.stdout.flush()
     sys.stderr.flush()

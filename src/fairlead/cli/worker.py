@@ -12,6 +12,7 @@ from fairlead.cli.load import load_app
 from fairlead.core.errors import ConfigError, FairleadError
 from fairlead.core.events import WorkerStarted
 from fairlead.log import set_up
+from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
@@ -97,6 +98,14 @@ def _queue_choices(
     help="Replace a process that takes more memory.",
 )
 @click.option(
+    "--loop",
+    type=click.Choice(["auto", "asyncio", "uvloop"]),
+    default="auto",
+    show_default=True,
+    envvar="FAIRLEAD_LOOP",
+    help="The event loop; auto takes uvloop if it is installed.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -123,6 +132,7 @@ def worker(
     lease: float,
     max_jobs: int | None,
     max_memory: int | None,
+    loop: str,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -143,7 +153,9 @@ def worker(
             max_jobs=max_jobs,
             max_memory=max_memory * 1_000_000 if max_memory else None,
             drain=drain,
+            loop=loop,
         )
+        loop_factory(loop)
         found = load_app(app)
         workshop = found.workshop(terms, choice)
         _open(found)

@@ -37,6 +37,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_jobs: int | None = None
     max_memory: int | None = None
     drain: bool = False
+    loop: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse what could not hold a lease."""
