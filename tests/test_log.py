@@ -82,7 +82,11 @@ OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.StoreLost("w", "away"), "ERROR", "the store does not answer, trying on: away"),
     (events.StoreFound("w", 3.0), "WARNING", "the store answers again, after 3.0 s"),
     (events.Trouble("w", "odd"), "ERROR", "odd"),
-    (events.WorkerStarted("w", "a", "s", "p", 3), "INFO", "worker started: a on s, p, 3 tasks"),
+    (
+        events.WorkerStarted("w", "a", "s", "durable", ["p"], ["t"]),
+        "INFO",
+        "worker of a started on s",
+    ),
 ]
 
 

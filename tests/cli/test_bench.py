@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
 
 
@@ -26,11 +28,19 @@ def test_a_wrong_store_is_refused_with_the_choice() -> None:
     assert "'sqlite'" in answer.stderr
 
 
+@pytest.mark.timeout(240)
 def test_bench_measures_and_cleans_up(tmp_path: Path) -> None:
     """A glance, to see that every figure is made; what it says is not judged here."""
     answer = run("bench", "--quick", "--folder", str(tmp_path))
     assert answer.stderr == ""
     assert answer.returncode == 0
-    for line in ("bulk put", "claim + settle", "aenqueue callers", "8 writers: p99 wait"):
+    for line in (
+        "bulk put",
+        "claim + settle",
+        "aenqueue callers",
+        "8 writers: p99 wait",
+        "worker, 2 processes",
+        "idle latency, p99",
+    ):
         assert line in answer.stdout
     assert list(tmp_path.iterdir()) == []
