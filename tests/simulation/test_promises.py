@@ -202,3 +202,47 @@ async def test_a_run_that_is_called_off_before_its_first_step_ends() -> None:
     await asyncio.sleep(0)
 
     assert ended == [(run, GIVEN_BACK)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_who_was_frozen_for_longer_than_a_lease_is_told_what_it_lost(seed: int) -> None:
+
+    async def scenario(world: World) -> None:
+        await asyncio.sleep(1.0)
+        await _put(world, "report", 8)
+        await asyncio.sleep(1.0)
+        world.pause(world.trees[0], world.trees[0].processes(), 21.5)
+        await asyncio.sleep(21.5)
+        await asyncio.sleep(TERMS.heartbeat + 2.0)
+        late = [
+            seen
+            for fact in world.witness.facts.values()
+            for seen in fact.claims
+            if seen.taken_rightly and seen.live
+        ]
+        assert late == []
+
+    world = World(seed, Options(machines=2, slots=4))
+    world.run(scenario)
+
+    _check(world)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_who_begins_after_an_outage_takes_nothing_from_those_who_saw_it(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await asyncio.sleep(1.0)
+        await _put(world, "report", 4)
+        await asyncio.sleep(1.0)
+        world.outage(25.0)
+        await asyncio.sleep(24.5)
+        for tree in world.trees[1:]:
+            world.end_tree(tree)
+        world.boot(1)
+        world.boot(2)
+        await asyncio.sleep(10.0)
+
+    world = World(seed, Options(machines=3, slots=4))
+    world.run(scenario)
+
+    _check(world)

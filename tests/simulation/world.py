@@ -115,7 +115,7 @@ class Tree:
         keeper = Keeper(self._workshop, self.name, self._boards, self._tell)
         while True:
             try:
-                await keeper.announce()
+                await keeper.begin()
                 break
             except StoreError:
                 await asyncio.sleep(1.0)

@@ -39,7 +39,7 @@ class EmbeddedWorker:
         await self._workshop.store.open()
         self._loop = asyncio.get_running_loop()
         keeper = Keeper(self._workshop, self._name, lambda: {self._name: self._board}, self._tell)
-        await keeper.announce()
+        await keeper.begin()
         self._worker = Worker(self._workshop, self._name, self._board, self._target)
         self._working = asyncio.create_task(self._worker.run())
         self._keeper_loop = keeper_loop = asyncio.new_event_loop()

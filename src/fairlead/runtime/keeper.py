@@ -51,6 +51,19 @@ class Keeper:
             duties.create_task(self._beat_forever())
             duties.create_task(self._upkeep_forever())
 
+    async def begin(self) -> None:
+        """Announce the worker before it claims anything.
+
+        If no other worker is live, either there is none, or the store was away until
+        now, and passed leases may belong to jobs that still run. A worker that drains
+        takes the first for granted: it would end before it could find out.
+        """
+        if not self._workshop.terms.drain and not await self._workshop.store.workers():
+            now = asyncio.get_running_loop().time()
+            self.contact.spare_until = now + self._workshop.terms.heartbeat
+        await self.announce()
+        self.spare()
+
     async def announce(self) -> None:
         """Say which tasks this worker knows."""
         terms = self._workshop.terms
@@ -65,16 +78,20 @@ class Keeper:
 
     async def _beat_forever(self) -> None:
         loop = asyncio.get_running_loop()
+        # A keeper asks so regularly that all the time since its last answer counts as away, be it
+        # that the store was, or that this machine stood still.
+        answered = loop.time()
         while True:
             began = loop.time()
             try:
                 await self.beat()
                 await self.announce()
             except StoreError as problem:
+                await self.contact.lost(problem, answered)
                 self.spare()
-                await self.contact.lost(problem, began)
                 continue
-            self.contact.found(began)
+            self.contact.found(answered)
+            answered = loop.time()
             self.spare()
             await asyncio.sleep(max(0.0, began + self._workshop.terms.heartbeat - loop.time()))
 

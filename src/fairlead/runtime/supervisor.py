@@ -69,6 +69,7 @@ class Supervisor:
         self._failed_starts = 0
         self._start_after = 0.0
         self._stop_by: float | None = None
+        self._stop_now = False
         self._drained = False
         self._memory_at = 0.0
         self.reloading = False
@@ -76,7 +77,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Announce, start the processes, watch over them until none is left."""
-        await self._keeper.announce()
+        await self._keeper.begin()
         self._on_signals()
         keeping = asyncio.create_task(self._keeper.run())
         try:
@@ -131,7 +132,10 @@ class Supervisor:
 
     def _check(self, child: Child, now: float) -> None:
         """End a process that holds a run past its limit, or that does not stop when told to."""
-        late_stop = self._stop_by is not None and now >= self._stop_by
+        # After a second signal nobody waits for a process that cannot hear it.
+        late_stop = self._stop_by is not None and (
+            now >= self._stop_by or (self._stop_now and child.deaf(now))
+        )
         if (child.kill_at is not None and now >= child.kill_at) or late_stop:
             self._condemn(child)
         elif child.kill_at is None and (overdue := self._past_limit(child, now)):
@@ -275,6 +279,7 @@ class Supervisor:
         """Have everything finish within the grace time and the rest given back."""
         now = asyncio.get_running_loop().time()
         self._stop_by = now + grace + 2 * self._terms.patience
+        self._stop_now = not grace
         self._events.emit(WorkerStopping(self._worker, why, grace))
         for child in self._children:
             child.tell(Stop(grace))
