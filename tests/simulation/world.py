@@ -112,7 +112,7 @@ class Tree:
             raise
 
     async def _run(self) -> None:
-        keeper = Keeper(self._workshop, self.name, self._boards, self._tell)
+        keeper = self._keeper = Keeper(self._workshop, self.name, self._boards, self._tell)
         while True:
             try:
                 await keeper.begin()
@@ -165,6 +165,7 @@ class Tree:
         child = Child(f"{self.name}/{self._number}", self, board)
         self.children.append(child)
         self.all_children.append(child)
+        self._keeper.spare()
         self.world.loop.spawn(child, self.world.child_main(child))
 
     def _bury(self, child: Child, now: float) -> None:

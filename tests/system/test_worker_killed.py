@@ -27,6 +27,17 @@ def test_the_jobs_of_a_killed_process_run_again_at_once(shop: Shop, point: str) 
     assert "died: SIGKILL" in tree.log
 
 
+def test_a_worker_on_uvloop_keeps_the_same_promises(shop: Shop) -> None:
+    """F1: the other loop, with its own timers, sockets and signals."""
+    shop.put_many("quick", 50)
+    shop.put_many("plain", 50)
+    tree = shop.start("--loop", "uvloop", "--drain", POINT="started:kill:20")
+    shop.until_fired()
+    shop.until_final(seconds=10)
+    assert tree.ended() == 0
+    assert {shop.record(job).attempt for job in shop.accepted} == {1}
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_the_jobs_of_a_killed_tree_run_again_after_their_lease(shop: Shop, point: str) -> None:
     """F1: nobody is left to tell, so another worker takes over when the lease has passed."""

@@ -38,20 +38,26 @@ def test_a_blocked_loop_keeps_its_leases(shop: Shop, task: str) -> None:
     assert "lease passed" not in tree.log + other.log
 
 
-@pytest.mark.parametrize(("task", "place"), [("sleep_on_loop", "sleep_on_loop"), ("grip", "grip")])
-def test_a_blocked_loop_does_not_hide_a_time_limit(shop: Shop, task: str, place: str) -> None:
+def test_a_blocked_loop_does_not_hide_a_time_limit(shop: Shop) -> None:
     """F36: the supervisor kills the process, settles the time-out, and says where it hung."""
-    blocker = shop.put(task, 60, timeout=1.0, retry=TWICE)
-    neighbour = shop.put("wait", 1.5)
-    tree = shop.start(*lease_options(), "--grace", "1")
-    first = shop.until_started(blocker)
-    shop.until_final(blocker, seconds=45)
-    check_timed_out(shop, blocker, runs=2)
-    assert not alive(first.pid)
-    assert re.search(rf"past its time limit of 1 s, at .*shop.py:\d+ in {place}", tree.log)
-    shop.until_final(neighbour)
-    record = shop.record(neighbour)
-    assert (record.state, record.attempt, record.crashes) == (State.DONE, 1, 0)
+    trees = {
+        shop.put(task, 60, queue=queue, timeout=1.0, retry=TWICE): (
+            task,
+            shop.start(*lease_options(), "--grace", "1", "--queue", queue),
+        )
+        for task, queue in (("sleep_on_loop", "loop"), ("grip", "default"))
+    }
+    neighbours = [shop.put("wait", 1.5), shop.put("wait", 1.5, queue="default")]
+    first = [shop.until_started(job) for job in trees]
+    for job, (task, tree) in trees.items():
+        shop.until_final(job, seconds=45)
+        check_timed_out(shop, job, runs=2)
+        assert re.search(rf"past its time limit of 1 s, at .*shop.py:\d+ in {task}", tree.log)
+    assert not any(alive(line.pid) for line in first)
+    for job in neighbours:
+        shop.until_final(job)
+        record = shop.record(job)
+        assert (record.state, record.attempt, record.crashes) == (State.DONE, 1, 0)
 
 
 def check_timed_out(shop: Shop, job: JobId, runs: int, line: str | None = "shop.py:") -> None:

@@ -58,13 +58,13 @@ def test_jobs_that_end_during_an_outage_are_settled_after_it(shop: Shop) -> None
 def test_a_process_that_dies_during_an_outage_is_taken_care_of_after_it(shop: Shop) -> None:
     """Its supervisor keeps what it knows until it can write it."""
     shop.url += "?timeout=1"
-    victim = shop.put("adie", "abort", 2.0)
-    neighbour = shop.put("wait", 4.0)
+    victim = shop.put("adie", "abort", 1.0)
+    neighbour = shop.put("wait", 2.0)
     tree = shop.start("--lease", "8")
     shop.until_started(neighbour)
     shop.until_started(victim)
     with outage(shop):
-        time.sleep(4.0)
+        time.sleep(3.0)
     tree.until_log("died: SIGABRT", 10)
     shop.until_final(seconds=30)
     assert shop.record(victim).reason == "poison"

@@ -36,7 +36,7 @@ def finish_elsewhere(shop: Shop) -> None:
 def test_a_signal_at_any_point_leaves_no_lease(shop: Shop, point: str) -> None:
     """F3: quick jobs end, those longer than the grace time are given back when it is over."""
     shop.put_many("quick", 5)
-    shop.put_many("wait", 3, 2.0)
+    shop.put_many("wait", 3, 1.2)
     shop.put_many("nap", 2, 0.1)
     tree = shop.start("--grace", "0.5", POINT=f"{point}:term:2")
     fired = shop.until_fired()
@@ -50,7 +50,7 @@ def test_a_signal_at_any_point_leaves_no_lease(shop: Shop, point: str) -> None:
 def test_a_second_signal_at_any_point_gives_back_at_once(shop: Shop, point: str) -> None:
     """F3: with half a minute of grace, a second signal ends it now all the same."""
     shop.put_many("quick", 5)
-    shop.put_many("wait", 3, 2.0)
+    shop.put_many("wait", 3, 1.2)
     shop.put_many("nap", 2, 0.1)
     tree = shop.start("--grace", "30", POINT=f"{point}:twice:2")
     fired = shop.until_fired()

@@ -87,7 +87,7 @@ class Tree:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, "worker", "shop:app", *options],
                 cwd=folder,
-                env=os.environ | {"SHOP": str(folder)} | env,
+                env=os.environ | {"SHOP": str(folder), "FAIRLEAD_LOOP": "asyncio"} | env,
                 stderr=log,
                 stdout=log,
             )
