@@ -5,6 +5,7 @@ hangs: its supervisor does, from outside, by the board.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -32,6 +33,10 @@ from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.runtime.workshop import PoolPlan, Workshop
 
 TICK = 0.2
+_HEED_SECONDS = 0.5
+"""What a thread that was called off gets to come to its next checkpoint, when all else is over."""
+_SOLO_STRANDED_SECONDS = 10.0
+"""As STRANDED_SECONDS, for jobs that wait to run alone: each takes as long as it takes."""
 
 Runner = LoopRunner | ThreadRunner | ProcessRunner
 
@@ -173,7 +178,7 @@ class Worker:
 
     def _start_by_kind(self, threads: ThreadRunner, run: Run) -> None:
         if run.job.runs_alone and self._target is not None:
-            self._solo = self._solo or self._process_runner(1)
+            self._solo = self._solo or self._process_runner(os.cpu_count() or 1)
             self._start(self._solo, run)
         else:
             self._start(self._loop_runner if run.task.is_async else threads, run)
@@ -303,6 +308,9 @@ class Worker:
         for dealer in self._dealers:
             for run in dealer.take_back(before):
                 self._end(run, GIVEN_BACK)
+        if self._solo is not None:
+            for run in self._solo.take_back(before - _SOLO_STRANDED_SECONDS):
+                self._end(run, GIVEN_BACK)
 
     def _sweep(self) -> None:
         """Call off what is past its time limit, and tell of what does not heed it."""
@@ -353,6 +361,8 @@ class Worker:
             self._call_off(pair, GIVEN_BACK)
         patience = self._loop.time() + self._workshop.terms.patience
         await self._until(self._only_threads_run, lambda: patience)
+        heed = self._loop.time() + _HEED_SECONDS
+        await self._until(lambda: not self._running, lambda: heed)
         self._settler.give_up_asking()
         await asyncio.wait(feeding)  # A claim that is still on its way brings jobs to give back.
         self._settler.stop()
