@@ -87,17 +87,24 @@ class WorkerBench:
             task.enqueue().result(timeout=30)
             time.sleep(1)
             size = max(map(resident_bytes, _children(process.pid))) / 1e6
-            waits = [self._wait(task) for _ in range(max(100, round(500 * self._scale)))]
+            waits = _waits(task, max(100, round(500 * self._scale)))
         yield Row("idle latency, p50", "ms", median(waits), target=3, best="low")
         yield Row("idle latency, p99", "ms", quantiles(waits, n=100)[98], target=10, best="low")
         yield Row("idle worker process", "MB", size, target=60, best="low")
 
-    def _wait(self, task: BoundTask[[], int]) -> float:
-        """Return the milliseconds from the call of `enqueue` to the first line of the handler."""
-        time.sleep(Random().uniform(0.01, 0.03))
+
+def _waits(task: BoundTask[[], int], number: int) -> list[float]:
+    """Return the milliseconds from each call of `enqueue` to the first line of its handler.
+
+    The results are asked for at the end: to wait for one beside its worker would
+    measure the wait as well.
+    """
+    calls = []
+    for _ in range(number):
+        time.sleep(Random().uniform(0.02, 0.04))
         began = time.time_ns()
-        job = task.enqueue()
-        return (job.result(timeout=30) - began) / 1e6
+        calls.append((began, task.enqueue()))
+    return [(job.result(timeout=30) - began) / 1e6 for began, job in calls]
 
 
 @contextmanager

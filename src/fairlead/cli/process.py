@@ -47,6 +47,9 @@ def _worker(target: str, channel: int, board: int, stacks: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=channel)
     begin = first_word(connection)
+    # A store's thread gives the interpreter lock away at every step of a statement. Beside a busy
+    # loop or handler it gets it back after this long, and would wait ten times as long by default.
+    sys.setswitchinterval(0.0005)
     app = load_app(target)
     set_up(app.events, begin.log_level, begin.log_format)
     workshop = app.workshop(begin.terms, begin.choice)

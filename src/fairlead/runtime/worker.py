@@ -202,8 +202,9 @@ class Worker:
         self._board.end(run.place)
         del self._running[run.pair]
         self._ended += 1
-        for feeder in self._feeders:
-            feeder.dry = False
+        if self._workshop.terms.drain:
+            for feeder in self._feeders:
+                feeder.dry = False
         _, slots = self._runs[run.pair]
         if isinstance(run.called_off, Lost):
             # It is another worker's now; nothing from here counts.

@@ -14,7 +14,7 @@ from fairlead.core.store import Backend
 from fairlead.core.task import Registry
 
 ASYNC_SLOTS, THREAD_SLOTS = 100, 10
-MOST_AHEAD = 400
+MOST_AHEAD = 1_000
 """How many jobs a pool may claim beyond its slots, when jobs are that quick."""
 
 
