@@ -34,7 +34,7 @@ from fairlead.core.queue import Pool, Queue, allot, declare
 from fairlead.core.retry import Retry
 from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
-from fairlead.log import report_subscriber
+from fairlead.log import report_subscriber, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice, Terms, Workshop, plan_pools
@@ -106,6 +106,7 @@ class Fairlead:
         self.bridge = Bridge()
         self.new_id: Callable[[], JobId] = IdMaker()
         self.keep = span(keep)
+        self._logs = False
         self.clock = clock or SystemClock()
 
     @classmethod
@@ -272,12 +273,15 @@ class Fairlead:
         self,
         *,
         pools: Sequence[str] = (),
-        queues: Mapping[str, int | None] | None = None,
+        queues: Iterable[str] | Mapping[str, int | None] = (),
         slots: int | None = None,
         grace: float = 25.0,
         lease: float = 20.0,
-    ) -> "EmbeddedWorker":
+    ) -> EmbeddedWorker:
         """Run jobs inside this program: `async with app.worker(): …`.
+
+        `queues` names the queues to serve, with their weights here if it is a
+        mapping. What happens is told to the logger `fairlead`.
 
         For tests and small programs. Handlers share this program's process and
         event loop, so what is stronger in `fairlead worker` is weaker here: leases
@@ -285,8 +289,12 @@ class Fairlead:
         can stop; a plain function past its time limit is reported but cannot be
         ended; and a handler that kills the process kills this program.
         """
-        choice = Choice(tuple(pools), dict(queues or {}), slots)
-        terms = Terms(lease=lease, heartbeat=lease / 4, grace=grace)
+        weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+        choice = Choice(tuple(pools), weights, slots)
+        terms = Terms(lease=lease, grace=grace)
+        if not self._logs:
+            self._logs = True
+            tell_events(self.events)
         return EmbeddedWorker(self.workshop(terms, choice), _target_of(self))
 
     # Opening and closing

@@ -22,6 +22,7 @@ from fairlead.core.events import (
     Finished,
     JobEvent,
     LeaseExpired,
+    LoopBlocked,
     Overdue,
     Parked,
     ProcessDied,
@@ -66,11 +67,15 @@ def set_up(events: Bus, level: str, style: str) -> None:
         root.addHandler(handler)
         root.setLevel(logging.WARNING)
     _logger.setLevel(level.upper())
-    tell = _Teller()
-    events.subscribe(tell.of_worker, WorkerEvent)
+    tell_events(events)
+
+
+def tell_events(events: Bus) -> None:
+    """Have events told as log lines; where those go is up to the program's own logging."""
+    events.subscribe(_tell_of_worker, WorkerEvent)
     for kind in _WORDS:
         if issubclass(kind, JobEvent) and _heard(kind):
-            events.subscribe(tell.of_job, kind)
+            events.subscribe(_tell_of_job, kind)
 
 
 def _heard(kind: type[JobEvent]) -> bool:
@@ -80,22 +85,20 @@ def _heard(kind: type[JobEvent]) -> bool:
     return any(logging.getLogger(name).isEnabledFor(level) for name in ("fairlead", *names))
 
 
-class _Teller:
-    """Turns events into log lines."""
+def _tell_of_job(event: JobEvent) -> None:
+    level = _LEVELS.get(type(event), logging.DEBUG)
+    if isinstance(event, Finished) and event.run_seconds >= SLOW_SECONDS:
+        level = logging.INFO
+    logger = logging.getLogger(f"fairlead.queue.{event.queue}") if event.queue else _logger
+    if logger.isEnabledFor(level):
+        logger.log(level, _WORDS[type(event)](event), extra={"fairlead": event})
 
-    def of_job(self, event: JobEvent) -> None:
-        level = _LEVELS.get(type(event), logging.DEBUG)
-        if isinstance(event, Finished) and event.run_seconds >= SLOW_SECONDS:
-            level = logging.INFO
-        logger = logging.getLogger(f"fairlead.queue.{event.queue}") if event.queue else _logger
-        if logger.isEnabledFor(level):
-            logger.log(level, _WORDS[type(event)](event), extra={"fairlead": event})
 
-    def of_worker(self, event: WorkerEvent) -> None:
-        level = _LEVELS.get(type(event), logging.INFO)
-        words = _WORDS.get(type(event))
-        if words is not None and _logger.isEnabledFor(level):
-            _logger.log(level, words(event), extra={"fairlead": event})
+def _tell_of_worker(event: WorkerEvent) -> None:
+    level = _LEVELS.get(type(event), logging.INFO)
+    words = _WORDS.get(type(event))
+    if words is not None and _logger.isEnabledFor(level):
+        _logger.log(level, words(event), extra={"fairlead": event})
 
 
 _LEVELS: dict[type[Event], int] = {
@@ -108,10 +111,10 @@ _LEVELS: dict[type[Event], int] = {
     Overdue: logging.ERROR,
     Returned: logging.INFO,
     ProcessDied: logging.ERROR,
+    LoopBlocked: logging.WARNING,
     StoreLost: logging.ERROR,
     StoreFound: logging.WARNING,
     Trouble: logging.ERROR,
-    ProcessStarted: logging.DEBUG,
 }
 
 
@@ -119,8 +122,8 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Enqueued: lambda _: "enqueued",
     Started: lambda e: f"started after {e.wait_seconds:.3f} s",
     Finished: lambda e: f"done in {e.run_seconds:.3f} s",
-    Retried: lambda e: f"failed with {e.error}; again in {e.delay_seconds:.1f} s",
-    Died: lambda e: f"dead: {e.reason}" + (f" ({e.error})" if e.error else ""),
+    Retried: lambda e: f"failed with {_error(e)}; again in {e.delay_seconds:.1f} s",
+    Died: lambda e: f"dead: {e.reason}" + (f", {_error(e)}" if e.error else ""),
     Cancelled: lambda e: f"cancelled: {e.reason}",
     LeaseExpired: lambda e: f"lost by worker {e.worker}, whose lease passed without a word",
     SettlementRefused: lambda e: f"came too late: it is another worker's now ({e.outcome} dropped)",
@@ -128,14 +131,22 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Returned: lambda _: "given back unfinished; the attempt does not count",
     Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
     Overdue: lambda e: f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}",
-    WorkerStarted: lambda e: f"worker of {e.app} started on {e.store}",
-    WorkerStopping: lambda e: f"stopping ({e.why}); running jobs get {e.grace_seconds:g} s",
+    WorkerStarted: lambda e: f"worker {e.worker} of {e.app} started on {e.store}",
+    WorkerStopping: lambda e: (
+        f"stopping ({e.why}); running jobs get {e.grace_seconds:g} s, a second signal ends them now"
+        if e.grace_seconds
+        else f"stopping ({e.why}); running jobs are given back now"
+    ),
     WorkerStopped: lambda _: "stopped",
     ProcessStarted: lambda e: f"process {e.pid} is ready",
     ProcessRetired: lambda e: f"process {e.pid} is being replaced: {e.why}",
     ProcessDied: lambda e: (
         f"process {e.pid} died: {e.how}; {e.crashed} of its jobs had started, "
         f"{e.returned} were given back"
+    ),
+    LoopBlocked: lambda e: (
+        f"the event loop of process {e.pid} has not turned for {e.seconds:.0f} s, at {e.where}; "
+        "what blocks belongs in a plain function, which runs in a thread"
     ),
     StoreLost: lambda e: f"the store does not answer, trying on: {e.problem}",
     StoreFound: lambda e: f"the store answers again, after {e.after_seconds:.1f} s",
@@ -149,6 +160,11 @@ _ESCAPED = {code: chr(code).encode("unicode_escape").decode() for code in _CONTR
 _ESCAPED_JSON = {code: f"\\u{code:04x}" for code in _CONTROLS}
 
 
+def _error(event: Retried | Died) -> str:
+    name = (event.error or "").removeprefix("fairlead.core.errors.")
+    return f"{name} ({event.detail})" if event.detail else name
+
+
 class _Plain(logging.Formatter):
     """One line for people: time, level, what happened, and to which job."""
 
@@ -158,7 +174,8 @@ class _Plain(logging.Formatter):
         whose = ""
         if isinstance(event, JobEvent):
             attempt = getattr(event, "attempt", None)
-            parts = [f"job={event.job_id}", f"task={event.task}", f"queue={event.queue}"]
+            parts = [f"job={event.job_id}", f"task={event.task}"]
+            parts += [f"queue={event.queue}"] if event.queue else []
             parts += [f"attempt={attempt}"] if attempt is not None else []
             parts += [f"correlation_id={event.correlation_id}"] if event.correlation_id else []
             whose = "  " + " ".join(parts)

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def load_app(target: str) -> Fairlead:
     """Import the module and return its app, or say in one sentence what is wrong."""
     module_name, _, name = target.partition(":")
     if not module_name or module_name.endswith(".py") or "/" in module_name:
-        suggestion = Path(module_name).with_suffix("").as_posix().replace("/", ".") or "shop"
+        path = module_name.removesuffix(".py").strip("./")
+        suggestion = path.replace("/", ".") or "shop"
         raise ConfigError(
             f"{target!r} does not name an app; write module:app, for example {suggestion}:app"
         )
@@ -40,12 +42,10 @@ def _place(problem: Exception) -> str:
     """Say in which line of the user's own code it happened."""
     if isinstance(problem, SyntaxError):
         return ""  # Its message names the line.
-    ours = str(Path(__file__).parent.parent)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(problem.__traceback__)
-        if not frame.filename.startswith((ours, "<frozen"))
-    ]
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    others = (str(Path(__file__).parent.parent), "<frozen", *libraries)
+    trace = traceback.extract_tb(problem.__traceback__)
+    frames = [frame for frame in trace if not frame.filename.startswith(others)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 

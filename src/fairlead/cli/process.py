@@ -55,10 +55,11 @@ def _worker(target: str, channel: int, board: int, stacks: int) -> None:
     workshop = app.workshop(begin.terms, begin.choice)
     with asyncio.Runner(loop_factory=loop_factory(begin.terms.loop)) as runner:
         runner.run(serve(workshop, begin, target, connection, Board.opened(board)))
-    # Threads that never end must not keep us; what they run is on the board.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+        # Inside, for to leave is to wait for threads, and one that never ends must not keep us;
+        # what they run is on the board.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _solo(target: str, channel: int, stacks: int) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -30,7 +31,7 @@ def _queue_choices(
     chosen: dict[str, int | None] = {}
     for value in values:
         name, _, weight = value.partition("=")
-        if weight and not (weight.isdecimal() and int(weight) > 0):
+        if (weight or value.endswith("=")) and not (weight.isdecimal() and int(weight) > 0):
             raise click.BadParameter(f"{value!r}: a weight is a whole number from 1, as in mail=4")
         chosen[name] = int(weight) if weight else None
     return chosen
@@ -53,8 +54,8 @@ def _queue_choices(
     "--slots",
     type=click.IntRange(1, 10_000),
     envvar="FAIRLEAD_SLOTS",
-    help="Jobs at once, per pool and process.  [default: 100 async, 10 in threads, one per core "
-    "in processes]",
+    help="Jobs at once, per pool and process.  [default: 100 if all tasks of its queues are "
+    "async, 10 if any is a plain function, one per core for runner=process]",
 )
 @click.option(
     "--queue",
@@ -62,12 +63,12 @@ def _queue_choices(
     multiple=True,
     metavar="NAME[=WEIGHT]",
     callback=_queue_choices,
-    help="Serve this queue; repeat for more.  [default: all]",
+    help="Serve this queue, with this weight here; repeat for more.  [default: all]",
 )
 @click.option(
     "--pool", "pools", multiple=True, metavar="NAME", help="Serve this pool.  [default: all]"
 )
-@click.option("--drain", is_flag=True, help="Stop when no job is due any more.")
+@click.option("--drain", is_flag=True, help="Stop when no job is due; later ones and retries stay.")
 @click.option(
     "--grace",
     type=click.FloatRange(0),
@@ -111,7 +112,7 @@ def _queue_choices(
     default="info",
     show_default=True,
     envvar="FAIRLEAD_LOG_LEVEL",
-    help="debug tells of every job, info of what ends badly or slowly.",
+    help="debug tells of every job, info of what ends badly or takes more than a minute.",
 )
 @click.option(
     "--log-format",
@@ -136,18 +137,17 @@ def worker(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Run the jobs of an app until told to stop.
+    r"""Run the jobs of an app until told to stop.
 
     Stop with Ctrl-C or SIGTERM: no further job is taken, running ones get the
     grace time, the rest is given back and burns no attempt. A second signal gives
-    everything back now. SIGHUP starts anew with new code; SIGQUIT prints what
-    each slot does.
+    everything back now. SIGHUP starts anew with new code; SIGQUIT (Ctrl-\) prints
+    what each slot does.
     """
     choice = Choice(pools, queues, slots)
     try:
         terms = Terms(
             lease=lease,
-            heartbeat=lease / 4,
             grace=grace,
             processes=processes,
             max_jobs=max_jobs,
@@ -186,8 +186,15 @@ def _supervise(
 ) -> Supervisor:
     """Run the worker to its end."""
     name = worker_name()
-    set_up(app.events, *log)
-    _greet(target, name, workshop, *log)
+    started = _started(target, name, workshop)
+    if log[1] == "plain":
+        _greet(started, workshop.terms.grace, log[0])
+    else:
+        set_up(app.events, *log)
+    # Told before the log listens, where the greeting has said it in better words.
+    app.events.emit(started)
+    if log[1] == "plain":
+        set_up(app.events, *log)
 
     async def supervise() -> Supervisor:
         supervisor = Supervisor(workshop, name, target, choice, log, partial(click.echo, err=True))
@@ -206,22 +213,34 @@ _SURVIVES = {
 }
 
 
-def _greet(target: str, name: str, workshop: Workshop, log_level: str, log_format: str) -> None:
-    """Say what this worker is about to do: to people in a few lines, to machines as an event."""
-    store, names = workshop.store, sorted({task.name for task in workshop.tasks})
+_TOLD = {
+    "debug": "every job",
+    "info": "what fails or takes more than a minute; --log-level debug for every job",
+    "warning": "what fails",
+    "error": "what fails for good",
+}
+
+
+def _started(target: str, name: str, workshop: Workshop) -> WorkerStarted:
+    store = workshop.store
     pools = [_describe(pool, workshop.terms.processes) for pool in workshop.pools]
-    if log_format == "json":
-        told = WorkerStarted(name, target, store.url, store.durability, pools, names)
-        workshop.events.emit(told)
-        return
+    tasks = sorted({task.name for task in workshop.tasks})
+    return WorkerStarted(name, target, store.url, store.durability, pools, tasks)
+
+
+def _greet(started: WorkerStarted, grace: float, log_level: str) -> None:
+    """Say what this worker is about to do."""
+    names = started.tasks
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    click.echo(f"fairlead worker {name}", err=True)
+    click.echo(f"fairlead worker {started.worker}", err=True)
     for label, text in [
-        ("app", target),
-        ("store", f"{store.url} ({store.durability}: {_SURVIVES[store.durability]})"),
+        ("app", started.app),
+        ("store", f"{started.store} ({started.durability}: {_SURVIVES[started.durability]})"),
+        ("folder", str(Path.cwd())),
         ("tasks", shown or "none; is the module that defines them imported?"),
-        *(("pool", pool) for pool in pools),
-        ("stop", f"Ctrl-C; running jobs then get {workshop.terms.grace:g} s to finish"),
+        *(("pool", pool) for pool in started.pools),
+        ("log", _TOLD[log_level]),
+        ("stop", f"Ctrl-C; running jobs then get {grace:g} s to finish"),
     ]:
         click.echo(f"  {label:6} {text}", err=True)
 
@@ -232,4 +251,6 @@ def _describe(pool: PoolPlan, processes: int) -> str:
     )
     reserve = f" + {pool.capacity - pool.slots} reserved" if pool.capacity > pool.slots else ""
     times = f" in each of {processes} processes" if processes > 1 else ""
-    return f"{pool.name}: {pool.slots}{reserve} {pool.runner} slots{times}; queues {queues}"
+    where = {"async": "on the loop", "thread": "on the loop and in threads"}
+    slots = f"{pool.slots}{reserve} slots {where.get(pool.runner, 'in processes')}"
+    return f"{pool.name}: {slots}{times}; queues {queues}"

@@ -49,6 +49,7 @@ class Retried(JobEvent, frozen=True):
     attempt: int
     delay_seconds: float
     error: str
+    detail: str | None = None
 
 
 class Died(JobEvent, frozen=True):
@@ -57,6 +58,7 @@ class Died(JobEvent, frozen=True):
     attempt: int
     reason: str
     error: str | None = None
+    detail: str | None = None
 
 
 class Cancelled(JobEvent, frozen=True):
@@ -151,6 +153,14 @@ class ProcessDied(WorkerEvent, frozen=True):
     how: str
     crashed: int
     returned: int
+
+
+class LoopBlocked(WorkerEvent, frozen=True):
+    """A handler keeps the event loop of its process from turning; `where` names its line."""
+
+    pid: int
+    seconds: float
+    where: str | None
 
 
 class StoreLost(WorkerEvent, frozen=True):

@@ -68,7 +68,12 @@ class Crashed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
-    """The worker gave the job back unfinished, as it does when it stops."""
+    """The worker gave the job back unfinished, as it does when it stops.
+
+    `cut_off` says that its handler had started, and was ended in the middle.
+    """
+
+    cut_off: bool = False
 
 
 class Ambiguous(msgspec.Struct, frozen=True, tag=True):
@@ -79,7 +84,7 @@ class Ambiguous(msgspec.Struct, frozen=True, tag=True):
     """
 
     evidence: str
-    cause: Failed | Lost | Crashed | None = None
+    cause: Failed | Lost | Crashed | Returned | None = None
     known: Knowledge | None = None
 
 
@@ -142,13 +147,13 @@ def outcome_of(error: BaseException, policy: Policy, now: datetime | None = None
     """Turn what a handler raised into an outcome."""
     match error:
         case errors.Snooze(seconds=seconds):
-            return Snoozed(seconds)
+            return Snoozed(_seconds(seconds))
         case errors.Cancel(reason=reason):
             return Cancelled(clean(str(reason)))
         case errors.Ambiguous(evidence=evidence):
             return Ambiguous(clean(str(evidence)))
         case errors.RetryAfter(seconds=seconds):
-            return Failed(describe(error), after=seconds)
+            return Failed(describe(error), after=_seconds(seconds))
         case errors.DecodeError():
             return Failed(describe(error), transient=False, unreadable=True)
     verdict = classify(error, policy.retry, now)
@@ -164,9 +169,18 @@ def ambiguous(outcome: Outcome, policy: Policy) -> Ambiguous | None:
     match outcome:
         case Ambiguous():
             return outcome
-        case Lost() | Crashed() | Failed(timed_out=True) if policy.effects == "external":
-            return Ambiguous(_evidence(outcome), cause=outcome)
+        case Lost() | Crashed() | Failed(timed_out=True) | Returned(cut_off=True):
+            if policy.effects == "external":
+                return Ambiguous(_evidence(outcome), cause=outcome)
     return None
+
+
+def _seconds(value: object) -> float:
+    """Read what a handler gave as seconds; a header's text will do, nonsense waits longest."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return LONGEST_DELAY
 
 
 def decide(
@@ -192,8 +206,8 @@ def decide(
         case Snoozed(seconds):
             run_at = now + _micros(seconds)
             return _settle(job, outcome, State.WAITING, counts=False, run_at=run_at)
-        case Returned():
-            return _settle(job, outcome, State.WAITING, counts=False)
+        case Returned(cut_off=False):
+            return _settle(job, outcome, State.WAITING, counts=False, suspect=job.suspect)
     unclear = ambiguous(outcome, policy)
     if unclear is not None:
         return _decide_ambiguous(job, unclear, policy, now, random)
@@ -211,6 +225,8 @@ def _decide_failure(
     match outcome:
         case Crashed():
             return _decide_crash(job, outcome, policy.crash_limit)
+        case Returned():
+            return _settle(job, outcome, State.WAITING, counts=False, suspect=job.suspect)
         case Failed(failure=failure, unreadable=True):
             return _dead(job, outcome, Reason.UNREADABLE, failure)
         case Failed(failure=failure, transient=False):
@@ -222,7 +238,9 @@ def _decide_failure(
             failure, run_at = described("LeaseLost", _evidence(outcome)), None
     if job.attempt >= retry.attempts:
         return _dead(job, outcome, Reason.EXHAUSTED, failure)
-    return _settle(job, outcome, State.WAITING, run_at=run_at, failure=failure)
+    # Nobody knows what a lost run did, so who was a suspect before it still is.
+    suspect = job.suspect and isinstance(outcome, Lost)
+    return _settle(job, outcome, State.WAITING, run_at=run_at, failure=failure, suspect=suspect)
 
 
 def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:
@@ -289,6 +307,8 @@ def _evidence(outcome: Outcome) -> str:
             return f"the process died while the handler ran: {how}"
         case Failed(failure=failure):
             return f"the handler ran past its time limit: {failure.message}"
+        case Returned():
+            return "the worker stopped while the handler ran"
     return "the worker fell silent and its lease passed"
 
 

@@ -116,9 +116,12 @@ class Board:
         """Note that its handler has ended; the outcome still has to be settled."""
         _DEADLINE.pack_into(self._memory, _offset(place) + _DEADLINE_AT, NEVER)
 
-    def ask(self, place: int) -> None:
-        """Note that `reconcile` is being asked whether the run had an effect."""
-        self._memory[_offset(place) + 1] = UNCLEAR
+    def ask(self, place: int, deadline: float) -> None:
+        """Note that `reconcile` is being asked, until then, whether the run had an effect."""
+        at = _offset(place)
+        _DEADLINE.pack_into(self._memory, at + _DEADLINE_AT, deadline)
+        self._memory[at + 1] = UNCLEAR
+        self._memory[at] = RUNNING
 
     def clear(self, place: int) -> None:
         """Forget a job: it was settled, or given up."""

@@ -26,22 +26,28 @@ _DEAF_SECONDS = 3.0
 class Child:
     """One process: its socket, its board, and what was decided about it."""
 
-    def __init__(self, begin: Begin, target: str, places: int, now: float) -> None:
+    def __init__(self, begin: Begin, target: str, places: int) -> None:
         self.worker = begin.worker
-        self.started_at = now
         self.ready = False
         self.leaving = False
         self.retiring = False
         self.condemned = False
         self.looking = False
+        self.told_blocked = False
         self.kill_at: float | None = None
         self.lines: dict[int, str] = {}
         self.stacks = Stacks()
         self.board, handle = Board.shared(places)
         try:
             self.spawned = Spawned("worker", target, (handle, self.stacks.handle))
+        except OSError:
+            self.stacks.close()
+            self.board.close()
+            raise
         finally:
             os.close(handle)
+        self._pulse = 0.0
+        self._still = 0.0
         self._frames: Frames[ToSupervisor] = Frames(ToSupervisor)  # type: ignore[arg-type]
         self._outgoing = bytearray()
         self._hired: set[int] = set()
@@ -56,6 +62,12 @@ class Child:
     def groups(self) -> set[int]:
         """The process groups that are to end with it: its own, and those of whom it hired."""
         return {self.pid, *self._hired}
+
+    def kill(self) -> None:
+        """End it, and all that it started."""
+        for group in self.groups:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
 
     def tell(self, message: ToProcess) -> None:
         """Send a message; to a process that is gone or deaf it is simply lost."""
@@ -86,22 +98,40 @@ class Child:
             case Gone(pid):
                 self._hired.discard(pid)
 
-    def deaf(self, now: float) -> bool:
-        """Say whether its event loop stands still."""
-        return self.ready and now - self.board.pulse > _DEAF_SECONDS
+    def watch(self, tick: float) -> None:
+        """Take note of whether its event loop turns. Called every `tick` seconds.
+
+        Seen from here and not from its own clock: if we stood still, so did it.
+        """
+        if self.board.pulse != self._pulse or not self.ready:
+            self._pulse, self._still = self.board.pulse, 0.0
+        else:
+            self._still += tick
+
+    @property
+    def still(self) -> float:
+        """For how many seconds its event loop has not turned."""
+        return self._still
+
+    @property
+    def deaf(self) -> bool:
+        """Whether it will not hear what it is told: it starts, or its loop stands still."""
+        return not self.ready or self._still > _DEAF_SECONDS
 
     async def look(self) -> dict[int, str]:
         """Return the line every thread of it is at."""
-        self.lines = await self.stacks.ask(self.pid) if self.ready else {}
+        self.looking = True
+        try:
+            self.lines = await self.stacks.ask(self.pid) if self.ready else {}
+        finally:
+            self.looking = False
         return self.lines
 
     def bury(self, now: float) -> Death:
         """See it to its end, with all that it started; returns what is known then."""
         self.listen()
+        self.kill()
         how = self.spawned.reap()
-        for pid in self._hired:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
         on_purpose = self.leaving or self.condemned
         return Death(self.worker, how, tuple(self.board.marks()), now, on_purpose, self.lines)
 

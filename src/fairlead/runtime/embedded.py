@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Self
 
 from fairlead.core.errors import ConfigError
+from fairlead.core.events import Trouble
 from fairlead.runtime.board import Board
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.names import worker_name
@@ -42,6 +43,7 @@ class EmbeddedWorker:
         await keeper.begin()
         self._worker = Worker(self._workshop, self._name, self._board, self._target)
         self._working = asyncio.create_task(self._worker.run())
+        self._working.add_done_callback(self._on_end)
         self._keeper_loop = keeper_loop = asyncio.new_event_loop()
         # Not in this loop: a handler that blocks it must not cost the others their leases.
         self._thread = threading.Thread(
@@ -54,14 +56,21 @@ class EmbeddedWorker:
         """Let running jobs finish within the grace time, and give the rest back."""
         assert self._worker is not None
         assert self._working is not None
-        assert self._keeper_loop is not None
+        assert self._thread is not None
         self._worker.stop(self._workshop.terms.grace)
         try:
             await self._working
         finally:
-            self._keeper_loop.call_soon_threadsafe(self._stop_keeping)
-            if self._thread is not None:
-                await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join)
+
+    def _on_end(self, working: asyncio.Task[None]) -> None:
+        """When the stations end, by order or by a fault, renew leases no more."""
+        if not working.cancelled() and (problem := working.exception()) is not None:
+            told = f"the worker has ended: {problem!r}; its jobs run again when their leases pass"
+            self._workshop.events.emit(Trouble(self._name, told))
+        with suppress(RuntimeError):  # The keeper has ended already.
+            if self._keeper_loop is not None:
+                self._keeper_loop.call_soon_threadsafe(self._stop_keeping)
 
     def _tell(self, _worker: str, news: News) -> None:
         assert self._loop is not None

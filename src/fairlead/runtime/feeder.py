@@ -30,7 +30,7 @@ class Feeder:
         worker: str,
         slots: Slots,
         contact: Contact,
-        hear: Callable[[Claim], None],
+        hear: Callable[[Claim, bool], None],
         take: Callable[[Slots, list[Job], bool], None],
         spares: Callable[[float], bool],
         places: Callable[[], int],
@@ -116,8 +116,7 @@ class Feeder:
         self._contact.found(now)
         self._slots.credits = claim.credits
         late = asyncio.get_running_loop().time() - now > terms.lease / 2
-        if not late:
-            self._hear(claim)
+        self._hear(claim, late)
         self._take(self._slots, claim.jobs, late)
         return len(claim.jobs)
 

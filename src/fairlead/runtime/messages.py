@@ -3,8 +3,8 @@
 import msgspec
 
 from fairlead.core.job import Job
-from fairlead.core.outcome import Crashed, Failed
 from fairlead.runtime.run import Pair
+from fairlead.runtime.takeover import Cut
 from fairlead.runtime.workshop import Choice, Terms
 
 
@@ -40,7 +40,7 @@ class Inherit(msgspec.Struct, frozen=True, tag=True):
     """Ask `reconcile` about this run of a process that is no more, and settle it."""
 
     job: Job
-    outcome: Crashed | Failed
+    outcome: Cut
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -53,13 +53,16 @@ def narrate(
 
 def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -> JobEvent | None:
     error = settlement.failure.error if settlement.failure else None
+    detail = settlement.failure.detail if settlement.failure else None
     match settlement.state:
         case State.DONE:
             ran = (now - started_at) / SECOND if started_at else 0.0
             return Finished(*_whose(job), attempt=job.attempt, run_seconds=ran)
         case State.DEAD:
             reason = settlement.reason or ""
-            return Died(*_whose(job), attempt=job.attempt, reason=reason, error=error)
+            return Died(
+                *_whose(job), attempt=job.attempt, reason=reason, error=error, detail=detail
+            )
         case State.CANCELLED:
             return Cancelled(*_whose(job), reason=settlement.reason or "")
     delay = max(0.0, (settlement.run_at - now) / SECOND) if settlement.run_at else 0.0
@@ -70,17 +73,14 @@ def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -
             return Snoozed(*_whose(job), attempt=job.attempt, delay_seconds=delay)
         case "lost":
             return None  # LeaseExpired has told it.
-    return Retried(*_whose(job), attempt=job.attempt, delay_seconds=delay, error=error or "")
+    return Retried(
+        *_whose(job), attempt=job.attempt, delay_seconds=delay, error=error or "", detail=detail
+    )
 
 
 def narrate_parking(events: Bus, job: Unknown) -> None:
     """Tell that no live worker knows a job's task."""
     events.emit(Parked(*_whose(job), version=job.version))
-
-
-def narrate_refusal(events: Bus, job: Job, settlement: Settlement) -> None:
-    """Tell that a worker came too late."""
-    narrate_late(events, job, settlement.outcome)
 
 
 def narrate_late(events: Bus, job: Job, outcome: str) -> None:

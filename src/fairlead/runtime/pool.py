@@ -40,7 +40,7 @@ class Slots:
         ahead = self._ahead(now)
         room = self.plan.capacity + ahead - self.in_hand
         # In small bites every claim would cost a commit; so with jobs in hand, wait for more room.
-        return room if room > ahead // 2 or not self._waiting else 0
+        return room if room > ahead // 2 or self.in_hand <= self.plan.capacity else 0
 
     def claim_plan(self, worker: str, lease: int, capable: dict[str, int], room: int) -> ClaimPlan:
         """Say what this pool asks the store for."""

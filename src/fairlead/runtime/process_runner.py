@@ -157,7 +157,10 @@ class ProcessRunner:
     def _least_busy(self, depth: int) -> _Hand | None:
         able = [hand for hand in self._hands if not hand.leaving]
         if len(able) < self._size and all(hand.sent for hand in able) and not self._resting:
-            able.append(self._new_hand())
+            try:
+                able.append(self._new_hand())
+            except OSError:  # The machine has no room for another process now.
+                self._rest()
         able = [hand for hand in able if not hand.slow]
         hand = min(able, key=lambda hand: len(hand.sent), default=None)
         return hand if hand is not None and len(hand.sent) < depth else None
@@ -257,6 +260,17 @@ class ProcessRunner:
             self._end(died, died.called_off or Crashed(how))
         elif not hand.leaving and not self._closed:
             self._rest()
+
+    def bury_the_dead(self) -> None:
+        """Look after dead processes that something they forked keeps from being noticed.
+
+        What they had said before is heard first.
+        """
+        for hand in list(self._hands):
+            if hand.spawned.process.poll() is not None:
+                self._listen(hand)
+                self._bury(hand)
+                self._deal()
 
     def _rest(self) -> None:
         """Wait before the next start of processes that die before they run anything."""

@@ -204,3 +204,4 @@ def where_is_thread(ident: int, code: CodeType | None) -> str | None:
 
 
 GIVEN_BACK = Returned()
+CUT_OFF = Returned(cut_off=True)

@@ -15,9 +15,11 @@ from msgspec.structs import replace
 
 from fairlead.core.errors import StoreError
 from fairlead.core.events import Trouble
+from fairlead.core.failure import describe
 from fairlead.core.ids import JobId
 from fairlead.core.outcome import (
     Ambiguous,
+    Failed,
     Knowledge,
     Outcome,
     Settlement,
@@ -25,7 +27,7 @@ from fairlead.core.outcome import (
     decide,
 )
 from fairlead.runtime.contact import Contact
-from fairlead.runtime.narrate import narrate, narrate_refusal
+from fairlead.runtime.narrate import narrate, narrate_late
 from fairlead.runtime.points import point
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import Workshop
@@ -61,13 +63,7 @@ class Settler:
         self._ended: list[Ended] = []
         self._bell = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
-        self._writing = 0
         self._stopped = False
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is waiting, being asked about or being written."""
-        return not (self._ended or self._asking or self._writing)
 
     def put(self, run: Run, outcome: Outcome) -> None:
         """Take an ended run in."""
@@ -93,9 +89,7 @@ class Settler:
             self._bell.clear()
             while self._ended:
                 batch, self._ended = self._ended[:MOST_AT_ONCE], self._ended[MOST_AT_ONCE:]
-                self._writing = len(batch)
                 await self._settle(batch)
-                self._writing = 0
             if self._stopped:
                 return
 
@@ -107,14 +101,20 @@ class Settler:
         point("settled")
         for (run, _), settlement in zip(batch, settlements, strict=True):
             ruled = written.get(settlement.id)
-            if ruled is not None:
+            if ruled is not None and ruled.fence == settlement.fence:
                 narrate(self._workshop.events, run.job, ruled, run.started_at, now)
             else:
-                narrate_refusal(self._workshop.events, run.job, settlement)
+                narrate_late(self._workshop.events, run.job, settlement.outcome)
             self._release(run)
 
     def _decide(self, run: Run, outcome: Outcome, now: int) -> Settlement:
-        settlement = decide(run.job, outcome, run.task.options, now, self._workshop.random.random)
+        job, policy, random = run.job, run.task.options, self._workshop.random.random
+        try:
+            settlement = decide(job, outcome, policy, now, random)
+        except Exception as problem:  # noqa: BLE001 (a curve or a predicate is user code)
+            told = f"task {run.task.name!r} cannot say what happens next: {problem!r}"
+            self._workshop.events.emit(Trouble(self._worker, told))
+            settlement = decide(job, Failed(describe(problem), transient=False), policy, now)
         return replace(settlement, started_at=run.started_at, pool=run.pool)
 
     async def _write(self, settlements: list[Settlement]) -> Written:

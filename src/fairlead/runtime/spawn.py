@@ -23,12 +23,16 @@ class Spawned:
         ours, theirs = socket.socketpair()
         with theirs:
             passed = (theirs.fileno(), *handles)
-            self.process = subprocess.Popen(  # noqa: S603 (this interpreter, our own module)
-                [sys.executable, "-m", "fairlead.cli.process", role, target, *map(str, passed)],
-                pass_fds=passed,
-                process_group=0,
-                stdin=subprocess.DEVNULL,
-            )
+            try:
+                self.process = subprocess.Popen(  # noqa: S603 (this interpreter, our own module)
+                    [sys.executable, "-m", "fairlead.cli.process", role, target, *map(str, passed)],
+                    pass_fds=passed,
+                    process_group=0,
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError:
+                ours.close()
+                raise
         ours.setblocking(False)
         self.socket = ours
         self.pid = self.process.pid

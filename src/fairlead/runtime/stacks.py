@@ -1,7 +1,7 @@
 """Where another process is, asked in a way that works even while it holds the interpreter lock.
 
 The process registers `faulthandler` for a signal, which writes all stacks from
-C, into memory that was shared beforehand. Whoever wants to know sends the
+C, into a file without a name that both have open. Whoever wants to know sends the
 signal and reads.
 """
 
@@ -32,6 +32,8 @@ class Stacks:
 
     async def ask(self, pid: int) -> dict[int, str]:
         """Return the innermost line of every thread, by its id; empty if there is no answer."""
+        if self.handle < 0:
+            return {}
         os.ftruncate(self.handle, 0)
         os.lseek(self.handle, 0, os.SEEK_SET)  # The descriptor's position is shared, too.
         try:
@@ -41,6 +43,8 @@ class Stacks:
         text, size = "", -1
         for _ in range(10):
             await asyncio.sleep(_PATIENCE / 10)
+            if self.handle < 0:
+                return {}  # Closed meanwhile; the number may be another file's now.
             text = os.pread(self.handle, 1 << 20, 0).decode("utf-8", "replace")
             if text and len(text) == size:
                 break
@@ -48,8 +52,9 @@ class Stacks:
         return innermost(text)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Let go of the file."""
         os.close(self.handle)
+        self.handle = -1
 
 
 def innermost(text: str) -> dict[int, str]:

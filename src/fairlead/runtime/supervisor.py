@@ -8,11 +8,12 @@ handler, so nothing a handler does can stop it.
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from random import Random
 
 from fairlead.core.errors import StoreError
 from fairlead.core.events import (
+    LoopBlocked,
     Overdue,
     ProcessDied,
     ProcessRetired,
@@ -22,18 +23,18 @@ from fairlead.core.events import (
     WorkerStopping,
 )
 from fairlead.core.job import Job
-from fairlead.core.outcome import Crashed, Failed
-from fairlead.runtime.board import ASYNC, Board, Mark
+from fairlead.runtime.board import ASYNC, NEVER, PROCESS, Board, Mark
 from fairlead.runtime.child import Child
 from fairlead.runtime.guardian import Guardian
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
-from fairlead.runtime.takeover import past_limit, take_over
+from fairlead.runtime.takeover import Cut, Death, past_limit, take_over
 from fairlead.runtime.workshop import Choice, Workshop
 
 TICK = 0.1
 _LONGEST_PAUSE = 30.0
+_BLOCKED_SECONDS = 2.0
 _MOST_FAILED_STARTS = 5
 _FOREVER = 30 * 24 * 3600.0
 
@@ -61,8 +62,8 @@ class Supervisor:
         self._random = Random()
         self._children: list[Child] = []
         self._burying: set[asyncio.Task[None]] = set()
-        self._looking: set[asyncio.Task[None]] = set()
-        self._unclear: list[tuple[Job, Crashed | Failed]] = []
+        self._attending: set[asyncio.Task[None]] = set()
+        self._unclear: list[tuple[Job, Cut]] = []
         self._guardian = Guardian()
         self._keeper = Keeper(workshop, worker, self._boards, self._tell)
         self._number = 0
@@ -89,7 +90,7 @@ class Supervisor:
         finally:
             keeping.cancel()
             for child in self._children:
-                child.spawned.kill()
+                child.kill()
             self._guardian.close()
         await self._let_go()
         await self._keeper.leave()
@@ -124,6 +125,7 @@ class Supervisor:
             if child.spawned.process.poll() is not None:
                 self._bury(child, now)
             else:
+                child.watch(TICK)
                 self._check(child, now)
         self._hand_on()
         self._recycle(now)
@@ -134,54 +136,72 @@ class Supervisor:
         """End a process that holds a run past its limit, or that does not stop when told to."""
         # After a second signal nobody waits for a process that cannot hear it.
         late_stop = self._stop_by is not None and (
-            now >= self._stop_by or (self._stop_now and child.deaf(now))
+            now >= self._stop_by or (self._stop_now and child.deaf)
         )
         if (child.kill_at is not None and now >= child.kill_at) or late_stop:
             self._condemn(child)
-        elif child.kill_at is None and (overdue := self._past_limit(child, now)):
+        elif child.kill_at is None:
+            self._check_limits(child, now)
+
+    def _check_limits(self, child: Child, now: float) -> None:
+        marks = list(child.board.marks())
+        overdue = past_limit(marks, now, self._terms.patience)
+        if overdue:
             grace = self._terms.grace
-            child.kill_at = now if child.deaf(now) else now + grace + self._terms.patience
-            self._look(child, overdue)
+            child.kill_at = now if child.deaf else now + grace + self._terms.patience
+            self._attend(self._look_at_overdue(child, overdue))
             self._retire(child, f"job {overdue[0].job_id} runs past its time limit", grace)
+        elif child.still > self._terms.lease and not any(
+            mark.running and now < mark.deadline < NEVER for mark in marks
+        ):
+            # Blocked, and by nothing that has a time limit of its own.
+            child.kill_at = now
+            self._retire(child, f"it has stood still for {child.still:.0f} s")
+        elif child.still > _BLOCKED_SECONDS and not child.told_blocked:
+            child.told_blocked = True
+            self._attend(self._look_at_blocked(child))
+        elif not child.still:
+            child.told_blocked = False
 
-    def _past_limit(self, child: Child, now: float) -> list[Mark]:
-        return past_limit(child.board.marks(), now, self._terms.patience)
-
-    def _look(self, child: Child, overdue: list[Mark]) -> None:
+    async def _look_at_overdue(self, child: Child, overdue: list[Mark]) -> None:
         """Find out at which lines the process is, for the log and the jobs' history."""
+        lines = await child.look()
+        for mark in overdue:
+            if mark.kind == PROCESS or (mark.kind == ASYNC and not child.deaf):
+                continue  # It is on no thread's stack; its own process tells the line.
+            where = lines.get(mark.thread) or _main_thread(lines)
+            child.lines[mark.thread] = where or "a line nobody knows"
+            if child.deaf:
+                task, limit = self._task_of(mark), mark.deadline - mark.since
+                told = Overdue(mark.job_id, task, "", None, limit_seconds=limit, where=where)
+                self._events.emit(told)
 
-        async def look() -> None:
-            child.looking = True
-            lines = await child.look()
-            child.looking = False
-            deaf = child.deaf(asyncio.get_running_loop().time())
-            for mark in overdue:
-                if mark.kind == ASYNC and not deaf:
-                    continue  # It waits, on no thread's stack; its own process tells the line.
-                where = lines.get(mark.thread) or next(reversed(lines.values()), None)
-                limit = mark.deadline - mark.since
-                child.lines[mark.thread] = where or "a line nobody knows"
-                if deaf:
-                    task = self._workshop.task_names[mark.task]
-                    self._events.emit(
-                        Overdue(mark.job_id, task, "", None, limit_seconds=limit, where=where)
-                    )
+    async def _look_at_blocked(self, child: Child) -> None:
+        """Tell who keeps an event loop from turning: others wait for it, and nobody knows why."""
+        where = _main_thread(await child.look())
+        self._events.emit(LoopBlocked(self._worker, child.pid, child.still, where))
 
-        looking = asyncio.create_task(look())
-        self._looking.add(looking)
-        looking.add_done_callback(self._looking.discard)
+    def _task_of(self, mark: Mark) -> str:
+        names = self._workshop.task_names  # Those of newer code than ours are not among them.
+        return names[mark.task] if mark.task < len(names) else "?"
+
+    def _attend(self, work: Coroutine[None, None, None]) -> None:
+        """Do something beside the watching."""
+        attending = asyncio.create_task(work)
+        self._attending.add(attending)
+        attending.add_done_callback(self._attending.discard)
 
     def _condemn(self, child: Child) -> None:
         """Kill a process, on purpose: none of its jobs is to blame but those past their limit."""
         if not child.looking:
             child.condemned = True
-            child.spawned.kill()
+            child.kill()
 
     def _retire(self, child: Child, why: str, grace: float = _FOREVER) -> None:
         """Have a process finish what it has, while another takes its place."""
+        child.tell(Stop(grace))
         if not child.retiring:
             child.retiring = True
-            child.tell(Stop(grace))
             self._events.emit(ProcessRetired(self._worker, child.pid, why))
 
     def _recycle(self, now: float) -> None:
@@ -209,7 +229,11 @@ class Supervisor:
         for _ in range(self._terms.processes - active):
             self._number += 1
             begin = Begin(f"{self._worker}/{self._number}", self._terms, self._choice, *self._log)
-            self._children.append(Child(begin, self._target, self._workshop.places, now))
+            try:
+                self._children.append(Child(begin, self._target, self._workshop.places))
+            except OSError as problem:  # The machine has no room for another process now.
+                self._note_failed_start(str(problem), now)
+                break
         self._keeper.spare()
 
     def _bury(self, child: Child, now: float) -> None:
@@ -220,22 +244,24 @@ class Supervisor:
         if not child.ready:
             self._note_failed_start(death.how, now)
 
-        async def settle() -> None:
-            estate = await take_over(self._workshop, death, self._terms.lease)
-            self._unclear.extend(estate.unclear)
-            if not death.on_purpose:
-                self._events.emit(
-                    ProcessDied(self._worker, child.pid, death.how, estate.crashed, estate.returned)
-                )
-            child.close()
-
-        burying = asyncio.create_task(settle())
+        burying = asyncio.create_task(self._settle(child, death))
         self._burying.add(burying)
         burying.add_done_callback(self._burying.discard)
 
+    async def _settle(self, child: Child, death: Death) -> None:
+        """Take care of what a dead process left."""
+        try:
+            estate = await take_over(self._workshop, death, self._terms.lease)
+        finally:
+            child.close()
+        self._unclear.extend(estate.unclear)
+        if not death.on_purpose:
+            told = (child.pid, death.how, estate.crashed, estate.returned)
+            self._events.emit(ProcessDied(self._worker, *told))
+
     def _note_failed_start(self, how: str, now: float) -> None:
         """A process that dies before it is ready is not started again at once, nor for ever."""
-        self._failed_starts += 1
+        self._failed_starts = min(self._failed_starts + 1, 16)
         self._start_after = now + min(_LONGEST_PAUSE, TICK * 2**self._failed_starts)
         if self._failed_starts >= _MOST_FAILED_STARTS and not self._children:
             told = f"its processes end before they are ready ({how}); giving up"
@@ -265,64 +291,58 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
-        loop.add_signal_handler(signal.SIGQUIT, self._on_question)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._attend(self._reload()))
+        loop.add_signal_handler(signal.SIGQUIT, lambda: self._attend(self._answer()))
 
     def _on_stop(self, number: int) -> None:
         name = signal.Signals(number).name
-        if self._stop_by is None:
-            self.stop(name, self._terms.grace)
-        else:
-            self.stop(f"{name} again", 0)
+        first = self._stop_by is None or self.reloading
+        self.reloading = False
+        self.stop(name if first else f"{name} again", self._terms.grace if first else 0)
 
     def stop(self, why: str, grace: float) -> None:
         """Have everything finish within the grace time and the rest given back."""
-        now = asyncio.get_running_loop().time()
-        self._stop_by = now + grace + 2 * self._terms.patience
+        by = asyncio.get_running_loop().time() + grace + 2 * self._terms.patience
+        self._stop_by = by if self._stop_by is None else min(by, self._stop_by)
         self._stop_now = not grace
         self._events.emit(WorkerStopping(self._worker, why, grace))
         for child in self._children:
             child.tell(Stop(grace))
 
-    def _on_reload(self) -> None:
+    async def _reload(self) -> None:
         """Start anew with new code, if that can be loaded."""
+        check = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "fairlead.cli.process", "check", self._target),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await check.communicate()
+        if check.returncode:
+            why = said.decode(errors="replace").strip().removeprefix("fairlead: ")
+            told = f"not reloaded, the old code runs on: {why[-500:]}"
+            self._events.emit(Trouble(self._worker, told))
+        elif self._stop_by is None:
+            self.reloading = True
+            self.stop("SIGHUP: reload", self._terms.grace)
 
-        async def reload() -> None:
-            check = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "fairlead.cli.process", "check", self._target
-            )
-            if await check.wait():
-                told = "the app cannot be loaded as it is now; the worker goes on as it was"
-                self._events.emit(Trouble(self._worker, told))
-            elif self._stop_by is None:
-                self.reloading = True
-                self.stop("SIGHUP: reload", self._terms.grace)
-
-        reloading = asyncio.create_task(reload())
-        self._looking.add(reloading)
-        reloading.add_done_callback(self._looking.discard)
-
-    def _on_question(self) -> None:
+    async def _answer(self) -> None:
         """Print what each slot does, and since when."""
+        now = asyncio.get_running_loop().time()
+        for child in list(self._children):
+            self._report(self._describe(child, await child.look(), now))
 
-        async def answer() -> None:
-            now = asyncio.get_running_loop().time()
-            for child in list(self._children):
-                lines = await child.look()
-                self._report(_describe(child, lines, self._workshop.task_names, now))
+    def _describe(self, child: Child, lines: dict[int, str], now: float) -> str:
+        marks = sorted(child.board.marks(), key=lambda mark: mark.since or now)
+        running = [mark for mark in marks if mark.running]
+        rest = len(marks) - len(running)
+        told = [f"process {child.pid}: {len(running)} running, {rest} claimed and about to start"]
+        for mark in running:
+            blocking = _main_thread(lines) if mark.kind == ASYNC and child.deaf else None
+            where = lines.get(mark.thread) or blocking
+            at = f"  {where}" if where else ""
+            since = f"{now - mark.since:,.1f} s"
+            told.append(f"  {since:>12}  {mark.job_id}  {self._task_of(mark)}{at}")
+        return "\n".join(told)
 
-        answering = asyncio.create_task(answer())
-        self._looking.add(answering)
-        answering.add_done_callback(self._looking.discard)
 
-
-def _describe(child: Child, lines: dict[int, str], tasks: list[str], now: float) -> str:
-    marks = sorted(child.board.marks(), key=lambda mark: mark.since or now)
-    running = [mark for mark in marks if mark.running]
-    told = [f"process {child.pid}: {len(running)} running, {len(marks) - len(running)} waiting"]
-    for mark in running:
-        where = lines.get(mark.thread)
-        at = f"  {where}" if where else ""
-        since = f"{now - mark.since:,.1f} s"
-        told.append(f"  {since:>12}  {mark.job_id}  {tasks[mark.task]}{at}")
-    return "\n".join(told)
+def _main_thread(lines: dict[int, str]) -> str | None:
+    return next(reversed(lines.values()), None)  # It is written last.

@@ -30,16 +30,19 @@ from fairlead.core.outcome import (
 from fairlead.core.task import TaskOptions
 from fairlead.runtime.board import NEVER, PROCESS, THREAD, UNCLEAR, Mark
 from fairlead.runtime.contact import FIRST_PAUSE
-from fairlead.runtime.narrate import narrate, narrate_refusal
+from fairlead.runtime.narrate import narrate, narrate_late
 from fairlead.runtime.workshop import Workshop
+
+Cut = Crashed | Failed | Returned
+"""How a run can end from outside."""
 
 
 class Death(msgspec.Struct, frozen=True):
     """A process that is no more: who it was, how it ended, and what its board said.
 
     `on_purpose` says that it was asked to end, or that we ended it ourselves.
-    `overdue` names the lines at which handlers past their time limit were, by
-    their thread, as far as known.
+    `lines` are those at which handlers past their time limit were, by thread, as
+    far as known.
     """
 
     worker: str
@@ -55,7 +58,7 @@ class Estate(msgspec.Struct, frozen=True):
 
     crashed: int
     returned: int
-    unclear: tuple[tuple[Job, Crashed | Failed], ...]
+    unclear: tuple[tuple[Job, Cut], ...]
 
 
 def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
@@ -72,7 +75,9 @@ def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
             found[pair] = None
         elif mark.running and mark.deadline <= death.at:
             found[pair] = _timed_out(mark, death)
-        elif mark.running and mark.kind != PROCESS and not death.on_purpose:
+        elif mark.running and (mark.kind == PROCESS or death.on_purpose):
+            found[pair] = Returned(cut_off=True)
+        elif mark.running:
             # One that had ended, and so has no deadline any more, was not alone: our code ran.
             alone = len(suspects) == 1 and mark.deadline != NEVER
             found[pair] = Crashed(death.how, company=not alone)
@@ -106,7 +111,7 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
     left = [pair for pair, outcome in outcomes.items() if outcome is None]
     marks = {(mark.job_id, mark.fence): mark for mark in death.marks}
     ended: list[tuple[Job, Settlement, int]] = []
-    unclear: list[tuple[Job, Crashed | Failed]] = []
+    unclear: list[tuple[Job, Cut]] = []
     for job in await store.held(death.worker):
         pair = (job.id, job.fence)
         mark = marks.get(pair)
@@ -114,11 +119,9 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
             continue  # Claimed as lost, here or by another: to be decided on, not to be given back.
         now = _store_time(workshop, mark)
         outcome = outcomes.get(pair, Returned())
+        if outcome is None or job.task not in workshop.tasks:
+            continue  # To be asked about; or of newer code than ours: its lease passes.
         policy = workshop.tasks[job.task].options
-        if outcome == Returned() and policy.effects == "external" and _was_cut_short(death, mark):
-            outcome = Crashed(death.how, company=True)
-        if outcome is None:
-            continue
         if _must_be_asked(outcome, policy):
             unclear.append((job, outcome))
         else:
@@ -131,11 +134,6 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
     return await _settle(workshop, ended, tuple(unclear))
 
 
-def _was_cut_short(death: Death, mark: Mark | None) -> bool:
-    """Say whether a handler in a process of its own was killed because its worker died."""
-    return mark is not None and mark.running and not death.on_purpose
-
-
 def _store_time(workshop: Workshop, mark: Mark | None) -> int:
     """Return the time by the store's clock, which the board tells for what had started."""
     if mark is None or not mark.running:
@@ -143,14 +141,14 @@ def _store_time(workshop: Workshop, mark: Mark | None) -> int:
     return mark.started_at + round((asyncio.get_running_loop().time() - mark.since) * SECOND)
 
 
-def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Crashed | Failed]:
+def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Cut]:
     return policy.reconcile is not None and ambiguous(outcome, policy) is not None
 
 
 async def _settle(
     workshop: Workshop,
     ended: list[tuple[Job, Settlement, int]],
-    unclear: tuple[tuple[Job, Crashed | Failed], ...],
+    unclear: tuple[tuple[Job, Cut], ...],
 ) -> Estate:
     written = await workshop.store.settle([settlement for _, settlement, _ in ended])
     for job, settlement, now in ended:
@@ -158,9 +156,9 @@ async def _settle(
         if ruled is not None:
             narrate(workshop.events, job, ruled, ruled.started_at, now)
         else:
-            narrate_refusal(workshop.events, job, settlement)
+            narrate_late(workshop.events, job, settlement.outcome)
     returned = sum(settlement.outcome == "returned" for _, settlement, _ in ended)
-    return Estate(len(ended) - returned, returned, unclear)
+    return Estate(len(ended) - returned + len(unclear), returned, unclear)
 
 
 def past_limit(marks: Iterable[Mark], now: float, patience: float) -> list[Mark]:

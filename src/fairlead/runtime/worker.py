@@ -27,7 +27,7 @@ from fairlead.runtime.narrate import (
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots
 from fairlead.runtime.process_runner import Hire, ProcessRunner
-from fairlead.runtime.run import GIVEN_BACK, Pair, Run
+from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.runtime.workshop import PoolPlan, Workshop
@@ -73,7 +73,7 @@ class Worker:
             self._contact,
             self.now,
             self._release,
-            lambda run: board.ask(run.place),
+            lambda run: board.ask(run.place, self._loop.time() + run.timeout),
         )
         # By id and fence: a job whose lease passed may come back to us while its old run goes on.
         self._runs: dict[Pair, tuple[Run, Slots]] = {}
@@ -127,8 +127,13 @@ class Worker:
         )
 
     def _places(self) -> int:
-        """Return how many more jobs may be claimed, besides the claims on their way."""
-        return max(0, self._board.free - sum(feeder.claiming for feeder in self._feeders))
+        """Return how many more jobs may be claimed, besides the claims on their way.
+
+        A claim brings what there is room for, and what its reserves allow.
+        """
+        spoken_for = sum(feeder.claiming for feeder in self._feeders)
+        reserves = sum(slots.plan.capacity - slots.plan.slots for slots in self._slots)
+        return max(0, self._board.free - spoken_for - reserves)
 
     def _spares(self, now: float) -> bool:
         return self._contact.spares(now) or now < self._board.spare_until
@@ -143,9 +148,10 @@ class Worker:
 
     # The way of a job
 
-    def _hear(self, claim: Claim) -> None:
-        """Take note of what a claim tells beside its jobs."""
-        self._store_time = (claim.now, self._loop.time())
+    def _hear(self, claim: Claim, late: bool) -> None:  # noqa: FBT001 (a callback)
+        """Take note of what a claim tells beside its jobs; not of its time, if that is long ago."""
+        if not late:
+            self._store_time = (claim.now, self._loop.time())
         for job in claim.parked:
             narrate_parking(self._workshop.events, job)
 
@@ -202,9 +208,6 @@ class Worker:
         self._board.end(run.place)
         del self._running[run.pair]
         self._ended += 1
-        if self._workshop.terms.drain:
-            for feeder in self._feeders:
-                feeder.dry = False
         _, slots = self._runs[run.pair]
         if isinstance(run.called_off, Lost):
             # It is another worker's now; nothing from here counts.
@@ -216,6 +219,9 @@ class Worker:
 
     def _release(self, run: Run) -> None:
         self._runs.pop(run.pair, None)
+        if self._workshop.terms.drain:
+            for feeder in self._feeders:
+                feeder.dry = False  # Who claims after this may find the job again.
         was_full = not self._board.free
         self._board.clear(run.place)
         if was_full:
@@ -292,6 +298,8 @@ class Worker:
             now = self._loop.time()
             self._board.beat(now, self._ended)
             self._sweep()
+            for processes in self._process_runners:
+                processes.bury_the_dead()
             self._give_back_unstarted(now - STRANDED_SECONDS)
             if self._workshop.terms.drain and self._dry:
                 self.stop(0)
@@ -358,8 +366,8 @@ class Worker:
         """Give back what has not started, let the rest finish, then call it off."""
         self._give_back_unstarted()
         await self._until(self._only_stuck_threads_run, lambda: self._stop_at or 0.0)
-        for pair in list(self._running):
-            self._call_off(pair, GIVEN_BACK)
+        for pair, (run, _) in list(self._running.items()):
+            self._call_off(pair, GIVEN_BACK if run.started_at is None else CUT_OFF)
         patience = self._loop.time() + self._workshop.terms.patience
         await self._until(self._only_threads_run, lambda: patience)
         heed = self._loop.time() + _HEED_SECONDS
@@ -382,6 +390,10 @@ class Worker:
             await asyncio.sleep(TICK / 10)
 
     def _close(self) -> None:
-        for runner in (*self._dealers, self._solo):
-            if isinstance(runner, ProcessRunner):
-                runner.close()
+        for processes in self._process_runners:
+            processes.close()
+
+    @property
+    def _process_runners(self) -> list[ProcessRunner]:
+        runners = (*self._dealers, self._solo)
+        return [runner for runner in runners if isinstance(runner, ProcessRunner)]
