@@ -70,13 +70,13 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (EXPIRED, "WARNING", "lost by worker w2, whose lease passed without a word"),
     (REFUSED, "WARNING", "came too late: it is another worker's now (done dropped)"),
     (PARKED, "WARNING", "parked: no live worker knows this task in version 2"),
-    (DIED, "ERROR", "dead: exhausted (Oops)"),
+    (DIED, "ERROR", "dead: exhausted, Oops"),
     (OVERDUE, "ERROR", "runs past its time limit of 5 s, at shop.py:3 in pay"),
 ]
 OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.WorkerStopping("w", "SIGTERM", 25.0), "INFO", "stopping (SIGTERM)"),
     (events.WorkerStopped("w"), "INFO", "stopped"),
-    (events.ProcessStarted("w", 7), "DEBUG", "process 7 is ready"),
+    (events.ProcessStarted("w", 7), "INFO", "process 7 is ready"),
     (events.ProcessRetired("w", 7, "old"), "INFO", "process 7 is being replaced: old"),
     (events.ProcessDied("w", 7, "SIGKILL", 1, 2), "ERROR", "process 7 died: SIGKILL; 1 of"),
     (events.StoreLost("w", "away"), "ERROR", "the store does not answer, trying on: away"),
@@ -85,7 +85,7 @@ OF_WORKERS: list[tuple[Event, str, str]] = [
     (
         events.WorkerStarted("w", "a", "s", "durable", ["p"], ["t"]),
         "INFO",
-        "worker of a started on s",
+        "worker w of a started on s",
     ),
 ]
 
@@ -182,7 +182,7 @@ def test_a_program_that_set_up_logging_itself_keeps_its_handlers(
     bus.emit(DIED)
     logging.getLogger().removeHandler(own)
     assert written() == ""
-    assert own.stream.getvalue() == "dead: exhausted (Oops)\n"
+    assert own.stream.getvalue() == "dead: exhausted, Oops\n"
 
 
 async def test_no_payload_and_no_message_of_an_error_is_in_any_line(

@@ -106,7 +106,6 @@ class Fairlead:
         self.bridge = Bridge()
         self.new_id: Callable[[], JobId] = IdMaker()
         self.keep = span(keep)
-        self._logs = False
         self.clock = clock or SystemClock()
 
     @classmethod
@@ -292,9 +291,7 @@ class Fairlead:
         weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         choice = Choice(tuple(pools), weights, slots)
         terms = Terms(lease=lease, grace=grace)
-        if not self._logs:
-            self._logs = True
-            tell_events(self.events)
+        tell_events(self.events)
         return EmbeddedWorker(self.workshop(terms, choice), _target_of(self))
 
     # Opening and closing

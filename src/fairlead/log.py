@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable
 
 import msgspec
@@ -46,6 +47,7 @@ SLOW_SECONDS = 60.0
 """A job that ran longer is told of at INFO."""
 
 _logger = logging.getLogger("fairlead")
+_told: weakref.WeakSet[Bus] = weakref.WeakSet()
 
 
 def report_subscriber(event: Event, error: Exception) -> None:
@@ -71,7 +73,10 @@ def set_up(events: Bus, level: str, style: str) -> None:
 
 
 def tell_events(events: Bus) -> None:
-    """Have events told as log lines; where those go is up to the program's own logging."""
+    """Have events told as log lines, once; where those go is up to the program's own logging."""
+    if events in _told:
+        return
+    _told.add(events)
     events.subscribe(_tell_of_worker, WorkerEvent)
     for kind in _WORDS:
         if issubclass(kind, JobEvent) and _heard(kind):

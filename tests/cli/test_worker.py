@@ -214,8 +214,8 @@ def test_a_worker_drains_what_is_due_and_says_what_it_is(folder: Path) -> None:
         "  app    shop:app",
         "jobs.db (durable: an accepted job survives kill -9 and power cuts)",
         "  tasks  add, alarm, greet",
-        "  pool   post: 3 async slots; queues mail (4)",
-        "  pool   rest: 3 + 1 reserved thread slots; queues reports (1), alarms (critical), default (1)",
+        "  pool   post: 3 slots on the loop; queues mail (4)",
+        "  pool   rest: 3 + 1 reserved slots on the loop and in threads; queues reports (1), alarms (critical), default (1)",
         "  stop   Ctrl-C; running jobs then get 25 s to finish",
     ):
         assert line in banner

@@ -42,7 +42,7 @@ def test_a_run_that_is_asked_about_is_unclear() -> None:
     board = Board.private(3)
     place = board.hold(JOB, 42, 7, 10.0)
     board.start(place, ASYNC, 1_700, 15.0, 11.0)
-    board.ask(place)
+    board.ask(place, 99.0)
     [mark] = board.marks()
     assert (mark.kind, mark.running) == (UNCLEAR, True)
 

@@ -32,7 +32,7 @@ from fairlead.core.retry import Retry, fixed
 from fairlead.runtime.board import ASYNC, NEVER, PROCESS, THREAD, UNCLEAR, Board, Mark
 from fairlead.runtime.contact import LONGEST_PAUSE, Contact
 from fairlead.runtime.names import worker_name
-from fairlead.runtime.narrate import narrate, narrate_refusal, narrate_start
+from fairlead.runtime.narrate import narrate, narrate_late, narrate_start
 from fairlead.runtime.spawn import how_it_ended
 from fairlead.runtime.stacks import Stacks, innermost
 from fairlead.runtime.takeover import Death, fates, take_over
@@ -92,6 +92,7 @@ def death(*marks: Mark, on_purpose: bool = False) -> Death:
 
 
 ALONE, TOGETHER = Crashed("SIGSEGV"), Crashed("SIGSEGV", company=True)
+CUT_OFF = Returned(cut_off=True)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +103,12 @@ ALONE, TOGETHER = Crashed("SIGSEGV"), Crashed("SIGSEGV", company=True)
         (death(mark(1)), {1: ALONE}),
         (death(mark(1), mark(2, running=False)), {1: ALONE}),
         (death(mark(1), mark(2, kind=THREAD)), {1: TOGETHER, 2: TOGETHER}),
-        (death(mark(1), mark(2, kind=PROCESS)), {1: ALONE}),
-        (death(mark(1, kind=PROCESS)), {}),
+        (death(mark(1), mark(2, kind=PROCESS)), {1: ALONE, 2: CUT_OFF}),
+        (death(mark(1, kind=PROCESS)), {1: CUT_OFF}),
         (death(mark(1, kind=UNCLEAR)), {1: None}),
         (death(mark(1, kind=UNCLEAR), on_purpose=True), {1: None}),
-        (death(mark(1), on_purpose=True), {}),
-        (death(mark(1), mark(2), on_purpose=True), {}),
+        (death(mark(1), on_purpose=True), {1: CUT_OFF}),
+        (death(mark(1), mark(2), on_purpose=True), {1: CUT_OFF, 2: CUT_OFF}),
     ],
 )
 def test_what_becomes_of_a_dead_process_s_jobs(
@@ -172,7 +173,7 @@ async def test_an_unclear_run_of_a_dead_process_is_left_for_whoever_can_ask() ->
     places = [board.hold(job.id, job.fence, 0, 0.0) for job in jobs]
     for place in places:
         board.start(place, ASYNC, 1, NEVER, 1.0)
-    board.ask(places[0])
+    board.ask(places[0], 99.0)
     estate = await take_over(
         app.workshop(), Death("w/1", "SIGKILL", tuple(board.marks()), 5.0, False, {}), 1.0
     )
@@ -221,10 +222,20 @@ OOPS = Failed(described("Oops", "it broke"))
             3,
             [
                 events.LeaseExpired(*WHOSE, worker="w"),
-                events.Died(*WHOSE, attempt=3, reason="exhausted", error="LeaseLost"),
+                events.Died(
+                    *WHOSE,
+                    attempt=3,
+                    reason="exhausted",
+                    error="LeaseLost",
+                    detail="the worker fell silent and its lease passed",
+                ),
             ],
         ),
-        (Crashed("x"), 2, [events.Retried(*WHOSE, attempt=2, delay_seconds=0.0, error="Crashed")]),
+        (
+            Crashed("x"),
+            2,
+            [events.Retried(*WHOSE, attempt=2, delay_seconds=0.0, error="Crashed", detail="x")],
+        ),
     ],
 )
 def test_a_settlement_is_told_as_what_it_means(
@@ -251,7 +262,7 @@ def test_a_refusal_names_the_fence_that_came_too_late() -> None:
     heard: list[Event] = []
     bus = Bus(lambda *_: None)
     bus.subscribe(heard.append)
-    narrate_refusal(bus, job(), decide(job(), Done(None), Policy(), NOW))
+    narrate_late(bus, job(), "done")
     assert heard == [events.SettlementRefused(*WHOSE, fence=9, outcome="done")]
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from fairlead import Fairlead, Pool, Queue, Retry, StoreUnavailable, current_job
 from fairlead.core import events
-from fairlead.core.clock import SECOND
 from fairlead.core.job import State
 from fairlead.core.outcome import Settlement
 from fairlead.core.retry import fixed
@@ -437,11 +436,3 @@ async def test_pools_that_claim_at_once_do_not_overfill_the_board(
     async with app.worker():
         for job in jobs:
             assert (await ended(job)).state is State.DONE
-
-
-def test_a_heartbeat_that_cannot_keep_the_lease_is_refused() -> None:
-    from fairlead import ConfigError
-
-    with pytest.raises(ConfigError, match="renew it at least twice"):
-        Terms(lease=1, heartbeat=0.6)
-    assert Terms(lease=1, heartbeat=0.5).lease_micros == SECOND

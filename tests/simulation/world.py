@@ -485,6 +485,9 @@ def drawn(random: Random) -> Options:
 class SoloRunner:
     """Stands for `ProcessRunner`: each run in a simulated process of its own, one at a time."""
 
+    def bury_the_dead(self) -> None:
+        """Nothing to do: a simulated death is known at once."""
+
     def __init__(
         self, target: str, size: int, begin: Begin, end: End, hire: Any, **limits: Any
     ) -> None:

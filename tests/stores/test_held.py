@@ -8,7 +8,7 @@ import pytest
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.job import Job
-from fairlead.core.outcome import Crashed, Done, Failed, Outcome, Returned, Snoozed
+from fairlead.core.outcome import Crashed, Done, Failed, Lost, Outcome, Returned, Snoozed
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import migrate
@@ -97,10 +97,18 @@ async def test_a_suspect_is_known_as_one_when_it_is_claimed_again(
 
 
 @pytest.mark.parametrize(
-    "outcome", [Failed(described("E", "m")), Returned(), Snoozed(1), Crashed("SIGSEGV")]
+    ("outcome", "suspect"),
+    [
+        (Failed(described("E", "m")), False),
+        (Snoozed(1), False),
+        (Crashed("SIGSEGV"), False),
+        (Returned(), True),
+        (Returned(cut_off=True), True),
+        (Lost(), True),
+    ],
 )
-async def test_the_next_settlement_clears_the_suspicion(
-    store: Backend, clock: ManualClock, outcome: Outcome
+async def test_a_suspicion_lasts_until_the_job_has_run_alone(
+    store: Backend, clock: ManualClock, outcome: Outcome, suspect: bool
 ) -> None:
     await store.put([new_job()])
     for ended in (IN_COMPANY, outcome):
@@ -108,7 +116,7 @@ async def test_the_next_settlement_clears_the_suspicion(
         await store.settle([settled(job, ended, clock.now())])
         clock.advance(60)
     [job] = await claim(store)
-    assert not job.suspect
+    assert job.suspect is suspect
 
 
 async def test_a_suspect_that_succeeds_is_simply_done(store: Backend, clock: ManualClock) -> None:

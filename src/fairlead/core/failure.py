@@ -17,6 +17,7 @@ NAME_LIMIT = 512
 MESSAGE_LIMIT = 4_096
 TRACEBACK_LIMIT = 16_384
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_OUR_WORDS = ("Crashed", "LeaseLost", "TimedOut")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\b[0-9a-fA-F]{32}\b|\d+")
 
@@ -37,10 +38,10 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     def detail(self) -> str | None:
         """What a log may tell of it: our own words, or of an exception only where it was raised.
 
-        The message of an exception may hold secrets; it stays with the job.
+        What task code says may hold secrets; it stays with the job.
         """
         if self.traceback is None:
-            return self.message
+            return self.message if self.error in _OUR_WORDS else None
         places = [
             f"{file}:{line} in {name}"
             for file, line, name in _FRAME.findall(self.traceback)
