@@ -62,3 +62,12 @@ def who() -> list[str]:
 @app.task(name="light-pid")
 async def light_pid() -> int:
     return os.getpid()
+
+
+@app.task(name="fork-and-die", queue="heavy", retry=ONCE)
+def fork_and_die() -> None:
+    """Leave something behind that holds whatever this process had open."""
+    if os.fork() == 0:
+        threading.Event().wait(30)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)

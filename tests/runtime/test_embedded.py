@@ -22,9 +22,12 @@ from fairlead import (
     current_job,
 )
 from fairlead.core import events
+from fairlead.core import outcome as outcome_module
 from fairlead.core.errors import LeaseLost
 from fairlead.core.job import Gate, Job, NewJob, Reason, State
+from fairlead.core.outcome import Snoozed
 from fairlead.core.retry import exponential, fixed
+from fairlead.runtime import settler
 from fairlead.stores import store_for
 from tests.conftest import STORES
 from tests.runtime import shop
@@ -752,3 +755,120 @@ async def test_no_more_handlers_run_at_once_than_there_are_slots(any_app: Fairle
         for job in jobs:
             await job.aresult(timeout=10)
     assert most <= 3
+
+
+# What a stop cuts off
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "reason"),
+    [
+        ({}, State.DEAD, Reason.UNCERTAIN),
+        ({"idempotent": True}, State.WAITING, None),
+        ({"reconcile": lambda _: "done"}, State.DONE, None),
+        ({"reconcile": lambda _: "not_done"}, State.WAITING, None),
+    ],
+    ids=["unmarked", "idempotent", "done", "not done"],
+)
+async def test_an_outside_effect_that_a_stop_cuts_off_is_unclear(
+    any_app: Fairlead, settings: dict[str, Any], state: State, reason: Reason | None
+) -> None:
+    """It is not simply run again: the money may have been sent."""
+    begun = asyncio.Event()
+
+    @any_app.task(name="pay", effects="external", **settings)
+    async def pay() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with any_app.worker(grace=0):
+        job = await pay.aenqueue()
+        await begun.wait()
+    record = await job.arecord()
+    assert (record.state, record.reason) == (state, reason)
+    if state is State.WAITING:
+        assert record.attempt == 0
+
+
+async def test_a_header_s_text_will_do_as_seconds(any_app: Fairlead) -> None:
+    @any_app.task(name="busy", retry=THRICE)
+    async def busy() -> None:
+        raise RetryAfter("30")  # type: ignore[arg-type]
+
+    @any_app.task(name="odd", retry=THRICE)
+    async def odd() -> None:
+        raise Snooze("soon")  # type: ignore[arg-type]
+
+    fine = any_app.task(name="fine")(lambda: "fine")
+    heard = Heard(any_app)
+    async with any_app.worker():
+        await busy.aenqueue()
+        await odd.aenqueue()
+        await asyncio.wait_for(heard.until(events.Retried), 10)
+        await asyncio.wait_for(heard.until(events.Snoozed), 10)
+        assert await (await fine.aenqueue()).aresult(timeout=10) == "fine"
+    assert 29 < heard.of(events.Retried)[0].delay_seconds < 40
+
+
+async def test_an_outcome_nobody_can_decide_on_is_a_dead_letter_and_the_worker_goes_on(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(job: Job, outcome: Any, *more: Any) -> Any:
+        if outcome == Snoozed(7.0):
+            raise ZeroDivisionError
+        return outcome_module.decide(job, outcome, *more)
+
+    monkeypatch.setattr(settler, "decide", decide)
+
+    @any_app.task(name="t")
+    async def t() -> None:
+        raise Snooze(7.0)
+
+    fine = any_app.task(name="fine")(lambda: "fine")
+    async with any_app.worker():
+        record = await ended(await t.aenqueue())
+        assert await (await fine.aenqueue()).aresult(timeout=10) == "fine"
+    assert (record.state, record.reason) == (State.DEAD, Reason.PERMANENT)
+
+
+async def test_a_worker_that_ends_by_a_fault_says_so_and_renews_no_lease(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard(any_app)
+    begun = asyncio.Event()
+
+    @any_app.task(name="t")
+    async def t() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        async with any_app.worker(lease=0.4) as worker:
+            job = await t.aenqueue()
+            await begun.wait()
+            monkeypatch.setattr(any_app.store, "claim", broken)
+            await asyncio.wait_for(heard.until(events.Trouble), 10)
+            await asyncio.to_thread(worker._thread.join, 10)  # type: ignore[union-attr]
+            assert not worker._thread.is_alive()  # type: ignore[union-attr]
+    assert (await job.arecord()).state is State.RUNNING
+
+
+def test_what_an_embedded_worker_does_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app = Fairlead("memory://")
+
+    @app.task(name="t", retry=ONCE)
+    async def t() -> None:
+        raise ValueError("secret")
+
+    async def main() -> None:
+        async with app.worker():
+            await ended(await t.aenqueue())
+
+    asyncio.run(main())
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert line.startswith("dead: exhausted, ValueError (")
+    assert "test_embedded.py:" in line
+    assert "secret" not in line

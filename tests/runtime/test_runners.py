@@ -414,3 +414,16 @@ async def test_an_app_that_cannot_be_loaded_is_tried_again_but_not_in_a_hot_loop
     runner.close()
     assert runner.take_back(float("inf")) == [run], "the job can be given back"
     assert "no module 'no'" in capfd.readouterr().err
+
+
+async def test_a_death_is_seen_though_something_forked_lives_on(
+    book: Book, processes: Make
+) -> None:
+    runner = processes()
+    run = book.run("fork-and-die")
+    runner.start(run)
+    async with asyncio.timeout(10):
+        while run.job.id not in book.ended:
+            runner.bury_the_dead()  # As the worker does at every tick.
+            await asyncio.to_thread(threading.Event().wait, 0.02)
+    assert book.ended[run.job.id] == Crashed("SIGKILL (killed, by hand or for want of memory)")

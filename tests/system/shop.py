@@ -125,6 +125,13 @@ async def grip(seconds: int) -> float:
     return gaps[0]
 
 
+@app.task(queue="loop", retry=SOON)
+async def hand_to_thread(seconds: float) -> None:
+    tell("start")
+    await asyncio.to_thread(time.sleep, seconds)
+    tell("end")
+
+
 @app.task(queue="loop")
 async def version() -> int:
     return VERSION

@@ -4,7 +4,7 @@ import re
 import signal
 import time
 
-from fairlead import State
+from fairlead import Retry, State
 from fairlead.core.ids import JobId
 from tests.system.tree import Shop, Tree, until
 
@@ -95,7 +95,7 @@ def test_a_reload_takes_new_code_and_refuses_broken_code(shop: Shop) -> None:
     change(shop, "VERSION = 1 / 0")
     (before,) = tree.workers
     tree.signal(signal.SIGHUP)
-    tree.until_log("cannot be loaded as it is now")
+    tree.until_log("not reloaded, the old code runs on")
     assert "ZeroDivisionError" in tree.log
     assert result_of_version(shop) == "1"
     assert tree.workers == [before]
@@ -119,7 +119,7 @@ def test_a_worker_says_what_each_slot_does(shop: Shop) -> None:
     for job in jobs:
         shop.until_started(job)
     tree.signal(signal.SIGQUIT)
-    tree.until_log(": 3 running, 0 waiting")
+    tree.until_log(": 3 running, 0 claimed and about to start")
     for job in jobs:
         assert re.search(rf"\d\.\d s  {job}  shop\.(wait|nap)", tree.until_log(f"  {job}  "))
     assert re.search(rf"{jobs[1]}  shop.nap  \S*shop.py:\d+ in nap", tree.log)
@@ -135,3 +135,34 @@ def test_a_worker_whose_app_cannot_be_loaded_says_so_and_ends(shop: Shop) -> Non
     tree = shop.start()
     assert tree.ended(30) == 1
     assert "giving up" in tree.log
+
+
+def test_a_stop_during_a_reload_stops(shop: Shop) -> None:
+    """SIGTERM after SIGHUP: running jobs keep their grace time, and nothing starts anew."""
+    job = shop.put("wait", 2.0)
+    tree = shop.start("--grace", "10")
+    shop.until_started(job)
+    tree.signal(signal.SIGHUP)
+    tree.until_log("reload")
+    tree.signal(signal.SIGTERM)
+    assert tree.ended(20) == 0
+    assert tree.log.count("fairlead worker") == 1
+    check_all_done(shop)
+    assert len(shop.starts(job)) == 1
+
+
+def test_who_blocks_a_loop_is_named(shop: Shop) -> None:
+    """F36: the most common mistake of all, told while it happens."""
+    job = shop.put("sleep_on_loop", 4)
+    tree = shop.start()
+    shop.until_final(job)
+    assert re.search(r"has not turned for \d s, at \S*shop.py:\d+ in sleep_on_loop", tree.log)
+
+
+def test_a_process_does_not_wait_for_threads_of_its_handlers(shop: Shop) -> None:
+    """One that never returns from `asyncio.to_thread` must not keep it from leaving."""
+    job = shop.put("hand_to_thread", 40, timeout=0.5, retry=Retry(attempts=1))
+    tree = shop.start("--drain")
+    shop.until_final(job)
+    assert tree.ended(10) == 0
+    assert shop.record(job).state is State.DEAD

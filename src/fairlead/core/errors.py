@@ -231,7 +231,7 @@ class RetryAfter(Signal):
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         self.seconds, self.reason = seconds, reason
-        super().__init__(reason or f"retry after {seconds:g} s")
+        super().__init__(reason or f"retry after {seconds} s")
 
 
 class Snooze(Signal):
@@ -239,7 +239,7 @@ class Snooze(Signal):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        super().__init__(f"snooze for {seconds:g} s")
+        super().__init__(f"snooze for {seconds} s")
 
 
 class Cancel(Signal):

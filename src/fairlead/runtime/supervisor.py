@@ -152,7 +152,7 @@ class Supervisor:
             self._attend(self._look_at_overdue(child, overdue))
             self._retire(child, f"job {overdue[0].job_id} runs past its time limit", grace)
         elif child.still > self._terms.lease and not any(
-            mark.running and now < mark.deadline < NEVER for mark in marks
+            mark.running and mark.deadline < NEVER for mark in marks
         ):
             # Blocked, and by nothing that has a time limit of its own.
             child.kill_at = now
