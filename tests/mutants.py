@@ -88,8 +88,9 @@ MUTANTS = [
     Mutant(
         "a give-back returns the attempt (P10)",
         "core/outcome.py",
-        "            return _settle(job, outcome, State.WAITING, counts=False)\n",
-        "            return _settle(job, outcome, State.WAITING)\n",
+        "        case Returned(cut_off=False):\n"
+        "            return _settle(job, outcome, State.WAITING, counts=False,",
+        "        case Returned(cut_off=False):\n            return _settle(job, outcome, State.WAITING,",
         "tests/core/test_outcome.py",
     ),
     Mutant(
@@ -216,7 +217,7 @@ MUTANTS = [
     Mutant(
         "the neighbours of a poison are not blamed (P7)",
         "runtime/takeover.py",
-        "Crashed(death.how, company=len(suspects) > 1)",
+        "Crashed(death.how, company=not alone)",
         "Crashed(death.how)",
         "tests/system/test_worker_crashes.py",
     ),
@@ -261,6 +262,13 @@ MUTANTS = [
         "        self._give_back_unstarted()\n        await self._until",
         "        await self._until",
         "tests/runtime",
+    ),
+    Mutant(
+        "an outside effect that a stop cuts off is not simply repeated",
+        "runtime/worker.py",
+        "GIVEN_BACK if run.started_at is None else CUT_OFF",
+        "GIVEN_BACK",
+        "tests/runtime/test_embedded.py",
     ),
     Mutant(
         "children die with their supervisor (F7)",
