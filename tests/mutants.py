@@ -271,10 +271,10 @@ MUTANTS = [
         "tests/runtime/test_embedded.py",
     ),
     Mutant(
-        "children die with their supervisor (F7)",
-        "runtime/process.py",
-        "            os._exit(1)  # The supervisor is no more",
-        "            return  # The supervisor is no more",
+        "what handlers started ends with a killed supervisor (F7)",
+        "runtime/guardian.py",
+        '[ -z "$groups" ] || kill -s KILL -- $groups',
+        ":",
         "tests/system/test_worker_killed.py",
     ),
 ]

@@ -11,7 +11,7 @@ from random import Random
 from fairlead.core.events import Bus, StoreFound, StoreLost
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
-"""Between tries; never longer than half a heartbeat, so that running jobs are claimed in time."""
+"""Between tries; never longer than half a heartbeat, so that running jobs are renewed in time."""
 
 
 class Contact:

@@ -128,7 +128,6 @@ class Keeper:
         newest = dict(sorted(owners))
         lost: dict[str, list[Pair]] = {}
         cancelled: dict[str, list[Pair]] = {}
-        newest = dict(sorted(owners))
         for pair, worker in owners.items():
             if pair[0] not in kept or pair[1] < newest[pair[0]]:
                 lost.setdefault(worker, []).append(pair)

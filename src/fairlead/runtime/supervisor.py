@@ -9,7 +9,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from random import Random
 
 from fairlead.core.errors import StoreError
 from fairlead.core.events import (
@@ -59,7 +58,6 @@ class Supervisor:
         self._choice = choice
         self._log = log
         self._report = report
-        self._random = Random()
         self._children: list[Child] = []
         self._burying: set[asyncio.Task[None]] = set()
         self._attending: set[asyncio.Task[None]] = set()
