@@ -170,6 +170,11 @@ def _error(event: Retried | Died) -> str:
     return f"{name} ({event.detail})" if event.detail else name
 
 
+def escaped(text: str) -> str:
+    """Return the text as it may be shown to people: without characters that steer a terminal."""
+    return text.translate(_ESCAPED)
+
+
 class _Plain(logging.Formatter):
     """One line for people: time, level, what happened, and to which job."""
 
@@ -185,7 +190,7 @@ class _Plain(logging.Formatter):
             parts += [f"correlation_id={event.correlation_id}"] if event.correlation_id else []
             whose = "  " + " ".join(parts)
         line = f"{clock} {record.levelname:7} {record.getMessage()}{whose}"
-        line = line.translate(_ESCAPED)
+        line = escaped(line)
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
