@@ -16,12 +16,13 @@ test: lint types tests ## Lint, types and all tests; what CI runs.
 
 lint: $(READY) ## Style and errors, by ruff.
 	@echo "==> ruff"
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
+	@$(BIN)/ruff check src tests examples
+	@$(BIN)/ruff format --check src tests examples
 
 types: $(READY) ## Types, by mypy in strict mode.
 	@echo "==> mypy"
 	@$(BIN)/mypy
+	@$(BIN)/mypy examples
 
 tests: $(READY) ## All tests, on both cores.
 	@echo "==> pytest"
@@ -40,8 +41,8 @@ bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
 	@$(BIN)/fairlead bench --store sqlite
 
 format: $(READY) ## Let ruff format the code.
-	@$(BIN)/ruff format src tests
-	@$(BIN)/ruff check --fix src tests
+	@$(BIN)/ruff format src tests examples
+	@$(BIN)/ruff check --fix src tests examples
 
 clean: ## Remove the venv and all caches.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
