@@ -1,11 +1,12 @@
 """Lines drawn again and again in one place of a terminal."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 
 import click
 
-from fairlead.cli.table import cropped, screen_width
+from fairlead.cli.table import cropped
 
 _UP, _CLEAR = "\x1b[{}A", "\x1b[J"
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -32,11 +33,13 @@ class Screen:
         if not self.live:
             return
         self._wipe()
-        width = screen_width() or 80
+        width, height = shutil.get_terminal_size()
+        # What has scrolled away cannot be drawn over.
+        visible = picture[: height - 1]
         click.echo(_HIDE, nl=False)
-        for line in picture:
+        for line in visible:
             click.echo(_crop(line, width))
-        self._drawn = len(picture)
+        self._drawn = len(visible)
 
     def close(self) -> None:
         """Leave the last picture where it is, and give the cursor back."""
