@@ -78,26 +78,11 @@ class Commands(click.Group):
             formatter.write_dl(rows)
 
 
-class AppCommand(click.Command):
-    """A command that may name an app as its first argument, as in `jobs list shop:app`."""
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Show that an app may be named."""
-        options, *rest = super().collect_usage_pieces(ctx)
-        return [options, "[MODULE:APP]", *rest]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the app off the arguments, if the first one is an app."""
-        needs_more = any(isinstance(p, click.Argument) and p.required for p in self.params)
-        if args and _TARGET.fullmatch(args[0]):
-            # A task may have such a name too; it is followed by its arguments, or by nothing.
-            follows = args[1][:1] if len(args) > 1 else ""
-            if not (needs_more and follows in ("", "{", "[", "-")):
-                ctx.meta[_APP] = args.pop(0)
-        return super().parse_args(ctx, args)
+class Command(click.Command):
+    """A command; what Fairlead raises in it becomes one sentence and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; what Fairlead raises becomes one sentence and an exit code."""
+        """Run it."""
         from fairlead.core.errors import (  # noqa: PLC0415 (not before a command runs)
             ConfigError,
             EnqueueError,
@@ -113,6 +98,31 @@ class AppCommand(click.Command):
             raise Problem(str(problem), Exit.NOT_FOUND) from None
         except FairleadError as problem:
             raise Problem(str(problem)) from None
+
+
+class AppCommand(Command):
+    """A command that may name an app as its first argument, as in `jobs list shop:app`."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show that an app may be named."""
+        options, *rest = super().collect_usage_pieces(ctx)
+        return [options, "[MODULE:APP]", *rest]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the app off the arguments, if the first one is an app."""
+        if args and not args[0].startswith("-") and self._names_app(args):
+            ctx.meta[_APP] = args.pop(0)
+        return super().parse_args(ctx, args)
+
+    def _names_app(self, args: list[str]) -> bool:
+        takes = [param for param in self.params if isinstance(param, click.Argument)]
+        if not takes:
+            return True  # It can be nothing else; if it is wrong, the loader says how.
+        if not _TARGET.fullmatch(args[0]):
+            return False
+        # A task may have such a name too; it is followed by its arguments, or by nothing.
+        follows = args[1][:1] if len(args) > 1 else ""
+        return not takes[0].required or follows not in ("", "{", "[", "-")
 
 
 def named_app() -> str | None:

@@ -1,6 +1,7 @@
 """`fairlead completion`: let the shell complete commands and options."""
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -31,5 +32,5 @@ def completion(context: click.Context, shell: str | None) -> None:
             f"there is no completion for {shell or 'this shell'}; name one of {', '.join(_ADVICE)}"
         )
     click.echo(kind(context.find_root().command, {}, "fairlead", "_FAIRLEAD_COMPLETE").source())
-    if click.get_text_stream("stdout").isatty():
+    if sys.stdout.isatty():
         click.echo(f"to have it in every shell: {_ADVICE[shell]}", err=True)

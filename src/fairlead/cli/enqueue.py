@@ -47,7 +47,7 @@ def enqueue(
     app = desk.need_app("to enqueue")
     known = app.tasks[task]
     payload = known.signature.read(sys.stdin.read() if arguments == "-" else arguments)
-    bound = BoundTask(known, app).using(
+    bound: BoundTask[..., object] = BoundTask(known, app).using(
         queue=queue, delay=delay, priority=priority, expires=expires, tags=tags or None
     )
     call = bound.written(payload)

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from fairlead.app import Fairlead
-from fairlead.cli.load import load_app
-from fairlead.core.errors import ConfigError, FairleadError
+from fairlead.cli.command import AppCommand, named_app
+from fairlead.cli.desk import Desk
+from fairlead.core.errors import ConfigError
 from fairlead.core.events import WorkerStarted
 from fairlead.core.queue import PoolPlan
 from fairlead.log import set_up
@@ -20,15 +21,10 @@ from fairlead.runtime.supervisor import Supervisor
 from fairlead.runtime.workshop import Choice, Terms, Workshop
 
 
-class Misused(click.ClickException):
-    """The caller must change something; one sentence says what."""
-
-    exit_code = 2
-
-
-def _queue_choices(
+def queue_choices(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int | None]:
+    """Read what --queue says: names, and weights where they are given."""
     chosen: dict[str, int | None] = {}
     for value in values:
         name, _, weight = value.partition("=")
@@ -39,10 +35,10 @@ def _queue_choices(
 
 
 @click.command(
+    cls=AppCommand,
     epilog="Example: fairlead worker shop:app --processes 2 --queue mail=4 --queue reports",
     short_help="Run jobs.",
 )
-@click.argument("app", metavar="MODULE:APP", envvar="FAIRLEAD_APP")
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
@@ -63,7 +59,7 @@ def _queue_choices(
     "queues",
     multiple=True,
     metavar="NAME[=WEIGHT]",
-    callback=_queue_choices,
+    callback=queue_choices,
     help="Serve this queue, with this weight here; repeat for more.  [default: all]",
 )
 @click.option(
@@ -124,7 +120,6 @@ def _queue_choices(
     help="How log lines look.",
 )
 def worker(
-    app: str,
     processes: int,
     slots: int | None,
     queues: dict[str, int | None],
@@ -146,25 +141,21 @@ def worker(
     what each slot does.
     """
     choice = Choice(pools, queues, slots)
-    try:
-        terms = Terms(
-            lease=lease,
-            grace=grace,
-            processes=processes,
-            max_jobs=max_jobs,
-            max_memory=max_memory * 1_000_000 if max_memory else None,
-            drain=drain,
-            loop=loop,
-        )
-        loop_factory(loop)
-        found = load_app(app)
-        workshop = found.workshop(terms, choice)
-        _open(found)
-        supervisor = _supervise(app, found, workshop, choice, (log_level, log_format))
-    except ConfigError as problem:
-        raise Misused(str(problem)) from None
-    except FairleadError as problem:
-        raise click.ClickException(str(problem)) from None
+    terms = Terms(
+        lease=lease,
+        grace=grace,
+        processes=processes,
+        max_jobs=max_jobs,
+        max_memory=max_memory * 1_000_000 if max_memory else None,
+        drain=drain,
+        loop=loop,
+    )
+    loop_factory(loop)
+    desk = Desk(named_app(), None)
+    app = desk.need_app("a worker")
+    workshop = app.workshop(terms, choice)
+    _open(app)
+    supervisor = _supervise(desk.target or "", app, workshop, choice, (log_level, log_format))
     if supervisor.reloading:
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (this very command again)
     if supervisor.failed:
@@ -187,9 +178,9 @@ def _supervise(
 ) -> Supervisor:
     """Run the worker to its end."""
     name = worker_name()
-    started = _started(target, name, workshop)
+    started = announced(target, name, workshop)
     if log[1] == "plain":
-        _greet(started, workshop.terms.grace, log[0])
+        greet(started, workshop.terms.grace, log[0])
     else:
         set_up(app.events, *log)
     # Told before the log listens, where the greeting has said it in better words.
@@ -222,14 +213,15 @@ _TOLD = {
 }
 
 
-def _started(target: str, name: str, workshop: Workshop) -> WorkerStarted:
+def announced(target: str, name: str, workshop: Workshop) -> WorkerStarted:
+    """Return what there is to say about a worker that is about to start."""
     store = workshop.store
     pools = [_describe(pool, workshop.terms.processes) for pool in workshop.pools]
     tasks = sorted({task.name for task in workshop.tasks})
     return WorkerStarted(name, target, store.url, store.durability, pools, tasks)
 
 
-def _greet(started: WorkerStarted, grace: float, log_level: str) -> None:
+def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
     """Say what this worker is about to do."""
     names = started.tasks
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,112 @@
+"""`fairlead explain`: why a job waits."""
+
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from fairlead.cli.command import AppCommand
+from fairlead.cli.desk import Desk, at_desk
+from fairlead.cli.listing import why
+from fairlead.cli.output import Output, show, shown
+from fairlead.cli.words import ago, as_json, instant_text, lasting, moment, painted
+from fairlead.core.ids import JobId
+from fairlead.core.job import Gate, State
+from fairlead.insight.explain import Barrier, Explanation
+from fairlead.insight.explain import explain as ask
+from fairlead.log import escaped
+
+
+@click.command(
+    cls=AppCommand,
+    epilog="Example: fairlead explain shop:app 01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11",
+    short_help="Say why a job waits, and until when.",
+)
+@click.argument("id_", metavar="ID")
+@shown
+@at_desk
+def explain(desk: Desk, id_: str, output: Output) -> None:
+    """Say why a job is where it is.
+
+    For a waiting job: the gates before it in the order they are asked, what would
+    open each closed one, how many jobs are before it, and when it should start.
+    """
+    show(desk, output, lambda store: ask(store, JobId(id_)), _lines, lambda told: [_json(told)])
+
+
+_CLOSED = {
+    Gate.PAUSED: "its queue is paused",
+    Gate.EXPIRED: "it has expired",
+    Gate.NOT_DUE: "it is not due yet",
+    Gate.LEASE_SPARED: "its worker may be back in a moment",
+    Gate.NO_CAPABLE_WORKER: "no live worker can run it",
+    Gate.NO_SLOT: "the slots are taken, or others come first",
+}
+_OPEN = {
+    Gate.PAUSED: "its queue is not paused",
+    Gate.EXPIRED: "it has not expired",
+    Gate.NOT_DUE: "it is due",
+    Gate.LEASE_SPARED: "no lost run has to be waited for",
+    Gate.NO_CAPABLE_WORKER: "a live worker knows its task and serves its queue",
+    Gate.NO_SLOT: "a slot is free, and it is its turn",
+}
+
+
+def _lines(told: Explanation) -> Iterator[str]:
+    job = told.job
+    yield f"job {job.id} of task {job.task} on queue {job.queue}: {painted(job.state)}"
+    if not told.gates:
+        yield f"  {escaped(_settled(told))}"
+        return
+    earlier_open = True
+    for barrier in told.gates:
+        yield _gate_line(barrier, told, relevant=earlier_open)
+        if barrier.opens:
+            yield f"             opens with {escaped(barrier.opens)}"
+        earlier_open = earlier_open and not barrier.closed
+    yield f"  before it  due jobs of its queue: {told.ahead:,}"
+    start = "unknown" if told.starts_at is None else _about(told)
+    yield f"  start      {start}: {told.basis}"
+
+
+def _gate_line(barrier: Barrier, told: Explanation, *, relevant: bool) -> str:
+    if barrier.closed:
+        due = f" (in {lasting(told.job.run_at - told.now)})" if barrier.gate is Gate.NOT_DUE else ""
+        return click.style(f"  closed     {_CLOSED[barrier.gate]}{due}", fg="red")
+    if barrier.gate is Gate.NO_SLOT and not relevant:
+        return "  later      a slot is looked for when the gates above are open"
+    return f"  open       {_OPEN[barrier.gate]}"
+
+
+def _about(told: Explanation) -> str:
+    assert told.starts_at is not None
+    return "now" if told.starts_at <= told.now else f"about {moment(told.starts_at)}"
+
+
+def _settled(told: Explanation) -> str:
+    """Say why a job that does not wait is where it is."""
+    job = told.job
+    match job.state:
+        case State.RUNNING:
+            return (
+                f"it runs on {job.worker}, claimed {ago(job.claimed_at)}, attempt {job.attempt}; "
+                f"its lease lasts until {moment(job.lease_until)} and is renewed"
+            )
+        case State.DEAD:
+            return f"it died {ago(job.finished_at)} ({why(job)}); fairlead dead show {job.id}"
+        case State.CANCELLED:
+            return f"it was cancelled {ago(job.finished_at)} ({why(job)})"
+    return f"it was done {ago(job.finished_at)}; fairlead jobs show {job.id} has its result"
+
+
+def _json(told: Explanation) -> str:
+    return msgspec.json.encode(
+        {
+            "job": msgspec.Raw(as_json(told.job)),
+            "gate": told.gate,
+            "gates": told.gates,
+            "ahead": told.ahead,
+            "starts_at": None if told.starts_at is None else instant_text(told.starts_at),
+            "basis": told.basis,
+        }
+    ).decode()

@@ -1,0 +1,214 @@
+"""`fairlead queues`: what waits where; pause and resume."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
+import msgspec
+
+from fairlead.cli.command import AppCommand, Commands
+from fairlead.cli.desk import Desk, action, at_desk
+from fairlead.cli.output import Output, nothing, show, shown
+from fairlead.cli.table import Column, screen_width, table
+from fairlead.cli.words import lasting, now
+from fairlead.core.admin import Filter, Worker
+from fairlead.core.errors import did_you_mean
+from fairlead.core.figures import Figures, figures_of
+from fairlead.core.job import State
+from fairlead.core.store import Backend
+from fairlead.insight.explain import WINDOW, pools_that_serve
+
+
+class View(msgspec.Struct, frozen=True):
+    """A queue as people see it; spans in microseconds, figures of the last ten minutes."""
+
+    name: str
+    paused: bool
+    weight: int | None
+    critical: bool
+    served_by: tuple[str, ...]
+    counts: Mapping[State, int]
+    oldest: int | None
+    figures: Figures | None
+
+
+@click.group(cls=Commands)
+def queues() -> None:
+    """See what waits where; pause and resume."""
+
+
+@queues.command(
+    "list",
+    cls=AppCommand,
+    epilog="Example: fairlead queues list shop:app --watch",
+    short_help="List queues: depth, age, waits, pace.",
+)
+@shown
+@at_desk
+def list_(desk: Desk, output: Output) -> None:
+    """List queues with what is in them, how long jobs wait, and how many are done a second.
+
+    Waits and pace are those of the last ten minutes.
+    """
+    show(
+        desk,
+        output,
+        lambda store: _views(desk, store),
+        _table,
+        lambda views: (msgspec.json.encode(view).decode() for view in views),
+    )
+
+
+@queues.command(
+    "show",
+    cls=AppCommand,
+    epilog="Example: fairlead queues show shop:app mail",
+    short_help="Show one queue.",
+)
+@click.argument("name")
+@shown
+@at_desk
+def show_(desk: Desk, name: str, output: Output) -> None:
+    """Show one queue: what is in it, who serves it, how it does."""
+
+    async def gather(store: Backend) -> View:
+        return _known(await _views(desk, store), name)
+
+    show(desk, output, gather, _page, lambda view: [msgspec.json.encode(view).decode()])
+
+
+@queues.command(
+    cls=AppCommand,
+    epilog="Example: fairlead queues pause shop:app reports",
+    short_help="Let no further job of a queue start.",
+)
+@click.argument("name")
+@at_desk
+def pause(desk: Desk, name: str) -> None:
+    """Let no further job of a queue start. Running ones go on; new ones are accepted."""
+
+    async def pause(store: Backend) -> int:
+        view = _known(await _views(desk, store), name)
+        await store.pause(name, action("pause", name))
+        return view.counts.get(State.WAITING, 0)
+
+    waiting = desk.run(pause)
+    click.echo(f"paused queue {name}; {waiting:,} jobs wait in it. fairlead queues resume {name}")
+
+
+@queues.command(
+    cls=AppCommand,
+    epilog="Example: fairlead queues resume shop:app reports",
+    short_help="Let jobs of a queue start again.",
+)
+@click.argument("name")
+@at_desk
+def resume(desk: Desk, name: str) -> None:
+    """Let jobs of a queue start again."""
+
+    async def resume(store: Backend) -> bool:
+        was = _known(await _views(desk, store), name).paused
+        await store.resume(name, action("resume", name))
+        return was
+
+    click.echo(f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused")
+
+
+async def _views(desk: Desk, store: Backend) -> list[View]:
+    counts = await store.count(Filter())
+    paused = await store.paused()
+    oldest = await store.oldest()
+    workers = await store.workers()
+    figures = figures_of(await store.recent(now() - WINDOW), now())
+    declared = desk.app.queues if desk.app else {}
+    served = {queue.name: queue for w in workers for p in w.pools for queue in p.queues}
+    known = {**declared, **served}
+    return [
+        View(
+            name,
+            name in paused,
+            known[name].weight if name in known else None,
+            name in known and known[name].critical,
+            _servers(workers, name),
+            counts.get(name, {}),
+            now() - oldest[name] if name in oldest else None,
+            figures.get(name),
+        )
+        for name in sorted({*known, *counts, *paused})
+    ]
+
+
+def _servers(workers: Sequence[Worker], queue: str) -> tuple[str, ...]:
+    return tuple(f"{w.id}: pool {pool.name}" for w, pool in pools_that_serve(workers, queue))
+
+
+def _known(views: Sequence[View], name: str) -> View:
+    for view in views:
+        if view.name == name:
+            return view
+    names = [view.name for view in views]
+    raise nothing(
+        f"there is no queue {name!r}{did_you_mean(name, names)}; there is {', '.join(names)}"
+    )
+
+
+def _table(views: Sequence[View]) -> list[str]:
+    columns = (
+        Column("QUEUE"),
+        Column("WEIGHT", right=True),
+        Column("WAITING", right=True),
+        Column("OLDEST", right=True),
+        Column("RUNNING", right=True),
+        Column("DONE", right=True),
+        Column("DEAD", right=True),
+        Column("WAIT P50", right=True),
+        Column("P99", right=True),
+        Column("DONE/S", right=True),
+        Column("STATE"),
+    )
+    return table(columns, [_row(view) for view in views], screen_width())
+
+
+def _row(view: View) -> Sequence[str]:
+    figures = view.figures
+    return (
+        view.name,
+        _weight(view),
+        *(f"{view.counts.get(State.WAITING, 0):,}", _age(view)),
+        *(f"{view.counts.get(s, 0):,}" for s in (State.RUNNING, State.DONE, State.DEAD)),
+        lasting(figures.wait_p50) if figures else "",
+        lasting(figures.wait_p99) if figures else "",
+        f"{figures.per_second:,.1f}" if figures else "",
+        _state(view),
+    )
+
+
+def _weight(view: View) -> str:
+    return "critical" if view.critical else "" if view.weight is None else str(view.weight)
+
+
+def _age(view: View) -> str:
+    return "" if view.oldest is None else lasting(view.oldest)
+
+
+def _state(view: View) -> str:
+    if view.paused:
+        return "paused"
+    return "served" if view.served_by else "no worker"
+
+
+def _page(view: View) -> Iterable[str]:
+    yield f"queue {view.name}: {_state(view)}"
+    facts = [("weight", _weight(view) or "not declared here")]
+    facts += [(state.value, f"{view.counts.get(state, 0):,}") for state in State]
+    facts += [("oldest due", _age(view) or "nothing is due")]
+    if view.figures:
+        f = view.figures
+        facts += [
+            ("waited", f"{lasting(f.wait_p50)} at the median, {lasting(f.wait_p99)} at p99"),
+            ("took", f"{lasting(f.run_p50)} at the median, {lasting(f.run_p99)} at p99"),
+            ("success", f"{f.done / f.runs:.1%} of {f.runs:,} runs in the last ten minutes"),
+            ("pace", f"{f.per_second:,.1f} done a second"),
+        ]
+    facts += [("served by", server) for server in view.served_by or ("no live worker",)]
+    for label, text in facts:
+        yield f"  {label:11} {text}"

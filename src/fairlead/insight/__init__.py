@@ -1,0 +1,1 @@
+"""What the queue can say about itself: why a job waits, and what is wrong with a set-up."""

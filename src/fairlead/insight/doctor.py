@@ -1,0 +1,147 @@
+"""What is wrong with a set-up, and what to do about it."""
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from fairlead import __version__
+from fairlead.app import Fairlead
+from fairlead.core.admin import Condition, Filter, Finding, Worker
+from fairlead.core.job import Gate, State
+from fairlead.core.selection import can_run
+from fairlead.core.store import Backend
+from fairlead.insight.explain import pools_that_serve
+
+_LOOKED_AT = 1_000
+_PACKAGES = ("click", "msgspec", "uvloop", "watchfiles")
+
+
+class Checkup(msgspec.Struct, frozen=True):
+    """What was looked at, and what was found."""
+
+    facts: dict[str, str]
+    findings: list[Finding]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is at work here."""
+    found = {"fairlead": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+async def examine(store: Backend, app: Fairlead | None) -> Checkup:
+    """Look at the store, its jobs, its workers and the app."""
+    steps = await store.migrations()
+    missing = [step for step in steps if step.applied_at is None]
+    if missing:
+        # Not opened: that would bring it up to date behind the operator's back.
+        return Checkup({"store": store.url, **versions()}, [_outdated(len(missing), len(steps))])
+    condition: Condition = await store.condition()
+    findings = [
+        *await store.audit(),
+        *condition.findings,
+        *await _jobs(store),
+        *(_settings(app) if app else ()),
+    ]
+    return Checkup({"store": store.url, **condition.facts, **versions()}, findings)
+
+
+def _outdated(missing: int, steps: int) -> Finding:
+    if missing == steps:
+        return Finding(
+            "there is no Fairlead schema in it yet", "fairlead migrate up, or enqueue a job"
+        )
+    return Finding(f"{missing} steps of the schema are missing", "fairlead migrate up")
+
+
+async def _jobs(store: Backend) -> list[Finding]:
+    counts = await store.count()
+    workers = await store.workers()
+    waiting = {name: n[State.WAITING] for name, n in counts.items() if n.get(State.WAITING)}
+    dead = sum(n.get(State.DEAD, 0) for n in counts.values())
+    return [
+        *_unserved(waiting, workers),
+        *_paused(waiting, await store.paused()),
+        *await _unknown(store, workers),
+        *([_dead(dead)] if dead else []),
+    ]
+
+
+def _unserved(waiting: dict[str, int], workers: Sequence[Worker]) -> Iterator[Finding]:
+    if waiting and not workers:
+        yield Finding(
+            f"{sum(waiting.values()):,} jobs wait, and no worker is live",
+            "fairlead worker MODULE:APP",
+        )
+        return
+    for name, count in waiting.items():
+        if not pools_that_serve(workers, name):
+            yield Finding(
+                f"{count:,} jobs wait in queue {name!r}, which no live worker serves",
+                f"start a worker that does: fairlead worker MODULE:APP --queue {name}",
+            )
+
+
+def _paused(waiting: dict[str, int], paused: set[str]) -> Iterator[Finding]:
+    for name in sorted(paused):
+        yield Finding(
+            f"queue {name!r} is paused, and {waiting.get(name, 0):,} jobs wait in it",
+            f"fairlead queues resume {name}",
+            grave=False,
+        )
+
+
+async def _unknown(store: Backend, workers: Sequence[Worker]) -> list[Finding]:
+    """Tell of tasks that jobs are parked for; of the newest jobs, for there may be millions."""
+    jobs = await store.jobs(Filter(states=(State.WAITING,)), _LOOKED_AT)
+    parked = [job for job in jobs if job.gate is Gate.NO_CAPABLE_WORKER]
+    tasks = sorted({(job.task, job.version) for job in parked})
+    return [
+        Finding(
+            f"jobs of task {task!r} in version {version} wait, and no live worker knows it",
+            "start a worker whose app has it, or list its former name in the task's `aliases`",
+        )
+        for task, version in tasks
+        if workers and not any(can_run(worker.capable, task, version) for worker in workers)
+    ]
+
+
+def _dead(count: int) -> Finding:
+    return Finding(
+        f"dead letters that wait for a person: {count:,}",
+        "fairlead dead list --by-error",
+        grave=False,
+    )
+
+
+def _settings(app: Fairlead) -> Iterator[Finding]:
+    """Tell what in the app itself will hurt."""
+    names = {task.name for task in app.tasks}
+    if not names:
+        yield Finding(
+            "the app has no tasks", "import the modules that define them where the app is made"
+        )
+    for queue in app.queues.values():
+        for name in queue.tasks:
+            if name not in names:
+                yield Finding(
+                    f"the critical queue {queue.name!r} is kept for task {name!r}, which the app "
+                    "does not have",
+                    "mend the name in the queue's `tasks`",
+                )
+    for task in app.tasks:
+        options = task.options
+        if options.effects == "external" and not options.idempotent and options.reconcile is None:
+            yield Finding(
+                f"task {task.name!r} has outside effects and no way to find out about them, so a "
+                "run that is cut off becomes a dead letter",
+                "give it a `reconcile`, or mark it idempotent=True if repeating does no harm",
+                grave=False,
+            )

@@ -1,0 +1,210 @@
+"""Why a job waits: the gates of the selection rule, in order, and what would open each.
+
+The rule itself is asked, with a plan for each pool of each live worker that
+serves the job's queue, on a snapshot of what its next claim would see. So what is
+said here is what the next claim does. One thing the store does not know: the
+credits by which a worker takes turns between queues; they are taken for even.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.core.admin import Worker
+from fairlead.core.clock import SECOND
+from fairlead.core.errors import JobNotFound
+from fairlead.core.figures import began_at
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, Gate, JobRecord, State
+from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.selection import GATES, LOOK, ClaimPlan, Head, Line, Snapshot, gate_of, select
+from fairlead.core.store import Backend
+
+WINDOW = 600 * SECOND
+"""How far back the pace of a queue is looked at."""
+
+_ORDER = (*GATES, Gate.NO_SLOT)
+
+
+class Barrier(msgspec.Struct, frozen=True):
+    """One gate before a job: whether it is closed, and what would open it."""
+
+    gate: Gate
+    closed: bool
+    opens: str | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job is where it is.
+
+    `gate` is the first closed one; None for a waiting job says that the next claim
+    takes it. `starts_at` is a guess, and `basis` says what it rests on.
+    """
+
+    job: JobRecord
+    now: int
+    gate: Gate | None = None
+    gates: tuple[Barrier, ...] = ()
+    ahead: int = 0
+    starts_at: int | None = None
+    basis: str = ""
+
+
+async def explain(store: Backend, job_id: JobId) -> Explanation:
+    """Ask the store what it takes, and judge."""
+    job = await store.find(job_id)
+    if job is None:
+        raise JobNotFound(job_id)
+    views = await _views(store, job)
+    now = views[0].now
+    if not may_be_claimed(job, now):
+        return Explanation(job, now)
+    lines = await store.recent(now - WINDOW)
+    return judge(job, views, await store.ahead(job_id), lines)
+
+
+async def _views(store: Backend, job: JobRecord) -> list[Snapshot]:
+    """Return what each pool that serves the job's queue would see; never none."""
+    running = await store.running()
+    plans = [
+        plan
+        for worker in await store.workers()
+        for plan in plans_of(worker, running)
+        if any(queue.name == job.queue for queue in plan.queues)
+    ]
+    nobody = ClaimPlan("", (Queue(job.queue),), 0, 0, capable={})
+    return [await store.snapshot(plan, _needed(plan)) for plan in plans or [nobody]]
+
+
+def plans_of(worker: Worker, running: Mapping[str, Mapping[str, int]]) -> Iterator[ClaimPlan]:
+    """Return what the pools of a worker would ask for next, all its processes taken together."""
+    own = [
+        counts
+        for process, counts in running.items()
+        if process == worker.id or process.startswith(f"{worker.id}/")
+    ]
+    for pool in worker.pools:
+        queues = tuple(_times(queue, worker.processes) for queue in pool.queues)
+        yield ClaimPlan(
+            worker.id,
+            queues,
+            pool.slots * worker.processes,
+            20 * SECOND,
+            running={queue.name: sum(c.get(queue.name, 0) for c in own) for queue in queues},
+            capable=worker.capable,
+        )
+
+
+def _times(queue: Queue, processes: int) -> Queue:
+    """Return a queue as many processes serve it: each has reserve slots of its own."""
+    return replace(queue, reserve=queue.reserved * processes) if queue.critical else queue
+
+
+def _needed(plan: ClaimPlan) -> int:
+    """Return how many jobs of a queue the rule looks at, at most."""
+    return plan.slots + sum(queue.reserved for queue in plan.queues) + LOOK
+
+
+def may_be_claimed(job: JobRecord, now: int) -> bool:
+    """Say whether a job waits, or was lost by its worker."""
+    lost = job.lease_until is not None and job.lease_until <= now
+    return job.state is State.WAITING or (job.state is State.RUNNING and lost)
+
+
+def judge(
+    job: JobRecord, views: Sequence[Snapshot], ahead: int, lines: Sequence[Attempt]
+) -> Explanation:
+    """Ask the rule in every view, and tell of the one that lets the job come furthest."""
+    head = Head(
+        job.id,
+        job.task,
+        job.version,
+        job.run_at - job.priority * SECOND,
+        job.run_at,
+        job.expires_at,
+        lost=job.lease_until is not None,
+    )
+    gate, view = max(((_gate(head, job.queue, view), view) for view in views), key=_how_far)
+    line = _line(view, job.queue)
+    closed = {each: question(head, line, view) for each, question in GATES.items()}
+    closed[Gate.NO_SLOT] = gate is Gate.NO_SLOT
+    gates = tuple(
+        Barrier(each, closed[each], _opens(each, job, view) if closed[each] else None)
+        for each in _ORDER
+    )
+    first = next((each for each in (Gate.PAUSED, Gate.NO_CAPABLE_WORKER) if closed[each]), gate)
+    starts_at, basis = _start(first, job, ahead, lines, view.now)
+    return Explanation(job, view.now, gate, gates, ahead, starts_at, basis)
+
+
+def _gate(head: Head, queue: str, view: Snapshot) -> Gate | None:
+    """Return the first closed gate by this view; None if its claim takes the job."""
+    gate = gate_of(head, _line(view, queue), view)
+    if gate is not None:
+        return gate
+    taken = any(chosen.id == head.id for _, chosen in select(view).chosen)
+    return None if taken else Gate.NO_SLOT
+
+
+def _how_far(judged: tuple[Gate | None, Snapshot]) -> int:
+    gate, _ = judged
+    return len(_ORDER) if gate is None else _ORDER.index(gate)
+
+
+def _line(view: Snapshot, queue: str) -> Line:
+    return next(line for line in view.lines if line.queue.name == queue)
+
+
+def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:
+    """Say what would open a closed gate."""
+    match gate:
+        case Gate.PAUSED:
+            return f"fairlead queues resume {job.queue}"
+        case Gate.EXPIRED:
+            return "nothing: it is cancelled with the next look, because it should have started"
+        case Gate.NOT_DUE:
+            return f"its time, or now: fairlead jobs retry {job.id}"
+        case Gate.LEASE_SPARED:
+            return "a heartbeat's time, in which its worker may still say that it lives"
+        case Gate.NO_CAPABLE_WORKER if not view.plan.worker:
+            return f"a worker that serves queue {job.queue!r}: fairlead worker MODULE:APP"
+        case Gate.NO_CAPABLE_WORKER:
+            return f"a worker whose app has task {job.task!r} in version {job.version}"
+    return "the end of a running job; or more slots: fairlead worker --slots, --processes"
+
+
+def _start(
+    gate: Gate | None, job: JobRecord, ahead: int, lines: Sequence[Attempt], now: int
+) -> tuple[int | None, str]:
+    """Guess when the job starts, and say by what."""
+    match gate:
+        case None:
+            return now, "a slot is free for it: the next claim takes it"
+        case Gate.NOT_DUE:
+            behind = f"; {ahead:,} due jobs are before it" if ahead else ""
+            return job.run_at, f"its due time, if a slot is free then{behind}"
+        case Gate.NO_SLOT:
+            return _by_pace(job.queue, ahead, lines, now)
+    return None, "not before that gate opens"
+
+
+def _by_pace(queue: str, ahead: int, lines: Sequence[Attempt], now: int) -> tuple[int | None, str]:
+    starts = [began_at(line) for line in lines if line.queue == queue]
+    if not starts:
+        minutes = WINDOW // SECOND // 60
+        return None, f"no job of this queue has ended in the last {minutes} minutes to go by"
+    span = max(now - min(starts), SECOND // 1000)
+    guess = now + (ahead + 1) * span // len(starts)
+    told = f"{len(starts):,} jobs of this queue started in the last {span / SECOND:,.0f} s"
+    return guess, f"{told}, and {ahead:,} are before it"
+
+
+def pools_that_serve(workers: Sequence[Worker], queue: str) -> list[tuple[Worker, PoolPlan]]:
+    """Return who serves a queue."""
+    return [
+        (worker, pool)
+        for worker in workers
+        for pool in worker.pools
+        if any(served.name == queue for served in pool.queues)
+    ]
