@@ -1,7 +1,23 @@
-from fairlead.core.clock import ManualClock
+"""What people ask of a store, and what they do to it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.core.admin import Action, Filter, Worker
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.failure import described
+from fairlead.core.ids import JobId
 from fairlead.core.job import State
+from fairlead.core.outcome import Crashed, Failed, Policy
+from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.retry import Retry
 from fairlead.core.store import Backend
-from tests.words import claim, done, new_job
+from fairlead.stores import store_for
+from tests.words import MAIL, claim, done, failed, new_job, settled
+
+START = ManualClock().now()
 
 
 async def test_a_waiting_job_is_cancelled_at_once_and_never_starts(
@@ -48,3 +64,280 @@ async def test_counts_are_by_queue_and_state(store: Backend) -> None:
         "mail": {State.DONE: 1, State.WAITING: 1},
         "other": {State.WAITING: 1},
     }
+
+
+# Filters
+
+
+async def some_jobs(store: Backend, clock: ManualClock) -> dict[str, JobId]:
+    """One job in every state, each with its own queue, task and tags."""
+    jobs = {
+        "done": new_job("a", "mail", options='{"tags":["x","y"]}'),
+        "dead": new_job("b", "mail", options='{"tags":["x"]}'),
+        "running": new_job("a", "other"),
+        "cancelled": new_job("a", "mail"),
+        "waiting": new_job("b", "mail", delay=60 * SECOND),
+    }
+    await store.put(list(jobs.values()))
+    await store.cancel([jobs["cancelled"].id], "not needed")
+    clock.advance(1)
+    for job in await claim(store, MAIL, Queue("other"), slots=10):
+        if job.id == jobs["done"].id:
+            await store.settle([done(job, "1")])
+        elif job.id == jobs["dead"].id:
+            await store.settle([failed(job, clock.now(), Policy(Retry(attempts=1)))])
+    return {name: job.id for name, job in jobs.items()}
+
+
+@pytest.mark.parametrize(
+    ("which", "meant"),
+    [
+        (Filter(), "done dead running cancelled waiting"),
+        (Filter(queues=("other",)), "running"),
+        (Filter(queues=("other", "mail"), tasks=("b",)), "dead waiting"),
+        (Filter(states=(State.DONE, State.DEAD)), "done dead"),
+        (Filter(tags=("x",)), "done dead"),
+        (Filter(tags=("y", "x")), "done"),
+        (Filter(since=START + SECOND), "done dead"),
+        (Filter(error="IT BROKE"), "dead"),
+        (Filter(error="Oops"), "dead"),
+        (Filter(error=described("Oops", "it broke").fingerprint), "dead"),
+        (Filter(error=described("Oops", "it broke").fingerprint[:8]), ""),
+        (Filter(error="oops", tags=("y",)), ""),
+    ],
+    ids=str,
+)
+async def test_filters_combine(
+    store: Backend, clock: ManualClock, which: Filter, meant: str
+) -> None:
+    ids = await some_jobs(store, clock)
+    found = await store.jobs(which)
+    assert {job.id for job in found} == {ids[name] for name in meant.split()}
+    assert sum(sum(states.values()) for states in (await store.count(which)).values()) == len(
+        meant.split()
+    )
+
+
+async def test_jobs_come_newest_first_and_in_pages(store: Backend) -> None:
+    jobs = [new_job() for _ in range(7)]
+    await store.put(jobs)
+    newest_first = [job.id for job in reversed(jobs)]
+    first = await store.jobs(Filter(), 3)
+    second = await store.jobs(Filter(), 3, first[-1].id)
+    third = await store.jobs(Filter(), 3, second[-1].id)
+    assert [job.id for job in (*first, *second, *third)] == newest_first
+
+
+async def test_failures_are_grouped_by_fingerprint(store: Backend, clock: ManualClock) -> None:
+    await store.put([new_job("a"), new_job("b"), new_job("c")])
+    jobs = await claim(store)
+    failures = [described("Oops", f"user {n} is gone") for n in (1, 2)]
+    failures.append(described("Other", "it broke"))
+    await store.settle(
+        [
+            settled(job, Failed(failure, transient=False))
+            for job, failure in zip(jobs, failures, strict=True)
+        ]
+    )
+    large, small = await store.groups(Filter(states=(State.DEAD,)))
+    assert (large.error, large.count, large.tasks) == ("Oops", 2, ("a", "b"))
+    assert (large.message, large.job) == ("user 2 is gone", jobs[1].id)
+    assert (small.error, small.count, small.fingerprint) == ("Other", 1, failures[2].fingerprint)
+
+
+# Reviving, editing, deleting
+
+BY = Action("action-1", "ada", "replay", "one job")
+FINAL = (State.DONE, State.DEAD, State.CANCELLED)
+
+
+async def dead_job(store: Backend, clock: ManualClock, **options: Any) -> JobId:
+    await store.put([new_job(**options)])
+    [job] = await claim(store)
+    await store.settle([failed(job, clock.now(), Policy(Retry(attempts=1)))])
+    return job.id
+
+
+async def test_a_revived_job_keeps_its_history_and_counts_anew(
+    store: Backend, clock: ManualClock
+) -> None:
+    job_id = await dead_job(store, clock, priority=5)
+    before = await store.find(job_id)
+    assert before is not None
+    clock.advance(100)
+    assert await store.revive([job_id], [State.DEAD], BY) == [job_id]
+    after = await store.find(job_id)
+    assert after is not None
+    assert (after.state, after.attempt, after.crashes) == (State.WAITING, 0, 0)
+    assert (after.errors, after.payload) == (before.errors, before.payload)
+    assert (after.run_at, after.priority, after.reason) == (clock.now(), 5, None)
+    [job] = await claim(store)
+    assert (job.id, job.attempt, job.fence > before.fence) == (job_id, 1, True)
+
+
+async def test_only_jobs_in_the_named_states_are_revived(
+    store: Backend, clock: ManualClock
+) -> None:
+    ids = await some_jobs(store, clock)
+    assert await store.revive(list(ids.values()), [State.CANCELLED], BY) == [ids["cancelled"]]
+    assert await store.revive([ids["running"]], list(State), BY) == []
+
+
+async def test_a_delayed_job_that_is_revived_is_due_now_and_one_that_is_due_keeps_its_place(
+    store: Backend, clock: ManualClock
+) -> None:
+    due, later = new_job(), new_job(delay=60 * SECOND)
+    await store.put([due, later])
+    clock.advance(1)
+    assert await store.revive([due.id, later.id], [State.WAITING], BY) == [later.id]
+    assert [job.id for job in await claim(store)] == [due.id, later.id]
+
+
+async def test_a_job_that_crashed_runs_alone_after_its_revival(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    await store.settle([settled(job, Crashed("SIGSEGV"), policy=Policy(crash_limit=1))])
+    await store.revive([job.id], [State.DEAD], BY)
+    [again] = await claim(store)
+    assert (again.crashes, again.runs_alone) == (0, True)
+
+
+async def test_an_expiry_that_has_passed_does_not_stop_a_revived_job(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(expires_in=SECOND)])
+    clock.advance(2)
+    assert await claim(store) == []
+    [expired] = await store.jobs(Filter(states=(State.CANCELLED,)))
+    await store.revive([expired.id], [State.CANCELLED], BY)
+    assert [job.id for job in await claim(store)] == [expired.id]
+
+
+async def test_an_edit_counts_only_if_nobody_was_quicker(
+    store: Backend, clock: ManualClock
+) -> None:
+    job_id = await dead_job(store, clock)
+    assert await store.edit(job_id, "{}", '{"n":1}', 2, BY)
+    assert not await store.edit(job_id, "{}", '{"n":2}', 2, BY)
+    record = await store.find(job_id)
+    assert record is not None
+    assert (record.payload, record.version) == ('{"n":1}', 2)
+    [deed] = await store.deeds(10, job_id)
+    assert (deed.before, deed.count) == ("{}", 1)
+
+
+async def test_a_job_that_is_not_dead_cannot_be_edited(store: Backend) -> None:
+    job = new_job()
+    await store.put([job])
+    assert not await store.edit(job.id, "{}", "[]", 1, BY)
+
+
+async def test_only_final_jobs_are_deleted(store: Backend, clock: ManualClock) -> None:
+    ids = await some_jobs(store, clock)
+    deleted = await store.delete(list(ids.values()), FINAL, BY)
+    assert set(deleted) == {ids["done"], ids["dead"], ids["cancelled"]}
+    assert await store.find(ids["dead"]) is None
+    assert await store.delete([ids["waiting"], ids["running"]], list(State), BY) == []
+
+
+# The audit log
+
+
+async def test_an_action_is_one_line_however_many_calls_it_takes(
+    store: Backend, clock: ManualClock
+) -> None:
+    ids = [await dead_job(store, clock) for _ in range(3)]
+    await store.revive(ids[:2], [State.DEAD], BY)
+    await store.revive(ids[2:], [State.DEAD], BY)
+    await store.pause("mail", Action("action-2", "bob", "pause", "mail"))
+    await store.note(Action("action-3", "bob", "enqueue", "t"), 1)
+    assert [(deed.who, deed.verb, deed.count) for deed in await store.deeds()] == [
+        ("bob", "enqueue", 1),
+        ("bob", "pause", 1),
+        ("ada", "replay", 3),
+    ]
+
+
+async def test_what_a_program_does_is_not_in_the_audit_log(store: Backend) -> None:
+    job = new_job()
+    await store.put([job])
+    await store.cancel([job.id], "by code")
+    await store.pause("mail")
+    assert await store.deeds() == []
+
+
+# What explain asks
+
+
+async def test_those_ahead_are_counted_in_order(store: Backend, clock: ManualClock) -> None:
+    first, second, late = new_job(), new_job(), new_job(delay=9 * SECOND)
+    eager = new_job(priority=30)
+    await store.put([first, second, eager, late, new_job(queue="other")])
+    assert [await store.ahead(job.id) for job in (eager, first, second, late)] == [0, 1, 2, 3]
+    await claim(store, slots=1)
+    assert await store.ahead(second.id) == 1
+
+
+async def test_running_jobs_are_counted_by_worker_and_queue(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(), new_job(), new_job(queue="other")])
+    await claim(store, slots=2, worker="w/1", lease=5)
+    await claim(store, Queue("other"), worker="w/2", lease=50)
+    assert await store.running() == {"w/1": {"mail": 2}, "w/2": {"other": 1}}
+    clock.advance(6)
+    assert await store.running() == {"w/2": {"other": 1}}
+
+
+async def test_the_oldest_due_job_of_each_queue_is_known(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(priority=50), new_job(queue="other", delay=5 * SECOND)])
+    begun = clock.now()
+    clock.advance(2)
+    await store.put([new_job()])
+    assert await store.oldest() == {"mail": begun}
+    clock.advance(4)
+    assert await store.oldest() == {"mail": begun, "other": begun + 5 * SECOND}
+
+
+async def test_a_worker_is_seen_as_it_announced_itself(store: Backend, clock: ManualClock) -> None:
+    pool = PoolPlan("p", (Queue("mail", weight=3),), 5, "thread", self_serving=True)
+    begun = clock.now()
+    await store.announce(Worker("w", {"t": 2}, (pool,), 4), 10 * SECOND)
+    clock.advance(5)
+    await store.announce(Worker("w", {"t": 2}, (pool,), 4), 10 * SECOND)
+    [worker] = await store.workers()
+    assert (worker.pools, worker.processes) == ((pool,), 4)
+    assert (worker.started_at, worker.live_until) == (begun, begun + 15 * SECOND)
+
+
+# The store itself
+
+
+async def test_the_schema_can_be_looked_at_without_making_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    store = store_for(f"sqlite:///{tmp_path}/jobs.db", clock)
+    steps = await store.migrations()
+    assert {step.applied_at for step in steps} == {None}
+    assert not (tmp_path / "jobs.db").exists()
+    await store.open()
+    assert {step.applied_at for step in await store.migrations()} == {clock.now()}
+    await store.close()
+
+
+async def test_the_condition_names_what_matters(tmp_path: Path) -> None:
+    store = store_for(f"sqlite:///{tmp_path}/jobs.db?durability=fast")
+    await store.open()
+    (tmp_path / "jobs.db").chmod(0o644)
+    condition = await store.condition()
+    await store.close()
+    assert condition.facts["durability"] == "fast"
+    assert (
+        condition.facts["schema"]
+        == f"{len(await store.migrations())} of {len(await store.migrations())}"
+    )
+    assert any("every user of this machine" in finding.problem for finding in condition.findings)

@@ -1,0 +1,209 @@
+"""What explain says is what the next claim does."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead import JobNotFound
+from fairlead.core.admin import Worker
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.ids import JobId
+from fairlead.core.job import Gate, NewJob, State
+from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.selection import ClaimPlan
+from fairlead.core.store import Backend
+from fairlead.insight.explain import explain, plans_of
+from fairlead.stores import store_for
+from tests.words import claim, done, new_job, plan
+
+QUEUES = (
+    Queue("mail", weight=3),
+    Queue("reports"),
+    Queue("alarm", critical=True, tasks=["t"], reserve=1),
+)
+POOL = PoolPlan("default", QUEUES, 3, "thread", self_serving=False)
+
+jobs = st.lists(
+    st.builds(
+        dict,
+        task=st.sampled_from(["t", "t", "t", "u", "v"]),
+        version=st.sampled_from([1, 1, 1, 2]),
+        queue=st.sampled_from(["mail", "mail", "reports", "alarm"]),
+        priority=st.sampled_from([0, 0, 5, -5]),
+        delay=st.sampled_from([0, 0, 0, 3, 60]).map(lambda seconds: seconds * SECOND),
+        expires_in=st.sampled_from([None, None, None, 2 * SECOND, 90 * SECOND]),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+async def next_claims(store: Backend, worker: Worker) -> set[JobId]:
+    running = await store.running()
+    claimed = [await store.claim(plan) for plan in plans_of(worker, running)]
+    return {job.id for each in claimed for job in each.jobs}
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@settings(max_examples=60)
+@given(
+    batch=jobs,
+    earlier=st.integers(0, 4),
+    lease=st.sampled_from([2, 100]),
+    waited=st.sampled_from([0, 1, 4]),
+    paused=st.sampled_from([None, None, "mail", "alarm"]),
+    slots=st.integers(1, 6),
+    processes=st.sampled_from([1, 1, 2]),
+)
+def test_what_explain_says_is_what_the_next_claim_does(
+    kind: str,
+    batch: list[dict[str, Any]],
+    earlier: int,
+    lease: int,
+    waited: int,
+    paused: str | None,
+    slots: int,
+    processes: int,
+) -> None:
+    """For every job at once: those without a closed gate are claimed, and no others."""
+
+    async def compare(store: Backend, clock: ManualClock) -> None:
+        new = [
+            NewJob(id=JobId(f"job-{n:02}"), payload="{}", **options)
+            for n, options in enumerate(batch)
+        ]
+        await store.put(new)
+        pool = PoolPlan("default", QUEUES, slots, "thread", self_serving=False)
+        worker = Worker("w1", {"t": 1, "u": 2}, (pool,), processes)
+        await store.claim(
+            ClaimPlan("w1/1", QUEUES, earlier, lease * SECOND, capable=worker.capable)
+        )
+        if paused is not None:
+            await store.pause(paused)
+        clock.advance(waited)
+        await store.announce(worker, 50 * SECOND)
+        told = {job.id: await explain(store, job.id) for job in new}
+        expected = {job_id for job_id, each in told.items() if each.gates and each.gate is None}
+        assert await next_claims(store, worker) == expected
+
+    with tempfile.TemporaryDirectory() as folder:
+        clock = ManualClock()
+        url = (
+            "memory://" if kind == "memory" else f"sqlite:///{Path(folder)}/jobs.db?durability=fast"
+        )
+        store = store_for(url, clock)
+
+        async def both() -> None:
+            try:
+                await compare(store, clock)
+            finally:
+                await store.close()
+
+        asyncio.run(both())
+
+
+async def announce(store: Backend, **capable: int) -> None:
+    await store.announce(Worker("w1", capable or {"t": 1}, (POOL,)), 100 * SECOND)
+
+
+async def explained(store: Backend, **options: Any) -> Any:
+    job = new_job(**options)
+    await store.put([job])
+    return await explain(store, job.id)
+
+
+async def test_a_job_that_may_start_says_so(store: Backend) -> None:
+    await announce(store)
+    told = await explained(store)
+    assert (told.gate, told.ahead, told.starts_at) == (None, 0, told.now)
+    assert [barrier.gate for barrier in told.gates] == [
+        Gate.PAUSED,
+        Gate.EXPIRED,
+        Gate.NOT_DUE,
+        Gate.LEASE_SPARED,
+        Gate.NO_CAPABLE_WORKER,
+        Gate.NO_SLOT,
+    ]
+    assert not any(barrier.closed or barrier.opens for barrier in told.gates)
+
+
+async def test_each_closed_gate_says_what_opens_it(store: Backend) -> None:
+    await announce(store)
+    await store.pause("mail")
+    told = await explained(store, task="strange", delay=60 * SECOND)
+    opens = {barrier.gate: barrier.opens for barrier in told.gates if barrier.closed}
+    assert set(opens) == {Gate.PAUSED, Gate.NOT_DUE, Gate.NO_CAPABLE_WORKER}
+    assert opens[Gate.PAUSED] == "fairlead queues resume mail"
+    assert f"fairlead jobs retry {told.job.id}" in opens[Gate.NOT_DUE]
+    assert "'strange' in version 1" in opens[Gate.NO_CAPABLE_WORKER]
+    assert (told.gate, told.starts_at) == (Gate.PAUSED, None)
+
+
+async def test_a_queue_that_no_live_worker_serves_is_told_of(store: Backend) -> None:
+    told = await explained(store)
+    [closed] = [barrier for barrier in told.gates if barrier.closed]
+    assert (closed.gate, told.starts_at) == (Gate.NO_CAPABLE_WORKER, None)
+    assert "serves queue 'mail'" in (closed.opens or "")
+
+
+async def test_of_several_workers_the_one_that_lets_it_furthest_counts(store: Backend) -> None:
+    await store.announce(Worker("w0", {"other": 1}, (POOL,)), 100 * SECOND)
+    await announce(store)
+    assert (await explained(store)).gate is None
+
+
+async def test_the_start_of_a_delayed_job_is_its_time(store: Backend) -> None:
+    await announce(store)
+    told = await explained(store, delay=60 * SECOND)
+    assert (told.gate, told.starts_at) == (Gate.NOT_DUE, told.now + 60 * SECOND)
+
+
+async def test_behind_full_slots_the_start_is_guessed_by_the_pace_of_the_queue(
+    store: Backend, clock: ManualClock
+) -> None:
+    """Ten jobs in 20 s, three before it: the fourth from now starts after 8 s."""
+    await announce(store)
+    for _ in range(10):
+        await store.put([new_job()])
+        [job] = await claim(store, worker="w1/1")
+        clock.advance(2)
+        await store.settle([done(job)])
+    await store.put([new_job() for _ in range(3)])
+    await claim(store, slots=3, worker="w1/1")
+    await store.put([new_job() for _ in range(3)])
+    told = await explained(store)
+    assert (told.gate, told.ahead) == (Gate.NO_SLOT, 3)
+    assert told.starts_at == clock.now() + 8 * SECOND
+    assert told.basis == "10 jobs of this queue started in the last 20 s, and 3 are before it"
+
+
+async def test_without_a_pace_there_is_no_guess(store: Backend) -> None:
+    await announce(store)
+    await store.put([new_job() for _ in range(3)])
+    await claim(store, slots=3, worker="w1/1")
+    told = await explained(store)
+    assert (told.gate, told.starts_at) == (Gate.NO_SLOT, None)
+    assert "no job of this queue has ended" in told.basis
+
+
+async def test_a_running_job_is_not_explained_by_gates_and_a_lost_one_is(
+    store: Backend, clock: ManualClock
+) -> None:
+    await announce(store)
+    await store.put([new_job()])
+    [job] = await claim(store, lease=5, worker="w9")
+    assert (await explain(store, job.id)).gates == ()
+    clock.advance(6)
+    told = await explain(store, job.id)
+    assert (told.job.state, told.gate) == (State.RUNNING, None)
+    assert [lost.id for lost in (await store.claim(plan(worker="w1"))).jobs] == [job.id]
+
+
+async def test_a_job_nobody_knows_cannot_be_explained(store: Backend) -> None:
+    with pytest.raises(JobNotFound):
+        await explain(store, JobId("nobody"))
