@@ -2,8 +2,10 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 SHOP, *BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [
-    command.split()[1:]
+    shlex.split(command.removeprefix("$ "))
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
     for command in block.splitlines()
 ]
@@ -44,17 +46,53 @@ def test_the_code_in_the_readme_runs_as_printed(tmp_path: Path, count: int) -> N
     assert run.stdout
 
 
-def test_the_worker_of_the_readme_runs_the_jobs(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fairlead as the README installs it, in an environment of its own; returns its commands."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", with_pip=True)
+    commands = folder / "venv" / "bin"
+    [[_, *install]] = [words for words in COMMANDS if words[0] == "pip"]
+    subprocess.run(
+        [commands / "python", "-m", "pip", "--quiet", *install], cwd=ROOT, check=True, timeout=300
+    )
+    return commands
+
+
+@pytest.mark.timeout(300)
+def test_every_command_of_the_readme_works_as_installed(tmp_path: Path, installed: Path) -> None:
+    """In the order they are shown, on a folder with nothing but shop.py."""
     (tmp_path / "shop.py").write_text(SHOP)
-    assert python(tmp_path, "-c", BLOCKS[0]).returncode == 0
-    (command,) = [words for words in COMMANDS if words[0] == "fairlead"]
-
-    run = python(tmp_path, "-m", *command, "--drain")
-
-    assert run.returncode == 0
-    assert "jobs.db (durable" in run.stderr
-    asked = "import shop; print(shop.app.bridge.run(shop.app.store.count()))"
-    assert "DONE: 'done'>: 1" in python(tmp_path, "-c", asked).stdout
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD")}
+    said: dict[str, str] = {}
+    job_id = ""
+    enqueued = subprocess.run(
+        [installed / "python", "-c", BLOCKS[0]], cwd=tmp_path, env=environment, check=True
+    )
+    assert enqueued.returncode == 0
+    for words in COMMANDS:
+        if words[0] != "fairlead":
+            continue
+        words = [job_id if word == "ID" else word for word in words[1:]]
+        words += ["--drain"] if words[0] == "worker" else []
+        run = subprocess.run(
+            [installed / "fairlead", *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert run.returncode == (4 if words[0] == "doctor" else 0), (words, run.stderr, run.stdout)
+        said[words[0]] = run.stdout
+        if words[0] == "enqueue":
+            job_id = run.stdout.strip()
+    assert job_id in said["jobs"]
+    assert "no dead letter matches" in said["dead"]
+    assert re.search(r"^mail +4 +1 .* 10,001 ", said["queues"], re.MULTILINE)
+    assert "no live worker can run it" in said["explain"]
+    assert "fairlead worker MODULE:APP" in said["doctor"]  # A job waits, and nobody is there.
 
 
 def test_the_first_code_comes_early_and_the_readme_is_short() -> None:
@@ -81,8 +119,8 @@ def test_bare_make_prints_its_targets() -> None:
 
 def test_every_file_that_is_named_exists() -> None:
     for name in ("README.md", "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\(([A-Z]+\.md)\)", (ROOT / name).read_text()):
-            assert (ROOT / target).is_file()
+        for target in re.findall(r"\]\(([\w./]+)\)", (ROOT / name).read_text()):
+            assert (ROOT / target).is_file(), target
     named = re.findall(
         r"`((?:core|stores|runtime|tests)/[a-z_/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text()
     )
