@@ -3,6 +3,7 @@
 import click
 
 from fairlead.cli.bench import bench
+from fairlead.cli.demo import demo
 from fairlead.cli.worker import worker
 
 
@@ -13,4 +14,5 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(demo)
 main.add_command(worker)
