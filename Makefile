@@ -16,12 +16,13 @@ test: lint types tests ## Lint, types and all tests; what CI runs.
 
 lint: $(READY) ## Style and errors, by ruff.
 	@echo "==> ruff"
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
+	@$(BIN)/ruff check src tests examples
+	@$(BIN)/ruff format --check src tests examples
 
 types: $(READY) ## Types, by mypy in strict mode.
 	@echo "==> mypy"
 	@$(BIN)/mypy
+	@$(BIN)/mypy examples
 
 tests: $(READY) ## All tests, on both cores.
 	@echo "==> pytest"
@@ -43,8 +44,8 @@ demo: $(READY) ## Watch jobs fail in every way and end well, in a quarter of a m
 	@$(BIN)/fairlead demo
 
 format: $(READY) ## Let ruff format the code.
-	@$(BIN)/ruff format src tests
-	@$(BIN)/ruff check --fix src tests
+	@$(BIN)/ruff format src tests examples
+	@$(BIN)/ruff check --fix src tests examples
 
 clean: ## Remove the venv and all caches.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

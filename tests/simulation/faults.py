@@ -5,17 +5,19 @@ travels back. Whoever sent it may be dead, frozen or cut off meanwhile: the stor
 does not know. Each simulated process has its own `Connection`.
 """
 
+import abc
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from fairlead.core.admin import Action, Worker
 from fairlead.core.errors import StoreUnavailable
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.job import Job, JobRecord, NewJob
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
-from fairlead.core.store import Backend, Extended, Finding, Upkeep, Worker
+from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.stores.memory.store import MemoryStore
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.witness import Witness
@@ -183,8 +185,8 @@ class Connection(Backend):
 
         return await self._call(do)
 
-    async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
-        return await self._ask(lambda: self._store.announce(worker, capable, lease))
+    async def announce(self, worker: Worker, lease: int) -> None:
+        return await self._ask(lambda: self._store.announce(worker, lease))
 
     async def wait(self, timeout: float, since: int = 0) -> int:
         network = self._network
@@ -199,34 +201,25 @@ class Connection(Backend):
     async def upkeep(self, keep: int) -> Upkeep:
         return await self._ask(lambda: self._store.upkeep(keep))
 
-    async def find(self, job_id: JobId) -> JobRecord | None:
-        return await self._ask(lambda: self._store.find(job_id))
-
-    async def attempts(self, job_id: JobId) -> list[Attempt]:
-        return await self._ask(lambda: self._store.attempts(job_id))
-
-    async def count(self) -> dict[str, dict[State, int]]:
-        return await self._ask(self._store.count)
-
-    async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
+    async def cancel(
+        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+    ) -> dict[JobId, JobRecord]:
         def do() -> dict[JobId, JobRecord]:
-            records = at_once(self._store.cancel(job_ids, reason))
+            records = at_once(self._store.cancel(job_ids, reason, by))
             self._witness.cancelled(records)
             return records
 
         return await self._call(do)
 
-    async def pause(self, queue: str) -> None:
-        return await self._ask(lambda: self._store.pause(queue))
 
-    async def resume(self, queue: str) -> None:
-        return await self._ask(lambda: self._store.resume(queue))
+def _forward(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def ask(self: Connection, *args: Any, **named: Any) -> Any:
+        return await self._ask(lambda: getattr(self._store, name)(*args, **named))
 
-    async def paused(self) -> set[str]:
-        return await self._ask(self._store.paused)
+    return ask
 
-    async def workers(self) -> list[Worker]:
-        return await self._ask(self._store.workers)
 
-    async def audit(self) -> list[Finding]:
-        return await self._ask(self._store.audit)
+# What people ask has no faults of its own.
+for verb in sorted(Connection.__abstractmethods__):
+    setattr(Connection, verb, _forward(verb))
+abc.update_abstractmethods(Connection)

@@ -1,6 +1,7 @@
 import pytest
 
 from fairlead import ConfigError
+from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, State
 from fairlead.core.queue import Queue
@@ -186,7 +187,7 @@ async def test_a_parked_job_comes_back_to_its_place_for_a_worker_that_knows_it(
     assert await claim(store, capable={"t": 1}) == []
     clock.advance(1)
     await store.put([new_job()])
-    await store.announce("w2", {"strange": 1}, 20 * SECOND)
+    await store.announce(Worker("w2", {"strange": 1}), 20 * SECOND)
     record = await store.find(strange.id)
     assert record is not None
     assert record.gate is None
@@ -204,7 +205,7 @@ async def test_a_claim_by_one_who_knows_brings_parked_jobs_back(store: Backend) 
 async def test_a_job_another_live_worker_knows_is_left_in_its_place(
     store: Backend, clock: ManualClock
 ) -> None:
-    await store.announce("w2", {"strange": 1}, 20 * SECOND)
+    await store.announce(Worker("w2", {"strange": 1}), 20 * SECOND)
     strange = new_job(task="strange")
     await store.put([strange])
     assert await claim(store, capable={"t": 1}) == []
@@ -284,7 +285,7 @@ async def test_a_queue_twice_in_a_plan_is_refused(store: Backend) -> None:
 
 async def test_a_worker_finds_its_jobs_behind_any_number_of_others(store: Backend) -> None:
     """Another live worker knows the jobs in front; claims of this one go on where they stopped."""
-    await store.announce("w2", {"theirs": 1}, 3600 * SECOND)
+    await store.announce(Worker("w2", {"theirs": 1}), 3600 * SECOND)
     await store.put([new_job(task="theirs") for _ in range(2_500)])
     ours = new_job()
     await store.put([ours])

@@ -160,7 +160,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(
     url = f"sqlite:///{tmp_path}/jobs.db"
     scripts = migrations()
     with monkeypatch.context() as past:
-        past.setattr(migrate, "migrations", lambda: {1: scripts[1]})
+        past.setattr(migrate, "migrations", lambda: scripts[:1])
         old = store_for(url, clock)
         await old.open()
         await old.close()

@@ -20,10 +20,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from fairlead.core.admin import Action, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob
+from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import (
     Cancelled,
     Crashed,
@@ -38,7 +39,7 @@ from fairlead.core.outcome import (
 )
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
-from fairlead.core.selection import ClaimPlan
+from fairlead.core.selection import ClaimPlan, select
 from fairlead.stores import store_for
 
 QUEUES = (
@@ -61,6 +62,8 @@ OUTCOMES: list[Outcome] = [
     Returned(),
 ]
 
+MARK = described("Oops", "broke").fingerprint
+
 spans = st.sampled_from([0, 1, 5, 60])
 new_jobs = st.builds(
     dict,
@@ -70,6 +73,7 @@ new_jobs = st.builds(
     priority=st.sampled_from([0, 0, 3, -2]),
     delay=spans.map(lambda seconds: seconds * SECOND),
     expires_in=st.sampled_from([None, None, 2 * SECOND, 30 * SECOND]),
+    options=st.sampled_from([None, '{"tags":["a"]}', '{"tags":["b","a"]}', '{"timeout":3.0}']),
 )
 capabilities = st.sampled_from([None, {"t": 1}, {"t": 1, "u": 2}, {"u": 1, "v": 2}, {}])
 
@@ -89,6 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.candidate = store_for(self.url, self.clock)
         self.ids: list[JobId] = []
         self.claimed: list[Job] = []
+        self.calls = 0
         self.credits: dict[str, dict[str, float]] = {}
 
     def both(self, verb: str, *arguments: object) -> object:
@@ -148,7 +153,10 @@ class StoreMachine(RuleBasedStateMachine):
             capable=capable,
             spare_lost=spare_lost,
         )
+        foreseen = select(self.both("snapshot", plan, 100))  # type: ignore[arg-type]
         answer = self.both("claim", plan)
+        claimed = [(job.queue, job.id) for job in answer.jobs]  # type: ignore[attr-defined]
+        assert [(queue, head.id) for queue, head in foreseen.chosen] == claimed
         self.credits[worker] = dict(answer.credits)  # type: ignore[attr-defined]
         self.claimed += answer.jobs  # type: ignore[attr-defined]
 
@@ -185,13 +193,61 @@ class StoreMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.both("cancel", [data.draw(st.sampled_from(self.ids))], "a person said so")
 
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data(), verb=st.sampled_from(["revive", "delete"]))
+    def revive_or_delete(self, data: st.DataObject, verb: str) -> None:
+        ids = data.draw(st.lists(st.sampled_from(self.ids), min_size=1, max_size=4, unique=True))
+        states = data.draw(
+            st.sets(st.sampled_from(sorted(set(State) - {State.RUNNING})), min_size=1)
+        )
+        action = self.action(verb)
+        answers = [
+            self.runner.run(getattr(store, verb)(ids, states, action))
+            for store in (self.reference, self.candidate)
+        ]
+        assert sorted(answers[0]) == sorted(answers[1])
+
+    @precondition(lambda self: self.ids)
+    @rule(
+        data=st.data(),
+        was=st.sampled_from(["{}", "{}", '{"n":1}']),
+        now=st.sampled_from(["{}", '{"n":1}']),
+    )
+    def edit(self, data: st.DataObject, was: str, now: str) -> None:
+        job_id = data.draw(st.sampled_from(self.ids))
+        self.both("edit", job_id, was, now, 2, self.action("edit"))
+
+    @rule(
+        which=st.builds(
+            Filter,
+            queues=st.sampled_from([(), ("mail",), ("mail", "alarm")]),
+            tasks=st.sampled_from([(), ("t",), ("u", "v")]),
+            states=st.sets(st.sampled_from(list(State))).map(lambda states: tuple(sorted(states))),
+            tags=st.sampled_from([(), ("a",), ("a", "b"), ("c",)]),
+            since=st.sampled_from([None, 1_700_000_000 * SECOND, 1_700_000_010 * SECOND]),
+            error=st.sampled_from([None, "oops", "ROKE", "SIGKILL", "nothing", MARK]),
+        ),
+        limit=st.integers(1, 8),
+    )
+    def look(self, which: Filter, limit: int) -> None:
+        page = self.both("jobs", which, limit)
+        if page:
+            self.both("jobs", which, limit, page[-1].id)  # type: ignore[index]
+        self.both("count", which)
+        self.both("groups", which)
+
+    def action(self, verb: str) -> Action:
+        """Every third call belongs to the action of the call before."""
+        self.calls += 1
+        return Action(f"action-{self.calls - (self.calls % 3 == 0)}", "me", verb, "some jobs")
+
     @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["pause", "resume"]))
     def pause_or_resume(self, queue: Queue, verb: str) -> None:
         self.both(verb, queue.name)
 
     @rule(worker=st.sampled_from(["w1", "w2"]), capable=capabilities.filter(bool))
     def announce(self, worker: str, capable: dict[str, int]) -> None:
-        self.both("announce", worker, capable, 5 * SECOND)
+        self.both("announce", Worker(worker, capable), 5 * SECOND)
 
     @rule(keep=st.sampled_from([5, 1000]))
     def upkeep(self, keep: int) -> None:
@@ -210,6 +266,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.both("count")
         self.both("paused")
         self.both("workers")
+        self.both("oldest")
+        self.both("running")
+        self.both("deeds")
+        self.both("recent", self.clock.now() - 10 * SECOND, 20)
+
+    @invariant()
+    def the_places_are_the_same_in_both(self) -> None:
+        for job_id in self.ids[-10:]:
+            self.both("ahead", job_id)
+            self.both("deeds", 5, job_id)
 
     @invariant()
     def both_know_who_holds_what(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import ConfigError, SchemaOutdated, StoreError, StoreUnavailable
+from fairlead.core.admin import Migration
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import NewJob, State
 from fairlead.stores import store_for
@@ -91,7 +92,7 @@ async def test_a_schema_from_the_future_is_refused(file: SqliteStore, path: Path
     with sqlite3.connect(path) as raw:
         raw.execute("INSERT INTO fairlead_migration VALUES (999, 0)")
     raw.close()
-    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 2; upgrade this"):
+    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 3; upgrade this"):
         await store_for(f"sqlite:///{path}").open()
     with sqlite3.connect(path) as raw:
         raw.execute("DELETE FROM fairlead_migration WHERE version = 999")
@@ -125,7 +126,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
 ) -> None:
     from fairlead.stores.sqlite import migrate
 
-    broken = {1: "CREATE TABLE fairlead_job (id);\nCREATE TABEL oops (id);\n"}
+    broken = [Migration(1, "oops", "CREATE TABLE fairlead_job (id);\nCREATE TABEL oops (id);\n")]
     monkeypatch.setattr(migrate, "migrations", lambda: broken)
     with pytest.raises(StoreError):
         await store_for(f"sqlite:///{path}").open()
@@ -646,7 +647,7 @@ def _open_fds() -> list[str]:
 
 def test_an_sqlite_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
-    with pytest.raises(ConfigError, match=r"Fairlead needs 3\.34\.0 or newer"):
+    with pytest.raises(ConfigError, match=r"Fairlead needs 3\.35\.0 or newer"):
         Place(Path("x.db"))
 
 

@@ -1,5 +1,6 @@
 import asyncio
 
+from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, State
 from fairlead.core.outcome import Policy
@@ -47,7 +48,7 @@ async def test_upkeep_promotes_expires_and_brings_back(store: Backend, clock: Ma
     await store.put([strange])
     await claim(store, capable={})
     await store.put([due, late])
-    await store.announce("w2", {"other": 1}, 100 * SECOND)
+    await store.announce(Worker("w2", {"other": 1}), 100 * SECOND)
     clock.advance(6)
     done_ = await store.upkeep(WEEK * SECOND)
     assert (done_.promoted, done_.expired, done_.brought_back) == (1, 1, 0)
@@ -56,7 +57,7 @@ async def test_upkeep_promotes_expires_and_brings_back(store: Backend, clock: Ma
         record = await store.find(job.id)
         assert record is not None
         assert record.gate is gate
-    await store.announce("w3", {"strange": 1}, 100 * SECOND)
+    await store.announce(Worker("w3", {"strange": 1}), 100 * SECOND)
     record = await store.find(strange.id)
     assert record is not None
     assert record.gate is None
@@ -74,8 +75,8 @@ async def test_a_round_of_upkeep_is_bounded_and_says_when_there_is_more(
 
 
 async def test_workers_are_listed_while_they_live(store: Backend, clock: ManualClock) -> None:
-    await store.announce("w1", {"a": 1}, 10 * SECOND)
-    await store.announce("w2", {"a": 2, "b": 1}, 20 * SECOND)
+    await store.announce(Worker("w1", {"a": 1}), 10 * SECOND)
+    await store.announce(Worker("w2", {"a": 2, "b": 1}), 20 * SECOND)
     assert [w.id for w in await store.workers()] == ["w1", "w2"]
     clock.advance(10)
     [left] = await store.workers()
@@ -129,7 +130,7 @@ async def test_upkeep_goes_on_bringing_back_what_announce_left(store: Backend) -
     await store.put([new_job(task="strange") for _ in range(BATCH + 5)])
     for _ in range(2):
         assert await claim(store, capable={}) == []
-    await store.announce("w2", {"strange": 1}, 100 * SECOND)
+    await store.announce(Worker("w2", {"strange": 1}), 100 * SECOND)
     assert (await store.upkeep(WEEK * SECOND)).brought_back == 5
 
 

@@ -12,11 +12,12 @@ from fairlead.app import Fairlead
 from fairlead.cli.load import load_app
 from fairlead.core.errors import ConfigError, FairleadError
 from fairlead.core.events import WorkerStarted
+from fairlead.core.queue import PoolPlan
 from fairlead.log import set_up
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
+from fairlead.runtime.workshop import Choice, Terms, Workshop
 
 
 class Misused(click.ClickException):

@@ -20,6 +20,8 @@ _IMPORTANCE = re.compile(
     re.IGNORECASE,
 )
 _RUNNERS = ("async", "thread", "process")
+MOST_AHEAD = 1_000
+"""How many jobs a pool may claim beyond its slots, when jobs are that quick."""
 _MOST = 1_000_000
 
 
@@ -120,6 +122,30 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"pool {self.name!r}: runner must be one of {', '.join(_RUNNERS)}, "
                 f"not {self.runner!r}"
             )
+
+
+class PoolPlan(msgspec.Struct, frozen=True):
+    """A pool with everything decided: its queues, its slots, its runner.
+
+    It is self-serving if all its jobs run in threads, or all in processes, which
+    then take one job after the other by themselves.
+    """
+
+    name: str
+    queues: tuple[Queue, ...]
+    slots: int
+    runner: str
+    self_serving: bool
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may run at once: the slots, and the reserves of critical queues."""
+        return self.slots + sum(queue.reserved for queue in self.queues)
+
+    @property
+    def ahead(self) -> int:
+        """How many jobs it may claim beyond that. Reserves leave no room for guesses."""
+        return 0 if any(queue.critical for queue in self.queues) else MOST_AHEAD
 
 
 def declare(queues: Iterable[Queue]) -> dict[str, Queue]:

@@ -149,48 +149,45 @@ class Selection(msgspec.Struct, frozen=True):
     stopped: dict[str, Head] = {}
 
 
-def _paused(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    return Gate.PAUSED if line.paused else None
+def _paused(head: Head, line: Line, snapshot: Snapshot) -> bool:
+    return line.paused
 
 
-def _not_due(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    return Gate.NOT_DUE if head.run_at > snapshot.now else None
+def _not_due(head: Head, line: Line, snapshot: Snapshot) -> bool:
+    return head.run_at > snapshot.now
 
 
-def _expired(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    if head.expires_at is None or head.lost or head.expires_at > snapshot.now:
-        return None
-    return Gate.EXPIRED
+def _expired(head: Head, line: Line, snapshot: Snapshot) -> bool:
+    return head.expires_at is not None and not head.lost and head.expires_at <= snapshot.now
 
 
-def _incapable(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
-    known = can_run(snapshot.plan.capable, head.task, head.version)
-    return None if known else Gate.NO_CAPABLE_WORKER
+def _incapable(head: Head, line: Line, snapshot: Snapshot) -> bool:
+    return not can_run(snapshot.plan.capable, head.task, head.version)
 
 
-def _spared(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
+def _spared(head: Head, line: Line, snapshot: Snapshot) -> bool:
     if not head.lost:
-        return None
+        return False
     plan = snapshot.plan
     late = plan.asked_at is not None and snapshot.now - plan.asked_at >= plan.lease // 2
-    return Gate.LEASE_SPARED if plan.spare_lost or late else None
+    return plan.spare_lost or late
 
 
-GATES: tuple[Callable[[Head, Line, Snapshot], Gate | None], ...] = (
-    _paused,
-    _expired,
-    _not_due,
-    _spared,
-    _incapable,
-)
+GATES: dict[Gate, Callable[[Head, Line, Snapshot], bool]] = {
+    Gate.PAUSED: _paused,
+    Gate.EXPIRED: _expired,
+    Gate.NOT_DUE: _not_due,
+    Gate.LEASE_SPARED: _spared,
+    Gate.NO_CAPABLE_WORKER: _incapable,
+}
+"""Every gate, with the question whether it is closed before a job."""
 
 
 def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
     """Return the first closed gate before this job, or None if it may start."""
-    for gate in GATES:
-        closed = gate(head, line, snapshot)
-        if closed is not None:
-            return closed
+    for gate, closed in GATES.items():
+        if closed(head, line, snapshot):
+            return gate
     return None
 
 

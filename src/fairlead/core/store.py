@@ -1,8 +1,8 @@
 """What a store must do, in prose.
 
 `Store` is the line a job travels: put, claim, extend, settle, plus the few
-verbs that keep it going. `Admin` is for people: look, count, cancel, pause,
-audit. A `Backend` is both. Hot verbs take and return batches of core values.
+verbs that keep it going. `core.admin.Admin` is for people. A `Backend` is both.
+Hot verbs take and return batches of core values.
 
 Three rules hold for every verb:
 
@@ -17,13 +17,14 @@ One conformance suite, split by verb, holds every store to these words.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from fairlead.core.admin import Admin, Worker
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
 
@@ -51,21 +52,6 @@ class Upkeep(msgspec.Struct, frozen=True):
     def more(self) -> bool:
         """Whether another round would find something to do at once."""
         return any(count >= BATCH for count in msgspec.structs.astuple(self))
-
-
-class Worker(msgspec.Struct, frozen=True):
-    """A live worker as it announced itself."""
-
-    id: str
-    capable: Mapping[str, int]
-    live_until: int
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something the audit found wrong, and what to do about it."""
-
-    problem: str
-    remedy: str
 
 
 class Store(ABC):
@@ -172,8 +158,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
-        """Say which tasks a worker knows, for `lease` microseconds from now.
+    async def announce(self, worker: Worker, lease: int) -> None:
+        """Say that a worker lives and which tasks it knows, for `lease` microseconds from now.
 
         Jobs parked for want of such a worker come back to their old places, in
         bounded batches: the first now, the rest with upkeep and claims.
@@ -199,55 +185,6 @@ class Store(ABC):
         Promotes due jobs, cancels expired ones, brings back jobs whose task a
         live worker now knows, and forgets finished jobs and attempt-log lines
         older than `keep` microseconds. Dead letters are never forgotten.
-        """
-
-
-class Admin(ABC):
-    """What people may ask of a store."""
-
-    @abstractmethod
-    async def find(self, job_id: JobId) -> JobRecord | None:
-        """Return a job in whatever state, or None if the store does not know it."""
-
-    @abstractmethod
-    async def attempts(self, job_id: JobId) -> list[Attempt]:
-        """Return the job's lines of the attempt log, oldest first."""
-
-    @abstractmethod
-    async def count(self) -> dict[str, dict[State, int]]:
-        """Count jobs by queue and state."""
-
-    @abstractmethod
-    async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
-        """Cancel jobs.
-
-        A waiting job is cancelled at once and never starts. A running one is
-        marked; its worker learns of it with the next `extend`, and the run is
-        settled as `outcome.overrule` says. Final jobs stay as they are.
-        Returns the jobs as they are afterwards; unknown ids are missing in it.
-        """
-
-    @abstractmethod
-    async def pause(self, queue: str) -> None:
-        """Let no further job of this queue start. Running ones go on."""
-
-    @abstractmethod
-    async def resume(self, queue: str) -> None:
-        """Let jobs of this queue start again."""
-
-    @abstractmethod
-    async def paused(self) -> set[str]:
-        """Return the names of the paused queues."""
-
-    @abstractmethod
-    async def workers(self) -> list[Worker]:
-        """Return the workers that are announced and live."""
-
-    @abstractmethod
-    async def audit(self) -> list[Finding]:
-        """Check that every job is in exactly one place and every mark agrees.
-
-        A full scan on a consistent view. An empty list means all is well.
         """
 
 

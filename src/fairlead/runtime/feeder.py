@@ -94,7 +94,7 @@ class Feeder:
             found = await self._claim(room, loop.time())
             self.claiming = 0
             self.dry = idle and found == 0
-            if found is not None and found < room:
+            if found is not None and found < room and not self._stopped:
                 mark = await self._wait(self._workshop.terms.poll, mark)
 
     async def _claim(self, room: int, now: float) -> int | None:

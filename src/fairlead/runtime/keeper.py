@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
+from fairlead.core.admin import Worker
 from fairlead.core.errors import StoreError
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
@@ -65,16 +66,15 @@ class Keeper:
         self.spare()
 
     async def announce(self) -> None:
-        """Say which tasks this worker knows."""
-        terms = self._workshop.terms
-        await self._workshop.store.announce(
-            self._worker, self._workshop.capable, terms.lease_micros
-        )
+        """Say which tasks this worker knows, and what it serves them with."""
+        shop = self._workshop
+        worker = Worker(self._worker, shop.capable, shop.pools, shop.terms.processes)
+        await shop.store.announce(worker, shop.terms.lease_micros)
 
     async def leave(self) -> None:
         """Say that this worker is no more, if the store can be told."""
         with suppress(StoreError):
-            await self._workshop.store.announce(self._worker, {}, 0)
+            await self._workshop.store.announce(Worker(self._worker, {}), 0)
 
     async def _beat_forever(self) -> None:
         loop = asyncio.get_running_loop()

@@ -13,6 +13,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
 from fairlead.core.job import Job, Reason
 from fairlead.core.outcome import Cancelled, Lost, Outcome
+from fairlead.core.queue import PoolPlan
 from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
@@ -30,7 +31,7 @@ from fairlead.runtime.process_runner import Hire, ProcessRunner
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
-from fairlead.runtime.workshop import PoolPlan, Workshop
+from fairlead.runtime.workshop import Workshop
 
 TICK = 0.2
 _HEED_SECONDS = 0.5

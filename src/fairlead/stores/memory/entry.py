@@ -136,3 +136,27 @@ class Entry(msgspec.Struct):
             yield f"job {self.new.id} has lost its head start"
         if running and not self.fence:
             yield f"job {self.new.id} runs without a fence"
+
+
+def revived(record: JobRecord, now: int, *, suspect: bool) -> Entry:
+    """Return a job as it stands in the line when a person lets it run again."""
+    new = NewJob(
+        record.id,
+        record.task,
+        record.queue,
+        record.payload,
+        version=record.version,
+        priority=record.priority,
+        options=record.options,
+    )
+    expires_at = record.expires_at
+    return Entry(
+        new=new,
+        run_at=now,
+        order_at=now - record.priority * SECOND,
+        enqueued_at=record.enqueued_at,
+        expires_at=None if expires_at is not None and expires_at <= now else expires_at,
+        suspect=suspect or record.crashes > 0,
+        fence=record.fence,
+        errors=record.errors,
+    )

@@ -1,30 +1,43 @@
-"""What people ask of the file: look, count, cancel, pause."""
+"""What people ask of the file: look, count, cancel, revive, delete, pause."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from fairlead.core.admin import MOST_LISTED, Action, Deed, ErrorGroup, Filter, Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, State, decode_errors
-from fairlead.core.store import Worker
+from fairlead.core.queue import PoolPlan
+from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.sqlite.line import ask, cancel_waiting, decode_seqs, tell, to_json
 from fairlead.stores.sqlite.statements import statements
 
 GATES = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER}
 """What the numbers in the `parked` column mean."""
 
+_LIVE, _ENDED = {State.WAITING, State.RUNNING}, {State.DONE, State.CANCELLED}
+_AFTER_ALL_IDS = "\U0010ffff"
+
 _decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
+_decode_heads = msgspec.json.Decoder(list[Head]).decode
+_decode_pools = msgspec.json.Decoder(tuple[PoolPlan, ...]).decode
 
 
 def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
     """Return a job in whatever state."""
-    cursor = connection.execute(statements()["find"], {"id": job_id})
-    row = cursor.fetchone()
-    if row is None:
-        return None
-    values = dict(zip((column[0] for column in cursor.description), row, strict=True))
+    records = _records(connection.execute(statements()["find"], {"id": job_id}))
+    return records[0] if records else None
+
+
+def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
+    names = [column[0] for column in cursor.description]
+    return [_record(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+
+
+def _record(values: dict[str, Any]) -> JobRecord:
     values["state"] = State(values["state"])
     values["gate"] = GATES[values.pop("parked")]
     values["priority"] = (values["run_at"] - values.pop("order_at")) // SECOND
@@ -33,9 +46,47 @@ def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
     return JobRecord(**values)
 
 
+def _asked(which: Filter) -> dict[str, object]:
+    """Return a filter as the statements take it; a list that asks nothing is NULL."""
+    states = set(which.states)
+    return {
+        "queues": to_json(which.queues) if which.queues else None,
+        "tasks": to_json(which.tasks) if which.tasks else None,
+        "states": to_json(which.states) if which.states else None,
+        "tags": to_json(which.tags) if which.tags else None,
+        "since": which.since,
+        "error": which.error,
+        "live": not states or bool(states & _LIVE),
+        "ended": not states or bool(states & _ENDED),
+        "buried": not states or State.DEAD in states,
+    }
+
+
+def jobs(
+    connection: sqlite3.Connection, which: Filter, limit: int, before: JobId | None
+) -> list[JobRecord]:
+    """Return jobs that the filter means, newest first."""
+    page = {"limit": min(limit, MOST_LISTED), "before": before or _AFTER_ALL_IDS}
+    return _records(connection.execute(statements()["jobs"], _asked(which) | page))
+
+
+def groups(connection: sqlite3.Connection, which: Filter) -> list[ErrorGroup]:
+    """Return failures by fingerprint."""
+    rows = connection.execute(statements()["groups"], _asked(which)).fetchall()
+    return [
+        ErrorGroup(mark, error, message, tuple(sorted(msgspec.json.decode(tasks))), *rest)
+        for mark, error, message, tasks, *rest in rows
+    ]
+
+
 def attempts(connection: sqlite3.Connection, job_id: JobId) -> list[Attempt]:
     """Return the job's lines of the attempt log."""
     return _decode_attempts(ask(connection, "attempts", id=job_id))
+
+
+def recent(connection: sqlite3.Connection, since: int, limit: int) -> list[Attempt]:
+    """Return the last lines of the attempt log."""
+    return _decode_attempts(ask(connection, "recent", since=since, limit=limit))
 
 
 def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
@@ -44,12 +95,44 @@ def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
     return [Job(*row) for row in rows]
 
 
-def count(connection: sqlite3.Connection) -> dict[str, dict[State, int]]:
+def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State, int]]:
     """Count jobs by queue and state."""
     counts: dict[str, dict[State, int]] = {}
-    for queue, state, number in connection.execute(statements()["count"]).fetchall():
+    for queue, state, number in connection.execute(statements()["count"], _asked(which)).fetchall():
         counts.setdefault(queue, {})[State(state)] = number
     return counts
+
+
+def oldest(connection: sqlite3.Connection, now: int) -> dict[str, int]:
+    """Return since when each queue's longest waiting due job has been due."""
+    return dict(connection.execute(statements()["oldest"], {"now": now}).fetchall())
+
+
+def running(connection: sqlite3.Connection, now: int) -> dict[str, dict[str, int]]:
+    """Count running jobs by worker process and queue."""
+    counts: dict[str, dict[str, int]] = {}
+    rows = connection.execute(statements()["running"], {"now": now}).fetchall()
+    for worker, queue, number in rows:
+        counts.setdefault(worker, {})[queue] = number
+    return counts
+
+
+def snapshot(connection: sqlite3.Connection, plan: ClaimPlan, limit: int, now: int) -> Snapshot:
+    """Return what a claim with this plan would look at, by one state of the file."""
+    connection.execute("BEGIN")
+    try:
+        stopped = paused(connection)
+        lines = [
+            Line(queue, _standing(connection, queue.name, limit, now), queue.name in stopped)
+            for queue in plan.queues
+        ]
+    finally:
+        connection.execute("ROLLBACK")
+    return Snapshot(plan, now, lines)
+
+
+def _standing(connection: sqlite3.Connection, queue: str, limit: int, now: int) -> list[Head]:
+    return _decode_heads(ask(connection, "standing", queue=queue, limit=limit, now=now))
 
 
 def paused(connection: sqlite3.Connection) -> set[str]:
@@ -60,38 +143,137 @@ def paused(connection: sqlite3.Connection) -> set[str]:
 def workers(connection: sqlite3.Connection, now: int) -> list[Worker]:
     """Return the workers that are announced and live."""
     rows = connection.execute(statements()["workers"], {"now": now}).fetchall()
-    return [Worker(name, msgspec.json.decode(capable), until) for name, capable, until in rows]
+    return [
+        Worker(name, msgspec.json.decode(capable), _decode_pools(pools), *rest)
+        for name, capable, pools, *rest in rows
+    ]
+
+
+def deeds(connection: sqlite3.Connection, limit: int, job_id: JobId | None) -> list[Deed]:
+    """Return the audit log, newest first."""
+    values = {"limit": limit, "job_id": job_id}
+    return [Deed(*row) for row in connection.execute(statements()["deeds"], values).fetchall()]
+
+
+class Order(NamedTuple):
+    """What a person wants done with some jobs."""
+
+    job_ids: Collection[JobId]
+    by: Action | None
+    states: Collection[State] = ()
+    reason: str = ""
+
+
+class Edit(NamedTuple):
+    """A new payload for a dead letter that still has the old one."""
+
+    job_id: JobId
+    was: str
+    payload: str
+    version: int
+    by: Action
 
 
 class SqliteDesk:
-    """The changes people make, as the writer runs them."""
+    """The changes people make, as the writer runs them: items in, an answer for each."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def cancel(
-        self, connection: sqlite3.Connection, items: Sequence[tuple[JobId, str]]
-    ) -> list[JobRecord | None]:
+        self, connection: sqlite3.Connection, orders: Sequence[Order]
+    ) -> list[dict[JobId, JobRecord]]:
         """Cancel waiting jobs, mark running ones; returns each as it is then."""
-        now = self._clock.now()
-        by_reason: dict[str, list[JobId]] = {}
-        for job_id, reason in items:
-            by_reason.setdefault(reason, []).append(job_id)
-        for reason, ids in by_reason.items():
-            wanted = to_json(ids)
-            waiting = decode_seqs(ask(connection, "waiting", ids=wanted))
-            tell(connection, "ask_cancel", ids=wanted, reason=reason)
-            cancel_waiting(connection, waiting, reason, now)
-        return [find(connection, job_id) for job_id, _ in items]
+        return [self._cancel(connection, order) for order in orders]
 
-    def pause(self, connection: sqlite3.Connection, queues: Sequence[str]) -> list[None]:
+    def _cancel(self, connection: sqlite3.Connection, order: Order) -> dict[JobId, JobRecord]:
+        wanted = to_json(list(order.job_ids))
+        waiting = decode_seqs(ask(connection, "waiting", ids=wanted))
+        marked = tell(connection, "ask_cancel", ids=wanted, reason=order.reason)
+        cancel_waiting(connection, waiting, order.reason, self._clock.now())
+        self._note(connection, order.by, len(waiting) + marked, order.job_ids)
+        found = {job_id: find(connection, job_id) for job_id in order.job_ids}
+        return {job_id: record for job_id, record in found.items() if record is not None}
+
+    def revive(self, connection: sqlite3.Connection, orders: Sequence[Order]) -> list[list[JobId]]:
+        """Put jobs back into the line, due now."""
+        return [self._revive(connection, order) for order in orders]
+
+    def _revive(self, connection: sqlite3.Connection, order: Order) -> list[JobId]:
+        ended = to_json([state for state in order.states if state in _ENDED])
+        values = {"ids": to_json(list(order.job_ids)), "now": self._clock.now(), "states": ended}
+        values["dead"] = State.DEAD in order.states
+        revived = _ids(connection, "hasten", values) if State.WAITING in order.states else []
+        lifted = _ids(connection, "lift", values)
+        gone = {"ids": to_json(lifted), "states": ended}
+        _ids(connection, "drop_dead", gone)
+        _ids(connection, "drop_finished", gone)
+        revived += lifted
+        self._note(connection, order.by, len(revived), order.job_ids)
+        return revived
+
+    def delete(self, connection: sqlite3.Connection, orders: Sequence[Order]) -> list[list[JobId]]:
+        """Forget final jobs."""
+        return [self._delete(connection, order) for order in orders]
+
+    def _delete(self, connection: sqlite3.Connection, order: Order) -> list[JobId]:
+        ended = to_json([state for state in order.states if state in _ENDED])
+        values = {"ids": to_json(list(order.job_ids)), "states": ended}
+        deleted = _ids(connection, "drop_finished", values)
+        if State.DEAD in order.states:
+            deleted += _ids(connection, "drop_dead", values)
+        self._note(connection, order.by, len(deleted), order.job_ids)
+        return deleted
+
+    def edit(self, connection: sqlite3.Connection, edits: Sequence[Edit]) -> list[bool]:
+        """Replace payloads of dead letters, and keep the old ones in the audit log."""
+        return [self._edit(connection, edit) for edit in edits]
+
+    def _edit(self, connection: sqlite3.Connection, edit: Edit) -> bool:
+        values = {"id": edit.job_id, "was": edit.was, "payload": edit.payload}
+        done = tell(connection, "edit", version=edit.version, **values) > 0
+        if done:
+            self._note(connection, edit.by, 1, [edit.job_id], edit.was)
+        return done
+
+    def pause(
+        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action | None]]
+    ) -> list[None]:
         """Pause queues."""
-        for queue in queues:
-            tell(connection, "pause", queue=queue)
-        return [None] * len(queues)
+        for queue, by in items:
+            self._note(connection, by, tell(connection, "pause", queue=queue))
+        return [None] * len(items)
 
-    def resume(self, connection: sqlite3.Connection, queues: Sequence[str]) -> list[None]:
+    def resume(
+        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action | None]]
+    ) -> list[None]:
         """Resume queues."""
-        for queue in queues:
-            tell(connection, "resume", queue=queue)
-        return [None] * len(queues)
+        for queue, by in items:
+            self._note(connection, by, tell(connection, "resume", queue=queue))
+        return [None] * len(items)
+
+    def note(
+        self, connection: sqlite3.Connection, items: Sequence[tuple[Action, int]]
+    ) -> list[None]:
+        """Add to the audit log what was done by other verbs."""
+        for by, number in items:
+            self._note(connection, by, number)
+        return [None] * len(items)
+
+    def _note(
+        self,
+        connection: sqlite3.Connection,
+        by: Action | None,
+        number: int,
+        job_ids: Collection[JobId] = (),
+        before: str | None = None,
+    ) -> None:
+        if by is not None:
+            job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
+            deed = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
+            tell(connection, "note", now=self._clock.now(), count=number, **deed)
+
+
+def _ids(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> list[JobId]:
+    """Run a statement that returns the ids of what it changed."""
+    return [job_id for (job_id,) in connection.execute(statements()[statement], values).fetchall()]

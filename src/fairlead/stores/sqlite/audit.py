@@ -2,9 +2,9 @@
 
 import sqlite3
 
+from fairlead.core.admin import Finding
 from fairlead.core.clock import SECOND
 from fairlead.core.job import LONGEST_HEAD_START
-from fairlead.core.store import Finding
 
 _CHECKS = (
     (

@@ -33,7 +33,7 @@ from fairlead.core.errors import ConfigError, StoreError, StoreUnavailable
 
 Value = TypeVar("Value")
 
-OLDEST_SQLITE = (3, 34, 0)
+OLDEST_SQLITE = (3, 35, 0)
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL"}
 _TURNSTILE_PATIENCE = 1.0
 _DISTRUST = 10.0

@@ -8,12 +8,13 @@ long the list is.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
@@ -241,19 +242,15 @@ class SqliteLine:
         return answers
 
     def announce(
-        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Mapping[str, int], int]]
+        self, connection: sqlite3.Connection, items: Sequence[tuple[Worker, int]]
     ) -> list[None]:
-        """Note which tasks workers know. Items are (worker, capable, lease)."""
+        """Note which workers live, and which tasks they know. Items are (worker, lease)."""
         now = self._clock.now()
-        for worker, capable, lease in items:
-            tell(
-                connection,
-                "announce",
-                worker=worker,
-                capable=to_json(dict(capable)),
-                until=now + lease,
-            )
-            _bring_back(connection, partial(can_run, capable))
+        for worker, lease in items:
+            told: dict[str, object] = {"capable": to_json(dict(worker.capable))}
+            told |= {"pools": to_json(worker.pools), "processes": worker.processes}
+            tell(connection, "announce", id=worker.id, now=now, until=now + lease, **told)
+            _bring_back(connection, partial(can_run, worker.capable))
         return [None] * len(items)
 
     def upkeep(self, connection: sqlite3.Connection, keeps: Sequence[int]) -> list[Upkeep]:
@@ -263,7 +260,7 @@ class SqliteLine:
     def _upkeep(self, connection: sqlite3.Connection, keep: int) -> Upkeep:
         now = self._clock.now()
         known: dict[str, int] = {}
-        for _, capable, _ in connection.execute(statements()["workers"], {"now": now}).fetchall():
+        for _, capable, *_ in connection.execute(statements()["workers"], {"now": now}).fetchall():
             for task, version in msgspec.json.decode(capable, type=dict[str, int]).items():
                 known[task] = max(version, known.get(task, 0))
         old = {"before": now - keep, "batch": BATCH}

@@ -2,6 +2,9 @@
 
 import sqlite3
 
+from msgspec.structs import replace
+
+from fairlead.core.admin import Migration
 from fairlead.core.clock import Clock
 from fairlead.core.errors import SchemaOutdated
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
@@ -20,14 +23,14 @@ def version(connection: sqlite3.Connection) -> int:
 
 def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, clock: Clock) -> None:
     """Apply what is missing. Several processes may do this at once; each step happens once."""
-    needed = max(migrations())
+    needed = newest()
     found = patiently(place, lambda: version(connection))
     if found > needed:
         raise SchemaOutdated(found, needed)
-    for number, script in migrations().items():
-        if number > found:
+    for step in migrations():
+        if step.number > found:
             try:
-                _apply(connection, lock, number, script, clock.now())
+                _apply(connection, lock, step, clock.now())
             except sqlite3.Error as problem:
                 raise typed(problem, place) from problem
 
@@ -38,30 +41,61 @@ def check_current(place: Place) -> None:
     For a caller inside a transaction of its own: it may hold the write lock,
     which a migration would wait for in vain.
     """
-    connection = sqlite3.connect(place.path, timeout=0)
+    connection = _reader(place)
     try:
         found = patiently(place, lambda: version(connection))
     finally:
         connection.close()
-    if found != max(migrations()):
-        raise SchemaOutdated(found, max(migrations()))
+    if found != newest():
+        raise SchemaOutdated(found, newest())
 
 
-def _apply(
-    connection: sqlite3.Connection, lock: WriteLock, number: int, script: str, now: int
-) -> None:
+def newest() -> int:
+    """Return the number of the schema this program works with."""
+    return migrations()[-1].number
+
+
+def applied(place: Place) -> list[Migration]:
+    """Return every step of the schema, with the time it was applied, if it was; applies none."""
+    if not place.path.exists():
+        return migrations()
+    connection = _reader(place)
+    try:
+        times = patiently(place, lambda: _times(connection))
+    finally:
+        connection.close()
+    return [replace(step, applied_at=times.get(step.number)) for step in migrations()]
+
+
+def _times(connection: sqlite3.Connection) -> dict[int, int]:
+    if connection.execute(_FOUND).fetchone() is None:
+        return {}
+    rows = connection.execute("SELECT version, applied_at FROM fairlead_migration").fetchall()
+    return dict(rows)
+
+
+def _reader(place: Place) -> sqlite3.Connection:
+    """Open the file as it is, without making or changing anything."""
+    try:
+        return sqlite3.connect(place.path, timeout=0)
+    except sqlite3.Error as problem:
+        raise typed(problem, place) from problem
+
+
+def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now: int) -> None:
     lock.begin(connection)
     try:
         # Somebody else may have been quicker; under the write lock the answer stands.
-        if version(connection) < number:
+        if version(connection) < step.number:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS fairlead_migration "
                 "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL)"
             )
-            for statement in _split(script):
+            for statement in _split(step.sql):
                 connection.execute(statement)
             connection.execute(
-                "INSERT INTO fairlead_migration (version, applied_at) VALUES (?, ?)", (number, now)
+                "INSERT INTO fairlead_migration (version, applied_at) VALUES (?, ?)",
+                (step.number, now),
             )
         connection.execute("COMMIT")
     except BaseException:

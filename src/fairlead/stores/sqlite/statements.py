@@ -4,27 +4,31 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from fairlead.core.admin import Migration
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _HERE = files("fairlead.stores.sqlite")
 
 
 @cache
 def statements() -> dict[str, str]:
-    """Return every statement by its name."""
+    """Return every statement by its name, with the words of a filter where it says `{chosen}`."""
     found: dict[str, str] = {}
     for file in sorted(_HERE.joinpath("sql").iterdir(), key=lambda file: file.name):
         _, *parts = _NAME.split(file.read_text())
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             found[name] = text.strip()
-    return found
+    return {name: text.replace("{chosen}", found["chosen"]) for name, text in found.items()}
 
 
 @cache
-def migrations() -> dict[int, str]:
-    """Return the scripts that build the schema, by number."""
+def migrations() -> list[Migration]:
+    """Return the scripts that build the schema, in order."""
     folder = _HERE.joinpath("migrations")
-    scripts = {int(file.name[:4]): file.read_text() for file in folder.iterdir()}
-    return dict(sorted(scripts.items()))
+    return [
+        Migration(int(file.name[:4]), file.name[5:].removesuffix(".sql"), file.read_text())
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+    ]
 
 
 @cache

@@ -10,18 +10,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fairlead.core.admin import (
+    ALL,
+    Action,
+    Condition,
+    Deed,
+    ErrorGroup,
+    Filter,
+    Finding,
+    Migration,
+    Worker,
+)
 from fairlead.core.clock import SECOND, Clock, SystemClock
 from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import Claim, ClaimPlan
-from fairlead.core.store import Backend, Extended, Finding, Upkeep, Worker
+from fairlead.core.selection import Claim, ClaimPlan, Snapshot
+from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.stores.sqlite import admin
+from fairlead.stores.sqlite.admin import Edit, Order
 from fairlead.stores.sqlite.audit import audit
+from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
 from fairlead.stores.sqlite.line import SqliteLine, ask, put_rows
-from fairlead.stores.sqlite.migrate import check_current, migrate
+from fairlead.stores.sqlite.migrate import applied, check_current, migrate
 from fairlead.stores.sqlite.wake import Watch, watch_file
 from fairlead.stores.sqlite.writer import Verb, Writer, WriterClosed
 
@@ -235,9 +248,9 @@ class SqliteStore(Backend):
         written = await self._write(self._line.settle, settlements)
         return {settlement.id: settlement for settlement in written if settlement}
 
-    async def announce(self, worker: str, capable: Mapping[str, int], lease: int) -> None:
-        """Say which tasks a worker knows."""
-        await self._write(self._line.announce, [(worker, capable, lease)])
+    async def announce(self, worker: Worker, lease: int) -> None:
+        """Say that a worker lives, and which tasks it knows."""
+        await self._write(self._line.announce, [(worker, lease)])
 
     async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (patience)
         """Return when somebody wrote to the file, a parked job falls due, or time is up."""
@@ -270,27 +283,49 @@ class SqliteStore(Backend):
         """Return a job in whatever state."""
         return await self._read(lambda connection: admin.find(connection, job_id))
 
+    async def jobs(
+        self, which: Filter, limit: int = 100, before: JobId | None = None
+    ) -> list[JobRecord]:
+        """Return jobs that the filter means, newest first."""
+        return await self._read(lambda connection: admin.jobs(connection, which, limit, before))
+
+    async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
+        """Count jobs by queue and state."""
+        return await self._read(lambda connection: admin.count(connection, which))
+
+    async def groups(self, which: Filter) -> list[ErrorGroup]:
+        """Return failures by fingerprint."""
+        return await self._read(lambda connection: admin.groups(connection, which))
+
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         """Return the job's lines of the attempt log."""
         return await self._read(lambda connection: admin.attempts(connection, job_id))
 
-    async def count(self) -> dict[str, dict[State, int]]:
-        """Count jobs by queue and state."""
-        return await self._read(admin.count)
+    async def recent(self, since: int, limit: int = 10_000) -> list[Attempt]:
+        """Return the last lines of the attempt log."""
+        return await self._read(lambda connection: admin.recent(connection, since, limit))
 
-    async def cancel(self, job_ids: Collection[JobId], reason: str) -> dict[JobId, JobRecord]:
-        """Cancel waiting jobs at once, and mark running ones."""
-        items = [(job_id, reason) for job_id in job_ids]
-        records = await self._write(self._desk.cancel, items)
-        return {record.id: record for record in records if record is not None}
+    async def oldest(self) -> dict[str, int]:
+        """Return since when each queue's longest waiting due job has been due."""
+        now = self._clock.now()
+        return await self._read(lambda connection: admin.oldest(connection, now))
 
-    async def pause(self, queue: str) -> None:
-        """Let no further job of this queue start."""
-        await self._write(self._desk.pause, [queue])
+    async def running(self) -> dict[str, dict[str, int]]:
+        """Count running jobs by worker process and queue."""
+        now = self._clock.now()
+        return await self._read(lambda connection: admin.running(connection, now))
 
-    async def resume(self, queue: str) -> None:
-        """Let jobs of this queue start again."""
-        await self._write(self._desk.resume, [queue])
+    async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
+        """Return what a claim with this plan would look at now."""
+        now = self._clock.now()
+        return await self._read(lambda connection: admin.snapshot(connection, plan, limit, now))
+
+    async def ahead(self, job_id: JobId) -> int:
+        """Count the due jobs before this one in its queue."""
+        now = self._clock.now()
+        return await self._read(
+            lambda connection: int(ask(connection, "ahead", id=job_id, now=now))
+        )
 
     async def paused(self) -> set[str]:
         """Return the names of the paused queues."""
@@ -301,10 +336,58 @@ class SqliteStore(Backend):
         now = self._clock.now()
         return await self._read(lambda connection: admin.workers(connection, now))
 
+    async def deeds(self, limit: int = 100, job_id: JobId | None = None) -> list[Deed]:
+        """Return the audit log, newest first."""
+        return await self._read(lambda connection: admin.deeds(connection, limit, job_id))
+
+    async def cancel(
+        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+    ) -> dict[JobId, JobRecord]:
+        """Cancel waiting jobs at once, and mark running ones."""
+        order = Order(job_ids, by, reason=reason)
+        return (await self._write(self._desk.cancel, [order]))[0]
+
+    async def revive(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Let jobs run again, or sooner."""
+        return (await self._write(self._desk.revive, [Order(job_ids, by, states)]))[0]
+
+    async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
+        """Replace the payload of a dead letter, if it still is `was`."""
+        edit = Edit(job_id, was, payload, version, by)
+        return (await self._write(self._desk.edit, [edit]))[0]
+
+    async def delete(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Forget final jobs for good."""
+        return (await self._write(self._desk.delete, [Order(job_ids, by, states)]))[0]
+
+    async def pause(self, queue: str, by: Action | None = None) -> None:
+        """Let no further job of this queue start."""
+        await self._write(self._desk.pause, [(queue, by)])
+
+    async def resume(self, queue: str, by: Action | None = None) -> None:
+        """Let jobs of this queue start again."""
+        await self._write(self._desk.resume, [(queue, by)])
+
+    async def note(self, by: Action, count: int) -> None:
+        """Add to the audit log something that was done by other verbs."""
+        await self._write(self._desk.note, [(by, count)])
+
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""
         now = self._clock.now()
         return await self._read(lambda connection: audit(connection, now))
+
+    async def condition(self) -> Condition:
+        """Return facts about the file, and what is wrong with its set-up."""
+        return await self._read(lambda connection: condition(connection, self._place))
+
+    async def migrations(self) -> list[Migration]:
+        """Return the steps of the schema and whether each was applied."""
+        return await asyncio.to_thread(applied, self._place)
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

@@ -1,21 +1,74 @@
+-- name: chosen
+-- What a filter asks of one job; a part of the statements below. A list that is NULL asks nothing.
+(:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
+AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+AND (:since IS NULL OR coalesce(finished_at, enqueued_at) >= :since)
+AND (:tags IS NULL OR NOT EXISTS (
+    SELECT 1 FROM json_each(:tags) AS wanted
+    WHERE wanted.value NOT IN (
+        SELECT value FROM json_each(iif(json_valid(options), options, '{}'), '$.tags')
+    )
+))
+AND (:error IS NULL OR (json_valid(errors) AND (
+    json_extract(errors, '$[#-1].fingerprint') = :error
+    OR instr(lower(json_extract(errors, '$[#-1].error')), lower(:error))
+    OR instr(lower(json_extract(errors, '$[#-1].message')), lower(:error))
+)))
+
 -- name: find
--- A job in whatever state, by one shape. One statement sees one state of the file, so a job
--- that is just moving is seen exactly once.
-SELECT id, task, version, queue, iif(lease_until, 'running', 'waiting') AS state, payload, options,
-       run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, parked, worker,
-       claimed_at, nullif(lease_until, 0) AS lease_until, cancel IS NOT NULL AS cancel_requested,
-       NULL AS finished_at, NULL AS result, NULL AS reason, errors
-FROM fairlead_job WHERE id = :id
+-- One statement sees one state of the file, so a job that is just moving is seen exactly once.
+SELECT * FROM fairlead_live WHERE id = :id
 UNION ALL
-SELECT id, task, version, queue, state, payload, options,
-       run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, 0, worker,
-       claimed_at, NULL, 0, finished_at, result, reason, errors
-FROM fairlead_finished WHERE id = :id
+SELECT * FROM fairlead_ended WHERE id = :id
 UNION ALL
-SELECT id, task, version, queue, 'dead', payload, options,
-       run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, 0, worker,
-       claimed_at, NULL, 0, finished_at, NULL, reason, errors
-FROM fairlead_dead WHERE id = :id
+SELECT * FROM fairlead_buried WHERE id = :id
+
+-- name: jobs
+-- Each place gives its newest by its index on the id; a place that cannot hold any is not read.
+SELECT * FROM (
+    SELECT * FROM fairlead_live
+    WHERE :live AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
+)
+UNION ALL
+SELECT * FROM (
+    SELECT * FROM fairlead_ended
+    WHERE :ended AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
+)
+UNION ALL
+SELECT * FROM (
+    SELECT * FROM fairlead_buried
+    WHERE :buried AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
+)
+ORDER BY id DESC LIMIT :limit
+
+-- name: count
+SELECT queue, state, count(*) FROM fairlead_live WHERE :live AND {chosen} GROUP BY 1, 2
+UNION ALL
+SELECT queue, state, count(*) FROM fairlead_ended WHERE :ended AND {chosen} GROUP BY 1, 2
+UNION ALL
+SELECT queue, state, count(*) FROM fairlead_buried WHERE :buried AND {chosen} GROUP BY 1, 2
+
+-- name: groups
+-- With max(id), the bare columns are those of the newest job.
+SELECT fingerprint, error, message, json_group_array(DISTINCT task), count(*), min(at), max(at),
+       max(id)
+FROM (
+    SELECT id, task, coalesce(finished_at, enqueued_at) AS at,
+           json_extract(errors, '$[#-1].fingerprint') AS fingerprint,
+           json_extract(errors, '$[#-1].error') AS error,
+           json_extract(errors, '$[#-1].message') AS message
+    FROM (
+        SELECT * FROM fairlead_live WHERE :live AND {chosen}
+        UNION ALL
+        SELECT * FROM fairlead_ended WHERE :ended AND {chosen}
+        UNION ALL
+        SELECT * FROM fairlead_buried WHERE :buried AND {chosen}
+    )
+    WHERE errors IS NULL OR json_valid(errors)
+)
+GROUP BY fingerprint
+ORDER BY count(*) DESC, max(id) DESC
 
 -- name: attempts
 SELECT json_group_array(json_array(
@@ -24,12 +77,38 @@ SELECT json_group_array(json_array(
 ))
 FROM (SELECT * FROM fairlead_attempt WHERE job_id = :id ORDER BY seq)
 
--- name: count
-SELECT queue, iif(lease_until, 'running', 'waiting'), count(*) FROM fairlead_job GROUP BY 1, 2
-UNION ALL
-SELECT queue, state, count(*) FROM fairlead_finished GROUP BY 1, 2
-UNION ALL
-SELECT queue, 'dead', count(*) FROM fairlead_dead GROUP BY 1
+-- name: recent
+SELECT json_group_array(json_array(
+    job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
+    finished_at, outcome, fingerprint
+))
+FROM (
+    SELECT * FROM fairlead_attempt INDEXED BY fairlead_attempt_at
+    WHERE finished_at >= :since ORDER BY finished_at DESC, seq DESC LIMIT :limit
+)
+
+-- name: oldest
+SELECT queue, min(run_at) FROM fairlead_job
+WHERE lease_until = 0 AND run_at <= :now GROUP BY queue
+
+-- name: running
+SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP BY 1, 2
+
+-- name: standing
+-- The first jobs of a queue in order that no lease keeps, parked or not, but for delayed ones.
+SELECT json_group_array(json_array(
+    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false'))
+))
+FROM (
+    SELECT * FROM fairlead_job
+    WHERE queue = :queue AND lease_until <= :now AND run_at <= :now
+    ORDER BY order_at, id LIMIT :limit
+)
+
+-- name: ahead
+SELECT count(*) FROM fairlead_job AS job, fairlead_job AS other
+WHERE job.id = :id AND other.queue = job.queue AND other.lease_until = 0 AND other.run_at <= :now
+  AND (other.order_at, other.id) < (job.order_at, job.id)
 
 -- name: waiting
 -- Which of these jobs wait, and so can be cancelled at once.
@@ -49,9 +128,62 @@ DELETE FROM fairlead_paused WHERE queue = :queue
 -- name: paused
 SELECT queue FROM fairlead_paused
 
+-- name: lift
+-- Dead letters that are to run again, into the line; :ids is an array of their ids.
+INSERT INTO fairlead_job
+    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options,
+     fence, suspect, errors)
+SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
+       iif(expires_at <= :now, NULL, expires_at), enqueued_at, payload, options, fence,
+       crashes > 0, errors
+FROM fairlead_dead WHERE :dead AND id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
+       iif(expires_at <= :now, NULL, expires_at), enqueued_at, payload, options, fence,
+       crashes > 0, errors
+FROM fairlead_finished
+WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FROM json_each(:ids))
+RETURNING id
+
+-- name: hasten
+-- Waiting jobs that are to run now, with their count begun anew.
+UPDATE fairlead_job
+SET order_at = :now - (run_at - order_at), run_at = :now,
+    expires_at = iif(expires_at <= :now, NULL, expires_at),
+    parked = iif(parked = 1, 0, parked), suspect = suspect OR crashes > 0, attempt = 0, crashes = 0
+WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0
+RETURNING id
+
+-- name: drop_dead
+DELETE FROM fairlead_dead WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id
+
+-- name: drop_finished
+DELETE FROM fairlead_finished
+WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FROM json_each(:ids))
+RETURNING id
+
+-- name: edit
+UPDATE fairlead_dead SET payload = :payload, version = :version
+WHERE id = :id AND payload = :was
+
+-- name: note
+-- One action is one line, however many calls it takes.
+INSERT INTO fairlead_deed (id, at, who, verb, target, count, job_id, before)
+VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before)
+ON CONFLICT (id) DO UPDATE SET count = count + excluded.count, job_id = NULL
+
+-- name: deeds
+SELECT at, who, verb, target, count, before FROM fairlead_deed
+WHERE :job_id IS NULL OR job_id = :job_id
+ORDER BY seq DESC LIMIT :limit
+
 -- name: announce
-INSERT INTO fairlead_worker (id, capable, live_until) VALUES (:worker, :capable, :until)
-ON CONFLICT (id) DO UPDATE SET capable = excluded.capable, live_until = excluded.live_until
+INSERT INTO fairlead_worker (id, capable, pools, processes, started_at, live_until)
+VALUES (:id, :capable, :pools, :processes, :now, :until)
+ON CONFLICT (id) DO UPDATE SET
+    capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
+    live_until = excluded.live_until
 
 -- name: workers
-SELECT id, capable, live_until FROM fairlead_worker WHERE live_until > :now ORDER BY id
+SELECT id, capable, pools, processes, started_at, live_until FROM fairlead_worker
+WHERE live_until > :now ORDER BY id

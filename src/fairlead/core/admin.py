@@ -1,0 +1,296 @@
+"""What people may ask of a store, in prose, and the values they ask with.
+
+Looking changes nothing and reads one state of the store per call. Acting takes
+job ids and an `Action`, which says who does it; what was done is added to the
+audit log in the same atomic step, so the log and the jobs never disagree.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from fairlead.core.errors import DecodeError
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, JobRecord, State, decode_options
+from fairlead.core.queue import PoolPlan
+from fairlead.core.selection import ClaimPlan, Snapshot
+
+MOST_LISTED = 1_000
+"""How many jobs one call of `jobs` may return."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which jobs are meant. Each part that is given must hold; nothing given means all.
+
+    Several queues, tasks or states mean any of them, several tags all of them.
+    `since` compares with the time a job ended, or was enqueued if it has not.
+    `error` is the fingerprint of a job's last failure, or a part of its class or
+    message, whatever the case of its ASCII letters.
+    """
+
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+    tags: tuple[str, ...] = ()
+    since: int | None = None
+    error: str | None = None
+
+
+ALL = Filter()
+
+
+def matches(which: Filter, job: JobRecord) -> bool:
+    """Say whether a filter means this job."""
+    if which.queues and job.queue not in which.queues:
+        return False
+    if which.tasks and job.task not in which.tasks:
+        return False
+    if which.states and job.state not in which.states:
+        return False
+    if which.since is not None and (job.finished_at or job.enqueued_at) < which.since:
+        return False
+    if which.tags and not set(which.tags) <= set(tags_of(job)):
+        return False
+    return which.error is None or _has_error(job, which.error)
+
+
+def tags_of(job: JobRecord) -> tuple[str, ...]:
+    """Return a job's tags; what cannot be read has none."""
+    try:
+        return decode_options(job.options).tags
+    except DecodeError:
+        return ()
+
+
+def _has_error(job: JobRecord, wanted: str) -> bool:
+    if not job.errors:
+        return False
+    last = job.errors[-1]
+    return last.fingerprint == wanted or any(
+        _folded(wanted) in _folded(text or "") for text in (last.error, last.message)
+    )
+
+
+def _folded(text: str) -> bytes:
+    """Return a text without the case of its ASCII letters: what every store can do alike."""
+    return text.encode().lower()
+
+
+class ErrorGroup(msgspec.Struct, frozen=True):
+    """Jobs whose last failure has the same fingerprint: most likely one problem.
+
+    `job` is the newest of them, and `error` and `message` are its own. Jobs that
+    ended without a failure have no fingerprint.
+    """
+
+    fingerprint: str | None
+    error: str | None
+    message: str | None
+    tasks: tuple[str, ...]
+    count: int
+    first_at: int
+    last_at: int
+    job: JobId
+
+
+class Action(msgspec.Struct, frozen=True):
+    """Something a person does: who, what, and to which jobs, in words.
+
+    One action may take many calls; they share its id, and are one line of the
+    audit log with one count.
+    """
+
+    id: str
+    who: str
+    verb: str
+    target: str
+
+
+class Deed(msgspec.Struct, frozen=True):
+    """A line of the audit log. `before` is the payload that an edit replaced."""
+
+    at: int
+    who: str
+    verb: str
+    target: str
+    count: int
+    before: str | None = None
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A worker as it announced itself: the tasks it knows, and what it serves them with.
+
+    Its pools are those of each of its `processes`; these claim under ids that
+    begin with its own.
+    """
+
+    id: str
+    capable: Mapping[str, int]
+    pools: tuple[PoolPlan, ...] = ()
+    processes: int = 1
+    started_at: int = 0
+    live_until: int = 0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is wrong, and what to do about it. What is not grave can wait."""
+
+    problem: str
+    remedy: str
+    grave: bool = True
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """How a store is, besides its jobs: facts worth knowing, by name, and what is wrong."""
+
+    facts: Mapping[str, str]
+    findings: Sequence[Finding] = ()
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One numbered step of a store's schema, and when it was applied, if it was."""
+
+    number: int
+    name: str
+    sql: str
+    applied_at: int | None = None
+
+
+class Admin(ABC):
+    """What people may ask of a store."""
+
+    # Looking
+
+    @abstractmethod
+    async def find(self, job_id: JobId) -> JobRecord | None:
+        """Return a job in whatever state, or None if the store does not know it."""
+
+    @abstractmethod
+    async def jobs(
+        self, which: Filter, limit: int = 100, before: JobId | None = None
+    ) -> list[JobRecord]:
+        """Return jobs that the filter means, newest id first, those before an id if one is given.
+
+        At most `MOST_LISTED`: who wants more asks again, before the last one.
+        """
+
+    @abstractmethod
+    async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
+        """Count the jobs that the filter means, by queue and state."""
+
+    @abstractmethod
+    async def groups(self, which: Filter) -> list[ErrorGroup]:
+        """Return the failures of the jobs that the filter means, by fingerprint, largest first."""
+
+    @abstractmethod
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Return the job's lines of the attempt log, oldest first."""
+
+    @abstractmethod
+    async def recent(self, since: int, limit: int = 10_000) -> list[Attempt]:
+        """Return the last lines of the attempt log that ended at or after `since`, newest first."""
+
+    @abstractmethod
+    async def oldest(self) -> dict[str, int]:
+        """Return since when the longest waiting due job of each queue has been due."""
+
+    @abstractmethod
+    async def running(self) -> dict[str, dict[str, int]]:
+        """Count running jobs by the worker process that claimed them, and by queue."""
+
+    @abstractmethod
+    async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
+        """Return what a claim with this plan would look at now: `limit` jobs of each queue.
+
+        Those are the first ones in order that are not running, whichever gate
+        holds them, but for delayed ones. `select` of it is what the claim gives.
+        """
+
+    @abstractmethod
+    async def ahead(self, job_id: JobId) -> int:
+        """Count the due jobs before this one in the order of its queue."""
+
+    @abstractmethod
+    async def paused(self) -> set[str]:
+        """Return the names of the paused queues."""
+
+    @abstractmethod
+    async def workers(self) -> list[Worker]:
+        """Return the workers that are announced and live."""
+
+    @abstractmethod
+    async def deeds(self, limit: int = 100, job_id: JobId | None = None) -> list[Deed]:
+        """Return the audit log, newest first; with a job, only what was done to it by its id."""
+
+    # Acting
+
+    @abstractmethod
+    async def cancel(
+        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+    ) -> dict[JobId, JobRecord]:
+        """Cancel jobs.
+
+        A waiting job is cancelled at once and never starts. A running one is
+        marked; its worker learns of it with the next `extend`, and the run is
+        settled as `outcome.overrule` says. Final jobs stay as they are.
+        Returns the jobs as they are afterwards; unknown ids are missing in it.
+        """
+
+    @abstractmethod
+    async def revive(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Let jobs run again, or sooner: those that are in one of these states, which runs not.
+
+        They are due now, in their queue's order by their head start. Id, payload
+        and history stay; attempts and crashes begin anew, and a result or an
+        expiry that has passed is forgotten. A job that crashed runs alone the
+        next time. Returns the ids of those that were revived.
+        """
+
+    @abstractmethod
+    async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
+        """Replace the payload of a dead letter, if it still is `was`; says whether it did.
+
+        The old payload is kept in the audit log.
+        """
+
+    @abstractmethod
+    async def delete(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Forget jobs for good: those that are in one of these states, all of them final.
+
+        Their attempt-log lines stay, as history of the queue. Returns the ids of
+        those that were deleted.
+        """
+
+    @abstractmethod
+    async def pause(self, queue: str, by: Action | None = None) -> None:
+        """Let no further job of this queue start. Running ones go on."""
+
+    @abstractmethod
+    async def resume(self, queue: str, by: Action | None = None) -> None:
+        """Let jobs of this queue start again."""
+
+    @abstractmethod
+    async def note(self, by: Action, count: int) -> None:
+        """Add to the audit log something that was done by other verbs."""
+
+    # The store itself
+
+    @abstractmethod
+    async def audit(self) -> list[Finding]:
+        """Check that every job is in exactly one place and every mark agrees.
+
+        A full scan on a consistent view. An empty list means all is well.
+        """
+
+    @abstractmethod
+    async def condition(self) -> Condition:
+        """Return facts about the store, and what is wrong with its set-up; changes nothing."""
+
+    @abstractmethod
+    async def migrations(self) -> list[Migration]:
+        """Return the steps of the schema and whether each was applied; applies none."""

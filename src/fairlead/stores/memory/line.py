@@ -1,0 +1,347 @@
+"""The line of `memory://`: jobs in dicts, claimed by the selection rule as it is."""
+
+import asyncio
+import heapq
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from fairlead.core.admin import Worker
+from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.errors import ConfigError
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
+from fairlead.core.outcome import Settlement, overrule
+from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_run, select
+from fairlead.core.store import BATCH, Extended, Store, Upkeep
+from fairlead.stores.memory.entry import Entry
+
+
+class MemoryLine(Store):
+    """Put, claim, extend, settle and the verbs that keep the line going."""
+
+    url = "memory://"
+    durability = "memory"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._live: dict[JobId, Entry] = {}
+        self._finished: dict[JobId, JobRecord] = {}
+        self._dead: dict[JobId, JobRecord] = {}
+        self._log: list[Attempt] = []
+        # Waiting and running jobs that are not parked, by queue, in claim order.
+        self._order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
+        # Jobs that were parked until a time; an entry may be stale, its job tells.
+        self._due: list[tuple[int, JobId]] = []
+        # The same for jobs that expire, and the jobs that wait for a worker who knows them.
+        self._expiring: list[tuple[int, JobId]] = []
+        self._unknown: set[JobId] = set()
+        self._paused: set[str] = set()
+        # Where claims of a worker stopped in a queue they could not look through.
+        self._stopped: dict[tuple[str, str], Head] = {}
+        self._workers: dict[str, Worker] = {}
+        self._mark = 1
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    async def open(self) -> None:
+        """Nothing to do: memory is always open."""
+
+    async def close(self) -> None:
+        """Nothing to do; the jobs stay as long as the object does."""
+
+    # The line
+
+    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs, all of them or none."""
+        return self.put_blocking(jobs)
+
+    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs from synchronous code."""
+        with self._lock:
+            now = self._clock.now()
+            entries = [self._entry(job, now) for job in jobs]
+            fresh = [self._put(entry, now) for entry in entries]
+        self._notify()
+        return fresh
+
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise ConfigError(
+            "memory:// has no transactions to share; enqueue without `connection=`, or use "
+            "sqlite:/// with a connection to the same file"
+        )
+
+    def _entry(self, job: NewJob, now: int) -> Entry:
+        run_at = job.due_at(now)
+        return Entry(
+            new=job,
+            run_at=run_at,
+            order_at=run_at - job.priority * SECOND,
+            enqueued_at=now,
+            expires_at=job.ends_at(now),
+        )
+
+    def _put(self, entry: Entry, now: int) -> bool:
+        job_id = entry.new.id
+        if job_id in self._live or job_id in self._finished or job_id in self._dead:
+            return False
+        self._live[job_id] = entry
+        if entry.expires_at is not None:
+            heapq.heappush(self._expiring, (entry.expires_at, job_id))
+        self._place(entry, now)
+        return True
+
+    def _place(self, entry: Entry, now: int) -> None:
+        """Put a waiting job where it belongs: in the order, or parked until it is due."""
+        if entry.run_at > now:
+            entry.parked = Gate.NOT_DUE
+            heapq.heappush(self._due, (entry.run_at, entry.new.id))
+        else:
+            entry.parked = None
+            insort(self._order[entry.new.queue], entry.place)
+
+    def _displace(self, entry: Entry) -> None:
+        self._unknown.discard(entry.new.id)
+        if entry.parked is None:
+            order = self._order[entry.new.queue]
+            del order[bisect_left(order, entry.place)]
+
+    async def claim(self, plan: ClaimPlan) -> Claim:
+        """Give the worker what the selection rule chooses."""
+        with self._lock:
+            now = self._clock.now()
+            self._promote(now)
+            self._bring_back(partial(can_run, plan.capable))
+            self._expire(now)
+            lines = [
+                Line(queue, self._heads(plan.worker, queue.name, now), queue.name in self._paused)
+                for queue in plan.queues
+            ]
+            selection = select(Snapshot(plan, now, lines))
+            for name, head in selection.stopped.items():
+                self._stopped[plan.worker, name] = head
+            unknown = [
+                self._live[job_id]
+                for job_id, gate in sorted(selection.held.items())
+                if gate is Gate.NO_CAPABLE_WORKER
+            ]
+            parked = [entry.unknown for entry in unknown if self._park_unknown(entry, now)]
+            jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
+        return Claim(jobs, selection.credits, now, parked)
+
+    def _heads(self, worker: str, queue: str, now: int) -> Iterator[Head]:
+        order = self._order[queue]
+        last = self._stopped.pop((worker, queue), None)
+        start = bisect_right(order, (last.order_at, last.id)) if last else 0
+        for at in range(start, len(order)):
+            entry = self._live[order[at][1]]
+            if entry.lease_until <= now:
+                yield entry.head
+
+    def _lease(self, entry: Entry, plan: ClaimPlan, now: int) -> Job:
+        lost = entry.lease_until > 0
+        entry.fence = next_fence(entry.fence, now)
+        entry.lease_until = now + plan.lease
+        if not lost:
+            entry.attempt += 1
+            entry.worker, entry.claimed_at = plan.worker, now
+        return entry.job(lost=lost)
+
+    def _park_unknown(self, entry: Entry, now: int) -> bool:
+        if self._known(entry.new.task, entry.new.version, now):
+            return False
+        self._displace(entry)
+        entry.parked = Gate.NO_CAPABLE_WORKER
+        self._unknown.add(entry.new.id)
+        return True
+
+    def _known(self, task: str, version: int, now: int) -> bool:
+        return any(
+            worker.live_until > now and can_run(worker.capable, task, version)
+            for worker in self._workers.values()
+        )
+
+    async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
+        """Renew leases under their current fence."""
+        with self._lock:
+            now = self._clock.now()
+            renewed = []
+            for job_id, fence in leases:
+                entry = self._running(job_id, fence)
+                if entry is not None:
+                    entry.lease_until = now + lease
+                    renewed.append(Extended(job_id, entry.cancel is not None))
+            return renewed
+
+    async def held(self, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed."""
+        with self._lock:
+            running = [entry for entry in self._live.values() if entry.lease_until]
+            return [entry.job(lost=False) for entry in running if entry.worker == worker]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
+        """Write what became of running jobs, under their current fence."""
+        with self._lock:
+            now = self._clock.now()
+            ruled = [self._settle(settlement, now) for settlement in settlements]
+        self._notify()
+        return {settlement.id: settlement for settlement in ruled if settlement}
+
+    def _running(self, job_id: JobId, fence: int) -> Entry | None:
+        """Return the job if this fence is the one it runs under: the only fence check there is."""
+        entry = self._live.get(job_id)
+        return entry if entry is not None and entry.lease_until and entry.fence == fence else None
+
+    def _settle(self, settlement: Settlement, now: int) -> Settlement | None:
+        entry = self._running(settlement.id, settlement.fence)
+        if entry is None:
+            return None
+        if entry.cancel is not None:
+            settlement = overrule(settlement, entry.cancel)
+        self._log.append(entry.end_run(settlement, now))
+        self._displace(entry)
+        entry.attempt -= not settlement.counts
+        entry.crashes += settlement.crashed
+        entry.suspect = settlement.suspect
+        if settlement.state is State.WAITING:
+            if settlement.run_at is not None:
+                head_start = entry.run_at - entry.order_at
+                entry.run_at = settlement.run_at
+                entry.order_at = settlement.run_at - head_start
+            entry.lease_until, entry.worker, entry.claimed_at = 0, None, None
+            self._place(entry, now)
+        else:
+            self._finish(entry, settlement.state, now, settlement.reason, settlement.result)
+        return settlement
+
+    def _finish(
+        self, entry: Entry, state: State, now: int, reason: str | None, result: str | None = None
+    ) -> None:
+        """Move a job out of the line for good."""
+        del self._live[entry.new.id]
+        record = msgspec.structs.replace(
+            entry.record(),
+            state=state,
+            gate=None,
+            lease_until=None,
+            cancel_requested=False,
+            finished_at=now,
+            result=result,
+            reason=reason,
+        )
+        (self._dead if state is State.DEAD else self._finished)[record.id] = record
+
+    async def announce(self, worker: Worker, lease: int) -> None:
+        """Say that a worker lives, and which tasks it knows."""
+        with self._lock:
+            now = self._clock.now()
+            known = self._workers.get(worker.id)
+            self._workers[worker.id] = msgspec.structs.replace(
+                worker, started_at=known.started_at if known else now, live_until=now + lease
+            )
+            self._bring_back(partial(can_run, worker.capable))
+        self._notify()
+
+    async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (patience)
+        """Return when something may have changed, a parked job falls due, or time is up."""
+        loop = asyncio.get_running_loop()
+        hint: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if self._mark != since:
+                return self._mark
+            self._waiters.append((loop, hint))
+            now = self._clock.now()
+            due = min((at for at, _ in self._due if at > now), default=None)
+        if due is not None:
+            timeout = min(timeout, (due - now) / SECOND)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(hint, timeout)
+        finally:
+            with self._lock:
+                self._waiters = [w for w in self._waiters if w[1] is not hint]
+        return self._mark
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._mark += 1
+            waiters, self._waiters = self._waiters, []
+        for loop, hint in waiters:
+            with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
+                loop.call_soon_threadsafe(_resolve, hint)
+
+    async def upkeep(self, keep: int) -> Upkeep:
+        """Do one bounded round of housekeeping."""
+        with self._lock:
+            now = self._clock.now()
+            done = Upkeep(
+                promoted=self._promote(now),
+                brought_back=self._bring_back(lambda t, v: self._known(t, v, now)),
+                expired=self._expire(now),
+                pruned_jobs=self._prune(now - keep),
+                pruned_attempts=self._prune_log(now - keep),
+            )
+        if done.promoted or done.brought_back:
+            self._notify()
+        return done
+
+    def _promote(self, now: int) -> int:
+        promoted = 0
+        while self._due and self._due[0][0] <= now and promoted < BATCH:
+            run_at, job_id = heapq.heappop(self._due)
+            entry = self._live.get(job_id)
+            if entry and entry.parked is Gate.NOT_DUE and entry.run_at == run_at:
+                self._place(entry, now)
+                promoted += 1
+        return promoted
+
+    def _bring_back(self, known: Callable[[str, int], bool]) -> int:
+        parked = [self._live[job_id] for job_id in self._unknown]
+        back = [entry for entry in parked if known(entry.new.task, entry.new.version)][:BATCH]
+        for entry in back:
+            self._unknown.discard(entry.new.id)
+            entry.parked = None
+            insort(self._order[entry.new.queue], entry.place)
+        return len(back)
+
+    def _expire(self, now: int) -> int:
+        expired = 0
+        running = []
+        while self._expiring and self._expiring[0][0] <= now and expired < BATCH:
+            mark = heapq.heappop(self._expiring)
+            entry = self._live.get(mark[1])
+            if entry is None:
+                continue
+            if entry.lease_until:
+                running.append(mark)  # It may wait again, and expire then.
+                continue
+            self._displace(entry)
+            self._finish(entry, State.CANCELLED, now, Reason.EXPIRED)
+            expired += 1
+        for mark in running:
+            heapq.heappush(self._expiring, mark)
+        return expired
+
+    def _prune(self, before: int) -> int:
+        old = [r.id for r in self._finished.values() if (r.finished_at or 0) < before][:BATCH]
+        for job_id in old:
+            del self._finished[job_id]
+        return len(old)
+
+    def _prune_log(self, before: int) -> int:
+        old = [at for at, line in enumerate(self._log) if line.finished_at < before][:BATCH]
+        for at in reversed(old):
+            del self._log[at]
+        return len(old)
+
+
+def _resolve(hint: asyncio.Future[None]) -> None:
+    if not hint.done():
+        hint.set_result(None)

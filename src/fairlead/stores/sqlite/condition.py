@@ -1,0 +1,88 @@
+"""How the file is: facts for people, and what in its set-up will hurt."""
+
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.core.admin import Condition, Finding
+from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.migrate import newest, version
+
+_MB = 1_000_000
+_LARGE_LOG = 256 * _MB
+_LITTLE_ROOM = 500 * _MB
+_SAFE_CHECKPOINTS = (3, 51, 3)
+_NETWORK = ("nfs", "cifs", "smb", "fuse.sshfs", "ceph", "glusterfs", "9p", "afs")
+
+
+def condition(connection: sqlite3.Connection, place: Place) -> Condition:
+    """Look at the file, its disk and the library that reads it."""
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    facts = {
+        "file": str(place.path),
+        "size": _size(place.path),
+        "log": f"{mode}, {_size(place.wal)}",
+        "durability": place.durability,
+        "schema": f"{version(connection)} of {newest()}",
+        "sqlite": sqlite3.sqlite_version,
+        "file system": _file_system(place.path) or "unknown",
+        "room": f"{shutil.disk_usage(place.path.parent).free // _MB:,} MB free",
+    }
+    return Condition(facts, list(_findings(place)))
+
+
+def _size(path: Path) -> str:
+    return f"{path.stat().st_size / _MB:,.1f} MB" if path.exists() else "none"
+
+
+def _findings(place: Place) -> Iterator[Finding]:
+    if sqlite3.sqlite_version_info < _SAFE_CHECKPOINTS:
+        yield Finding(
+            f"SQLite {sqlite3.sqlite_version} can damage a file when two connections checkpoint at "
+            "once (fixed in 3.51.3); Fairlead keeps to one, your own connections may not",
+            "use a Python with SQLite 3.51.3, or run PRAGMA wal_autocheckpoint = 0 on every "
+            "connection of your own to this file",
+            grave=False,
+        )
+    system = _file_system(place.path)
+    if system is not None and system.startswith(_NETWORK):
+        yield Finding(
+            f"the file is on a network file system ({system}), where SQLite's locks do not hold "
+            "and jobs can be lost",
+            "move it to a local disk, or use a store with a server",
+        )
+    if place.path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        yield Finding(
+            "every user of this machine can read the file, and with it all arguments",
+            f"chmod o-rwx {place.path}*",
+            grave=False,
+        )
+    if place.wal.exists() and place.wal.stat().st_size > _LARGE_LOG:
+        yield Finding(
+            f"the log is {_size(place.wal)} large: some connection has kept a read transaction "
+            "open for long, so it cannot start anew",
+            "find the program that does, and let it commit or roll back",
+            grave=False,
+        )
+    if shutil.disk_usage(place.path.parent).free < _LITTLE_ROOM:
+        yield Finding(
+            "the disk is nearly full; when it is, nothing can be enqueued or settled",
+            "make room, or move the file",
+        )
+
+
+def _file_system(path: Path) -> str | None:
+    """Return the kind of file system the file is on, where the kernel tells."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    kinds = {fields[1]: fields[2] for fields in (line.split() for line in mounts)}
+    for folder in path.parents:
+        name = os.fspath(folder).replace(" ", "\\040")
+        if name in kinds:
+            return kinds[name]
+    return None
