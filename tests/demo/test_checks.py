@@ -4,9 +4,9 @@ from itertools import accumulate
 
 import pytest
 
+from fairlead.core.admin import Finding
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Reason, State
-from fairlead.core.store import Finding
 from fairlead.demo import checks
 from fairlead.demo.checks import Unexpected
 from tests.demo.lines import line, record

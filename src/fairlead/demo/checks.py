@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import msgspec
 
+from fairlead.core.admin import Finding
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, Reason, State
-from fairlead.core.store import Finding
 from fairlead.demo.figures import began_at
 
 TOLERANCE = 0.2

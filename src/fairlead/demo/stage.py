@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fairlead.app import Fairlead
+from fairlead.core.admin import Finding
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
-from fairlead.core.store import Finding
 from fairlead.demo.checks import Unexpected
 
 Value = TypeVar("Value")
