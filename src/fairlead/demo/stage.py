@@ -135,13 +135,10 @@ class Stage:
         return self.app.bridge.run(look())
 
     def attempts(self, *job_ids: JobId) -> list[Attempt]:
-        """Return the lines of the attempt log of these jobs."""
-
-        async def look() -> list[Attempt]:
-            store = self.app.store
-            return [line for job_id in job_ids for line in await store.attempts(job_id)]
-
-        return self.app.bridge.run(look())
+        """Return the lines of the attempt log of these jobs, oldest first."""
+        wanted = set(job_ids)
+        lines = self.app.bridge.run(self.app.store.recent(since=0))
+        return [line for line in reversed(lines) if line.job_id in wanted]
 
     def counts(self, queues: Sequence[str]) -> dict[str, dict[State, int]]:
         """Count the jobs of these queues by state."""

@@ -206,7 +206,7 @@ def killed(story: Story) -> None:
                 f"{story.where(move.killed.worker)}: killed",
                 f"{story.where(move.again.worker)}: {move.again.outcome}",
             )
-            for move in found
+            for move in sorted(found, key=lambda move: numbers[move.job_id])
         ],
     )
     story.tell.proved(
