@@ -205,12 +205,19 @@ class ScreenTeller:
         columns = [Column(title, right=title in right) for title in titles]
         self.show(*table(columns, rows, self._width - len(_INDENT)))
 
-    def typed(self, words: Sequence[str], answer: str) -> None:
-        """Show a command and what it answered."""
-        self.show(
-            click.style(f"$ fairlead {shlex.join(words)}", bold=True),
-            *(f"  {line}" for line in answer.rstrip().splitlines()),
-        )
+    def typed(self, words: Sequence[str], answer: Sequence[str]) -> None:
+        """Show a command and what it answered; what is too long goes on in the next line."""
+        command = [f"$ fairlead {shlex.join(words)}"]
+        if len(_INDENT + command[0]) > self._width:
+            command = [f"$ fairlead {shlex.join(words[:-1])} \\", f"    {shlex.quote(words[-1])}"]
+        self.show(*(click.style(line, bold=True) for line in command))
+        for line in answer:
+            margin = _INDENT + "  " + " " * (len(line) - len(line.lstrip()))
+            more = margin + "    "
+            told = textwrap.wrap(
+                line.strip(), self._width, initial_indent=margin, subsequent_indent=more
+            )
+            self._screen.tell(*told)
 
     def proved(self, text: str) -> None:
         """Tell that a check held."""

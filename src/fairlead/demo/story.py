@@ -4,7 +4,6 @@ Every figure that is told comes from the store's attempt log, and every scene
 ends with a check. Nothing here prints; a `Teller` does.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -51,6 +50,13 @@ class Story:
         ids = [call.id for call in calls]
         self.expected |= dict.fromkeys(ids, end)
         return ids
+
+    def type(self, *words: str, most: int = 20) -> None:
+        """Run a command as a person types it, and show what it answers first."""
+        lines = self.stage.type(*words).rstrip().splitlines()
+        end = lines.index("") if "" in lines else len(lines)
+        shown = lines[: min(end, most)]
+        self.tell.typed(words, [*shown, "…"] if len(shown) < len(lines) else shown)
 
     def where(self, worker: str | None) -> str:
         """Name a process for people: by its number in the worker."""
@@ -177,9 +183,13 @@ def mended(story: Story, job_id: JobId) -> None:
         "A dead letter is mended and replayed",
         "Three commands as you would type them. Look: the same job, with its history, is done.",
     )
-    # PLACEHOLDER until the commands exist.
-    story.tell.typed(("dead", "show", job_id), "…")
-    story.expected[job_id] = State.DEAD
+    story.type("dead", "show", job_id)
+    story.type("dead", "edit", job_id, '{"order": 1042, "cents": 1990, "currency": "EUR"}')
+    story.type("dead", "replay", job_id)
+    story.stage.until_ended(job_id)
+    record = story.stage.record(job_id)
+    checks.replayed(record, story.stage.attempts(job_id))
+    story.tell.proved(f"done: {record.result}")
 
 
 def killed(story: Story) -> None:
@@ -274,10 +284,13 @@ def ambiguous(story: Story) -> None:
     stage = story.stage
     (job_id,) = story.put([shop.refund.call(order=977, cents=4500)], State.DEAD)
     stage.until_ended(job_id)
-    # PLACEHOLDER until the commands exist.
-    evidence = checks.dead_at_once(stage.record(job_id), stage.attempts(job_id), Reason.UNCERTAIN)
-    story.tell.say(json.dumps(evidence))
-    story.tell.proved("kept as a dead letter, uncertain, for a person to decide")
+    checks.dead_at_once(stage.record(job_id), stage.attempts(job_id), Reason.UNCERTAIN)
+    story.type("dead", "show", job_id, most=1)
+    story.tell.say(
+        "Ask the bank with that key. Did nothing move? `fairlead dead replay`. Did it? `fairlead "
+        "dead delete`. A task with a `reconcile` function asks by itself."
+    )
+    story.tell.proved("a dead letter, uncertain, with its evidence; nothing was sent twice")
 
 
 def closing(story: Story) -> None:

@@ -37,7 +37,7 @@ class Teller(Protocol):
         """Show a table; the columns of the titles in `right` are numbers."""
         ...
 
-    def typed(self, words: Sequence[str], answer: str) -> None:
+    def typed(self, words: Sequence[str], answer: Sequence[str]) -> None:
         """Show a command as a person types it, and what it answered."""
         ...
 
