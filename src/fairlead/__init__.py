@@ -1,81 +1,31 @@
-"""Fairlead: a job queue for Python in which no accepted job is lost."""
+"""Fairlead: a job queue for Python in which no accepted job is lost.
 
-from fairlead.app import Fairlead
-from fairlead.core.errors import (
-    Ambiguous,
-    Cancel,
-    ConfigError,
-    DecodeError,
-    DuplicateTask,
-    EncodeError,
-    EnqueueError,
-    FairleadError,
-    FairleadWarning,
-    InvalidOption,
-    JobFailed,
-    JobNotFound,
-    LeaseLost,
-    MissingExtra,
-    PayloadTooLarge,
-    Permanent,
-    RetryAfter,
-    SchemaOutdated,
-    Signal,
-    Snooze,
-    StoreError,
-    StoreUnavailable,
-    TaskNotAllowed,
-    UnknownQueue,
-    UnknownTask,
-)
-from fairlead.core.job import Gate, JobRecord, State
-from fairlead.core.queue import Pool, Queue
-from fairlead.core.retry import Retry, exponential, fixed, linear
-from fairlead.producer import BoundTask, Call, JobHandle
-from fairlead.runtime.run import RunningJob, current_job
+The public names are those of `fairlead.face`. They load when one of them is first
+used, so that the command line answers before half of the program is read.
+"""
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0.dev0"
 
-__all__ = [
-    "Ambiguous",
-    "BoundTask",
-    "Call",
-    "Cancel",
-    "ConfigError",
-    "DecodeError",
-    "DuplicateTask",
-    "EncodeError",
-    "EnqueueError",
-    "Fairlead",
-    "FairleadError",
-    "FairleadWarning",
-    "Gate",
-    "InvalidOption",
-    "JobFailed",
-    "JobHandle",
-    "JobNotFound",
-    "JobRecord",
-    "LeaseLost",
-    "MissingExtra",
-    "PayloadTooLarge",
-    "Permanent",
-    "Pool",
-    "Queue",
-    "Retry",
-    "RetryAfter",
-    "RunningJob",
-    "SchemaOutdated",
-    "Signal",
-    "Snooze",
-    "State",
-    "StoreError",
-    "StoreUnavailable",
-    "TaskNotAllowed",
-    "UnknownQueue",
-    "UnknownTask",
-    "__version__",
-    "current_job",
-    "exponential",
-    "fixed",
-    "linear",
-]
+if TYPE_CHECKING:
+    from fairlead.face import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> object:
+        """Load the public names, and return one of them."""
+        # Not for what the import machinery asks of every module.
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        import fairlead.face  # noqa: PLC0415
+
+        try:
+            return getattr(fairlead.face, name)
+        except AttributeError:
+            raise AttributeError(f"module 'fairlead' has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        """Name what there is, for people at a prompt."""
+        import fairlead.face  # noqa: PLC0415
+
+        return sorted([*globals(), *fairlead.face.__all__])

@@ -1,6 +1,7 @@
 """Settings from TOML and the environment.
 
 [tool.fairlead]                 # in pyproject.toml; other files have no such heading
+app = "shop:app"
 url = "sqlite:///jobs.db"
 
 [[tool.fairlead.queues]]
@@ -25,8 +26,9 @@ DEFAULT_URL = "sqlite:///fairlead.db"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a settings file may say."""
+    """What a settings file may say; `app` names the one that commands work with."""
 
+    app: str | None = None
     url: str | None = None
     queues: tuple[Queue, ...] = ()
     pools: tuple[Pool, ...] = ()
@@ -52,9 +54,17 @@ def load(path: str | Path) -> Settings:
         return msgspec.convert(document, Settings)
     except msgspec.ValidationError as problem:
         raise ConfigError(
-            f"{path}: {problem}; it takes url, queues and pools, where a queue is written as "
+            f"{path}: {problem}; it takes app, url, queues and pools, where a queue is written as "
             '[[queues]] with name = "mail" ([[tool.fairlead.queues]] in pyproject.toml)'
         ) from None
+
+
+def load_here() -> Settings:
+    """Read `[tool.fairlead]` of the pyproject.toml in the current folder, if there is one."""
+    path = Path("pyproject.toml")
+    if not path.is_file() or "[tool.fairlead" not in path.read_text("utf-8", "replace"):
+        return Settings()
+    return load(path)
 
 
 def choose_url(

@@ -146,6 +146,10 @@ class BoundTask(Generic[P, R]):
             payload = self.task.signature.encode(args, kwargs)
         except EncodeError as problem:
             raise _pointed_to_using(problem, kwargs) from None
+        return self.written(payload)
+
+    def written(self, payload: str) -> Call[R]:
+        """Prepare a call whose arguments are JSON already, as `Signature.read` returns it."""
         return Call(replace(self._template, id=self._producer.new_id(), payload=payload))
 
     def using(
@@ -242,17 +246,7 @@ class JobHandle(Generic[R]):
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (public name)
         """Wait for the job to end and return what the task returned."""
-        _check_patience(timeout)
-        store = self._producer.store
-        mark = await store.wait(0)
-        record = await self.arecord()
-        try:
-            async with asyncio.timeout(timeout):
-                while not record.state.final:
-                    mark = await store.wait(POLL_SECONDS, mark)
-                    record = await self.arecord()
-        except TimeoutError:
-            raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s") from None
+        record = await ended(self._producer.store, self.id, timeout)
         if record.state is not State.DONE:
             error = record.errors[-1] if record.errors else None
             text = f"{error.error}: {error.message}" if error else None
@@ -274,10 +268,7 @@ class JobHandle(Generic[R]):
 
     async def arecord(self) -> JobRecord:
         """Return everything the store knows about the job."""
-        record = await self._producer.store.find(self.id)
-        if record is None:
-            raise JobNotFound(self.id)
-        return record
+        return await found(self._producer.store, self.id)
 
     def cancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then.
@@ -293,6 +284,29 @@ class JobHandle(Generic[R]):
         if self.id not in found:
             raise JobNotFound(self.id)
         return found[self.id].state
+
+
+async def ended(store: Backend, job_id: JobId, timeout: float | None = None) -> JobRecord:  # noqa: ASYNC109 (public name)
+    """Wait for a job to end, one way or the other, and return it."""
+    _check_patience(timeout)
+    mark = await store.wait(0)
+    record = await found(store, job_id)
+    try:
+        async with asyncio.timeout(timeout):
+            while not record.state.final:
+                mark = await store.wait(POLL_SECONDS, mark)
+                record = await found(store, job_id)
+    except TimeoutError:
+        raise TimeoutError(f"job {job_id} has not ended after {timeout:g} s") from None
+    return record
+
+
+async def found(store: Backend, job_id: JobId) -> JobRecord:
+    """Return a job, or say that there is none."""
+    record = await store.find(job_id)
+    if record is None:
+        raise JobNotFound(job_id)
+    return record
 
 
 _USING = frozenset(inspect.signature(BoundTask.using).parameters) - {"self"}

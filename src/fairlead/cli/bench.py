@@ -43,7 +43,7 @@ import click
     envvar="FAIRLEAD_BENCH_FOLDER",
     help="Where to make the temporary files: the disk that is measured.",
 )
-def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:  # noqa: FBT001 (click)
+def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:
     """Measure a store beside its raw engine, in one run.
 
     The raw engine writes the same rows by the plainest fast SQL, and takes turns

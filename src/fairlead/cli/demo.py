@@ -25,14 +25,9 @@ _BAR_CELLS = 24
 _WIDEST = 90
 
 
-@click.command(
-    epilog="Example: fairlead demo --keep",
-    short_help="Watch a shop whose jobs fail in every way.",
-)
-@click.option(
-    "--keep", is_flag=True, envvar="FAIRLEAD_DEMO_KEEP", help="Keep the folder, to look into it."
-)
-def demo(keep: bool) -> None:  # noqa: FBT001 (click)
+@click.command(epilog="Example: fairlead demo --keep")
+@click.option("--keep", is_flag=True, help="Keep the folder, to look into it.")
+def demo(keep: bool) -> None:
     """Watch a shop whose jobs fail in every way, and what becomes of them.
 
     A real worker with two processes runs on an SQLite file in a temporary folder,

@@ -129,7 +129,7 @@ def worker(
     slots: int | None,
     queues: dict[str, int | None],
     pools: tuple[str, ...],
-    drain: bool,  # noqa: FBT001 (click)
+    drain: bool,
     grace: float,
     lease: float,
     max_jobs: int | None,

@@ -243,10 +243,11 @@ class Admin(ABC):
     ) -> list[JobId]:
         """Let jobs run again, or sooner: those that are in one of these states, which runs not.
 
-        They are due now, in their queue's order by their head start. Id, payload
-        and history stay; attempts and crashes begin anew, and a result or an
-        expiry that has passed is forgotten. A job that crashed runs alone the
-        next time. Returns the ids of those that were revived.
+        They are due now, in their queue's order by their head start; a waiting job
+        that is due already keeps its place and its counts. Id, payload and history
+        stay; attempts and crashes begin anew, and a result or an expiry that has
+        passed is forgotten. A job that crashed runs alone the next time. Returns the
+        ids of those that were revived.
         """
 
     @abstractmethod

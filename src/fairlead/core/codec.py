@@ -74,6 +74,38 @@ class Signature:
             raise DecodeError(f"the payload of a job of task {self.task!r}", str(problem)) from None
         return self._unbind(call)
 
+    def read(self, text: str) -> str:
+        """Return the payload of a call that a person wrote: a JSON object by name, or an array."""
+        try:
+            payload = self._named(text)
+            self._check_shape(payload)
+            call = self._decode(payload)
+            payload = self._encode(call)
+        except (EncodeError, PayloadTooLarge):
+            raise
+        except msgspec.ValidationError as problem:
+            path = _PATH.search(str(problem))
+            name = path.group(1) if path else None
+            told = _say(problem).removesuffix(f" - at `$.{name}`")
+            raise EncodeError(self.task, name or None, f"{told}; it takes {self.takes}") from None
+        except _UNFIT as problem:
+            raise EncodeError(
+                self.task, None, f"this is not JSON: {_say(problem)}; it takes {self.takes}"
+            ) from None
+        return payload.decode()
+
+    def _named(self, text: str) -> bytes:
+        """Return the arguments as a JSON object by name; raw, so that no number changes."""
+        if not text.lstrip().startswith("["):
+            return text.encode()
+        values = msgspec.json.decode(text, type=list[msgspec.Raw])
+        names = [p.name for p in self._parameters if p.kind in _POSITIONAL]
+        if len(values) > len(names):
+            raise EncodeError(
+                self.task, None, f"{len(values)} arguments are too many; it takes {self.takes}"
+            )
+        return self._encode(dict(zip(names, values, strict=False)))
+
     def encode_result(self, value: object) -> str | None:
         """Return the JSON text of a result; None means there is none."""
         if value is None:
@@ -117,7 +149,7 @@ class Signature:
             return self._struct(**bound)
         except TypeError as problem:
             raise EncodeError(
-                self.task, None, f"{_lower(str(problem))}; it takes {self._takes()}"
+                self.task, None, f"{_lower(str(problem))}; it takes {self.takes}"
             ) from None
 
     def _unbind(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -144,7 +176,9 @@ class Signature:
                 kwargs[parameter.name] = value
         return tuple(args), kwargs
 
-    def _takes(self) -> str:
+    @property
+    def takes(self) -> str:
+        """The parameters, as people write them."""
         bare = [
             p.replace(annotation=p.empty) if p.annotation is Any else p for p in self._parameters
         ]

@@ -201,7 +201,7 @@ class MemoryStore(MemoryLine, Backend):
     def _revive(self, job_id: JobId, states: Collection[State], now: int) -> bool:
         entry = self._live.get(job_id)
         if entry is not None:
-            if entry.lease_until or State.WAITING not in states:
+            if entry.lease_until or entry.run_at <= now or State.WAITING not in states:
                 return False
             parked = entry.parked
             self._displace(entry)

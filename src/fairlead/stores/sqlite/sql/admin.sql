@@ -146,12 +146,12 @@ WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FR
 RETURNING id
 
 -- name: hasten
--- Waiting jobs that are to run now, with their count begun anew.
+-- Waiting jobs that are to run now and not later, with their count begun anew.
 UPDATE fairlead_job
 SET order_at = :now - (run_at - order_at), run_at = :now,
     expires_at = iif(expires_at <= :now, NULL, expires_at),
     parked = iif(parked = 1, 0, parked), suspect = suspect OR crashes > 0, attempt = 0, crashes = 0
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0
+WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0 AND run_at > :now
 RETURNING id
 
 -- name: drop_dead

@@ -1,0 +1,170 @@
+"""`fairlead dead`: look at dead letters, mend them, let them run again."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+from msgspec.structs import replace
+
+from fairlead.cli.act import Care, act, carefully
+from fairlead.cli.command import AppCommand, Commands, Exit, Problem
+from fairlead.cli.desk import Desk, action, at_desk
+from fairlead.cli.jobs import DELETE_DEAD, REPLAY, ids_argument, limit_option, list_jobs, show_job
+from fairlead.cli.listing import short_name
+from fairlead.cli.output import Output, show, shown
+from fairlead.cli.table import Column, screen_width, table
+from fairlead.cli.which import filters
+from fairlead.cli.words import ago, as_json
+from fairlead.core.admin import ErrorGroup, Filter
+from fairlead.core.ids import JobId
+from fairlead.core.job import State
+from fairlead.core.store import Backend
+from fairlead.producer import found
+
+_ID = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
+
+
+@click.group(cls=Commands)
+def dead() -> None:
+    """Look at dead letters, mend them, let them run again."""
+
+
+@dead.command(
+    "list",
+    cls=AppCommand,
+    epilog="Example: fairlead dead list shop:app --by-error",
+    short_help="List dead letters, newest first, or by error.",
+)
+@filters(states=False)
+@click.option("--by-error", is_flag=True, help="One line per error fingerprint, largest first.")
+@limit_option
+@shown
+@at_desk
+def list_(desk: Desk, which: Filter, by_error: bool, limit: int, output: Output) -> None:
+    """List dead letters, newest first. Filters combine."""
+    which = replace(which, states=(State.DEAD,))
+    if not by_error:
+        list_jobs(desk, which, limit, output)
+        return
+    show(desk, output, lambda store: store.groups(which), _group_table, lambda g: map(as_json, g))
+
+
+def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
+    if not groups:
+        return ["no dead letter matches"]
+    columns = (
+        Column("FINGERPRINT"),
+        Column("COUNT", right=True),
+        Column("LAST", right=True),
+        Column("ERROR", gives_way=True),
+        Column("TASKS", gives_way=True),
+    )
+    rows = [
+        (
+            group.fingerprint or "none",
+            f"{group.count:,}",
+            ago(group.last_at),
+            f"{short_name(group.error)}: {group.message}" if group.error else "",
+            ", ".join(group.tasks),
+        )
+        for group in groups
+    ]
+    hint = "fairlead dead replay --error FINGERPRINT lets a group run again"
+    return [*table(columns, rows, screen_width()), hint]
+
+
+@dead.command(
+    "show",
+    cls=AppCommand,
+    epilog=f"Example: fairlead dead show shop:app {_ID}",
+    short_help="Show a dead letter and why it died.",
+)
+@click.argument("id_", metavar="ID")
+@shown
+@at_desk
+def show_(desk: Desk, id_: str, output: Output) -> None:
+    """Show a dead letter: its arguments, every attempt, the last failure, what people did."""
+    show_job(desk, id_, output, State.DEAD)
+
+
+@dead.command(
+    cls=AppCommand,
+    epilog=f"""Example: fairlead dead edit shop:app {_ID} '{{"user_id": 42}}'""",
+    short_help="Replace the arguments of a dead letter.",
+)
+@click.argument("id_", metavar="ID")
+@click.argument("json", required=False)
+@at_desk
+def edit(desk: Desk, id_: str, json: str | None) -> None:
+    """Replace the arguments of a dead letter.
+
+    JSON is an object of arguments by name, or `-` to read it from stdin; without it,
+    $EDITOR opens with the old ones. They are checked against the task's signature
+    before they are saved. The old ones are kept in the audit log.
+    """
+    app = desk.need_app("to check the new arguments")
+
+    async def edit(store: Backend) -> bool:
+        job = await found(store, JobId(id_))
+        if job.state is not State.DEAD:
+            raise Problem(f"job {id_} is {job.state}, not dead", Exit.UNSUCCESSFUL)
+        task = app.tasks[job.task]
+        payload = task.signature.read(_text(json, job.payload))
+        if payload == job.payload:
+            return False
+        by = action("edit", id_)
+        if not await store.edit(job.id, job.payload, payload, task.options.version, by):
+            raise Problem(
+                f"somebody changed job {id_} meanwhile; look at it, and try again",
+                Exit.UNSUCCESSFUL,
+            )
+        return True
+
+    if desk.run(edit):
+        click.echo(f"saved; `fairlead dead replay {id_}` lets it run again")
+    else:
+        click.echo("nothing to change: the arguments are the same")
+
+
+def _text(given: str | None, old: str) -> str:
+    if given == "-":
+        return sys.stdin.read()
+    if given is not None:
+        return given
+    if not sys.stdin.isatty():
+        raise click.UsageError("no new arguments; give them as JSON, or - to read them from stdin")
+    edited = click.edit(old, extension=".json")
+    if edited is None:
+        raise Problem("nothing was saved", Exit.UNSUCCESSFUL)
+    return edited
+
+
+@dead.command(
+    cls=AppCommand,
+    epilog="Example: fairlead dead replay shop:app --error TimeoutError --dry-run",
+    short_help="Let dead letters run again.",
+)
+@ids_argument
+@filters(states=False)
+@carefully
+@at_desk
+def replay(desk: Desk, ids: Sequence[str], which: Filter, care: Care) -> None:
+    """Let dead letters run again, by id, filter or error fingerprint.
+
+    Id and history stay, the attempts are counted anew.
+    """
+    act(desk, REPLAY, ids, which, care)
+
+
+@dead.command(
+    cls=AppCommand,
+    epilog="Example: fairlead dead delete shop:app --task shop.welcome --since 7d",
+    short_help="Delete dead letters for good.",
+)
+@ids_argument
+@filters(states=False)
+@carefully
+@at_desk
+def delete(desk: Desk, ids: Sequence[str], which: Filter, care: Care) -> None:
+    """Delete dead letters for good, by id or by filter. Nothing else ever removes them."""
+    act(desk, DELETE_DEAD, ids, which, care)

@@ -1,0 +1,134 @@
+"""Where a command works: an app, or only a store."""
+
+import asyncio
+import functools
+import getpass
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import cached_property
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.app import Fairlead
+from fairlead.cli.command import Problem, named_app
+from fairlead.cli.load import load_app
+from fairlead.config import choose_url, load_here
+from fairlead.core.admin import Action
+from fairlead.core.errors import ConfigError
+from fairlead.core.ids import IdMaker, JobId
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+
+Value = TypeVar("Value")
+Command = Callable[..., Any]
+
+
+class Desk:
+    """What a command may use: the store, and the app if there is one.
+
+    The app is the one named first, $FAIRLEAD_APP, or that of pyproject.toml. Without
+    one, or with --url, there is only a store.
+    """
+
+    def __init__(self, target: str | None, url: str | None) -> None:
+        if target and url:
+            raise ConfigError("name an app or give --url, not both: an app knows its own store")
+        settings = load_here()
+        self._settings = settings
+        self._url = url
+        if url is None:
+            target = target or os.environ.get("FAIRLEAD_APP") or settings.app
+        self.target = target
+
+    @cached_property
+    def app(self) -> Fairlead | None:
+        """The app, if one is named."""
+        return load_app(self.target) if self.target else None
+
+    def need_app(self, why: str) -> Fairlead:
+        """Return the app, or say how to name one."""
+        if self.app is None:
+            raise ConfigError(
+                f"{why} needs your app: name it first, as in `shop:app`, or set $FAIRLEAD_APP, or "
+                "`app` under [tool.fairlead] in pyproject.toml"
+            )
+        return self.app
+
+    @cached_property
+    def store(self) -> Backend:
+        """The store of the app, or of the URL."""
+        if self.app is not None:
+            store = self.app.store
+        else:
+            store = store_for(self._url or choose_url(None, self._settings))
+        if store.durability == "memory":
+            raise ConfigError(
+                "memory:// lives in one program, so there is nothing to see from here; use a "
+                "sqlite:/// URL to look at jobs from outside"
+            )
+        return store
+
+    def run(self, work: Callable[[Backend], Awaitable[Value]]) -> Value:
+        """Do something with the store, which must be there and of this program's version."""
+
+        async def use() -> Value:
+            await self._check()
+            try:
+                return await work(self.store)
+            finally:
+                await self.store.close()
+
+        return self.alone(use)
+
+    def alone(self, work: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        """Do something in an event loop of its own."""
+        return asyncio.run(work())
+
+    async def _check(self) -> None:
+        """Refuse to make or change a schema on the way: looking is only looking."""
+        steps = await self.store.migrations()
+        missing = [step.number for step in steps if step.applied_at is None]
+        if len(missing) == len(steps):
+            where = "" if self.target or self._url else "; name your app or --url if it is another"
+            raise Problem(
+                f"{self.store.url} holds no jobs yet: enqueue one, or run `fairlead migrate up`"
+                f"{where}"
+            )
+        if missing:
+            raise Problem(
+                f"the schema of {self.store.url} is version {missing[0] - 1}, this program needs "
+                f"{steps[-1].number}; run `fairlead migrate up`"
+            )
+
+
+def at_desk(command: Command) -> Command:
+    """Give a command its desk, and the option --url."""
+
+    @click.option(
+        "--url",
+        metavar="URL",
+        help="The store, to work without an app.  [default: the app's; $FAIRLEAD_URL]",
+    )
+    @functools.wraps(command)
+    def with_desk(*args: Any, url: str | None, **named: Any) -> Any:
+        return command(*args, desk=Desk(named_app(), url), **named)
+
+    return with_desk
+
+
+def action(verb: str, target: str) -> Action:
+    """Say who does something now; $FAIRLEAD_WHO names somebody else than this user."""
+    return Action(str(_new_id()), os.environ.get("FAIRLEAD_WHO") or _user(), verb, target)
+
+
+def _user() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # A user without a name, as in some containers.
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
+
+
+_new_id: Callable[[], JobId] = IdMaker()

@@ -1,0 +1,64 @@
+"""`fairlead enqueue`: a job from the command line."""
+
+import sys
+
+import click
+
+from fairlead.cli.command import AppCommand
+from fairlead.cli.desk import Desk, action, at_desk
+from fairlead.cli.output import json_option
+from fairlead.cli.words import as_json
+from fairlead.core.job import JobRecord
+from fairlead.producer import BoundTask
+
+
+@click.command(
+    cls=AppCommand,
+    epilog="""Example: fairlead enqueue shop:app shop.welcome '{"user_id": 42}' --delay 60""",
+    short_help="Enqueue a job.",
+)
+@click.argument("task")
+@click.argument("arguments", metavar="[JSON]", required=False, default="{}")
+@click.option("--queue", metavar="NAME", help="Another queue than the task's own.")
+@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Start it later.")
+@click.option("--priority", type=int, metavar="SECONDS", help="A head start.")
+@click.option(
+    "--expires", type=click.FloatRange(0), metavar="SECONDS", help="Never start it later."
+)
+@click.option("--tag", "tags", multiple=True, help="A tag to find it by; repeat for more.")
+@json_option
+@at_desk
+def enqueue(
+    desk: Desk,
+    task: str,
+    arguments: str,
+    queue: str | None,
+    delay: float | None,
+    priority: int | None,
+    expires: float | None,
+    tags: tuple[str, ...],
+    json: bool,
+) -> None:
+    """Enqueue a job of TASK, and print its id.
+
+    JSON is an object of arguments by name, or an array in order, or `-` to read it
+    from stdin. It is checked against the task's signature.
+    """
+    app = desk.need_app("to enqueue")
+    known = app.tasks[task]
+    payload = known.signature.read(sys.stdin.read() if arguments == "-" else arguments)
+    bound = BoundTask(known, app).using(
+        queue=queue, delay=delay, priority=priority, expires=expires, tags=tags or None
+    )
+    call = bound.written(payload)
+
+    async def put() -> JobRecord | None:
+        try:
+            await app.aput(call)
+            await app.store.note(action("enqueue", f"{known.name} {call.id}"), 1)
+            return await app.store.find(call.id)
+        finally:
+            await app.aclose()
+
+    record = desk.alone(put)
+    click.echo(as_json(record) if json and record else call.id)

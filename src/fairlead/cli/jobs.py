@@ -1,0 +1,215 @@
+"""`fairlead jobs`: look at jobs, wait for one, cancel, retry and delete them."""
+
+from collections.abc import Collection, Sequence
+
+import click
+import msgspec
+
+from fairlead.cli.act import Care, Deed, act, carefully
+from fairlead.cli.command import AppCommand, Commands, Exit, Problem
+from fairlead.cli.desk import Desk, at_desk
+from fairlead.cli.listing import job_table, page, why
+from fairlead.cli.output import Output, json_option, nothing, show, shown
+from fairlead.cli.which import filters
+from fairlead.cli.words import as_json
+from fairlead.core.admin import Action, Filter
+from fairlead.core.admin import Deed as PastDeed
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, JobRecord, Reason, State
+from fairlead.core.store import Backend
+from fairlead.producer import ended, found
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 999), default=20, show_default=True, help="How many to show."
+)
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
+
+
+@click.group(cls=Commands)
+def jobs() -> None:
+    """Look at jobs, wait for one, cancel, retry and delete them."""
+
+
+@jobs.command(
+    "list",
+    cls=AppCommand,
+    epilog="Example: fairlead jobs list shop:app --state dead --since 2h",
+    short_help="List jobs, newest first.",
+)
+@filters()
+@limit_option
+@shown
+@at_desk
+def list_(desk: Desk, which: Filter, limit: int, output: Output) -> None:
+    """List jobs, newest first. Filters combine."""
+    list_jobs(desk, which, limit, output)
+
+
+def list_jobs(desk: Desk, which: Filter, limit: int, output: Output) -> None:
+    """Show the jobs that a filter means."""
+
+    def lines(found: list[JobRecord]) -> list[str]:
+        if not found:
+            return ["no job matches"]
+        more = [f"there are more; --limit {2 * limit} shows them"] if len(found) > limit else []
+        return [*job_table(found[:limit]), *more]
+
+    show(
+        desk,
+        output,
+        lambda store: store.jobs(which, limit + 1),
+        lines,
+        lambda found: map(as_json, found[:limit]),
+    )
+
+
+@jobs.command(
+    "show",
+    cls=AppCommand,
+    epilog="Example: fairlead jobs show shop:app 01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11",
+    short_help="Show everything about a job.",
+)
+@click.argument("id_", metavar="ID")
+@shown
+@at_desk
+def show_(desk: Desk, id_: str, output: Output) -> None:
+    """Show everything about a job: arguments, result, attempts, the last failure."""
+    show_job(desk, id_, output)
+
+
+def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -> None:
+    """Show one job, which must be in this state if one is given."""
+
+    async def gather(
+        store: Backend,
+    ) -> tuple[JobRecord, list[Attempt], list[PastDeed]]:
+        record = await found(store, JobId(id_))
+        if state is not None and record.state is not state:
+            raise nothing(f"job {id_} is {record.state}, not {state}; see `fairlead jobs show`")
+        return record, await store.attempts(record.id), await store.deeds(20, record.id)
+
+    show(
+        desk,
+        output,
+        gather,
+        lambda told: page(*told),
+        lambda told: [as_json(told[0], attempts=[msgspec.Raw(as_json(a)) for a in told[1]])],
+    )
+
+
+@jobs.command(
+    "wait",
+    cls=AppCommand,
+    epilog="Example: fairlead jobs wait $(fairlead enqueue shop:app shop.report '[\"May\"]')",
+    short_help="Wait for a job to end; prints its result.",
+)
+@click.argument("id_", metavar="ID")
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="How long.  [default: for ever]"
+)
+@json_option
+@at_desk
+def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
+    """Wait for a job to end, and print its result as JSON.
+
+    Exit code 4 says that it is dead or cancelled, 5 that the time is over.
+    """
+    try:
+        record = desk.run(lambda store: ended(store, JobId(id_), timeout))
+    except TimeoutError as problem:
+        raise Problem(f"{problem}; `fairlead explain {id_}` says why", Exit.TIME_OVER) from None
+    if json:
+        click.echo(as_json(record))
+    elif record.state is State.DONE:
+        click.echo(record.result or "null")
+    if record.state is not State.DONE:
+        raise Problem(f"job {id_} is {record.state} ({why(record)})", Exit.UNSUCCESSFUL)
+
+
+async def _cancel(
+    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
+) -> int:
+    after = await store.cancel(ids, Reason.CANCELLED, by)
+    cancelled = [job for job in after.values() if job.state is State.CANCELLED]
+    asked = [job for job in after.values() if job.cancel_requested]
+    return len(cancelled) + len(asked)
+
+
+async def _revive(
+    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
+) -> int:
+    return len(await store.revive(ids, states, by))
+
+
+async def _delete(
+    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
+) -> int:
+    return len(await store.delete(ids, states, by))
+
+
+_LIVE = frozenset({State.WAITING, State.RUNNING})
+_FINAL = frozenset(State) - _LIVE
+CANCEL = Deed("cancel", "cancelled", _LIVE, _LIVE, _cancel)
+RETRY = Deed(
+    "retry",
+    "set to run now:",
+    frozenset(State) - {State.RUNNING},
+    frozenset({State.WAITING, State.DEAD}),
+    _revive,
+    asks_for_ids=False,
+)
+DELETE = Deed("delete", "deleted", _FINAL, _FINAL, _delete)
+_DEAD = frozenset({State.DEAD})
+REPLAY = Deed("replay", "replayed", _DEAD, _DEAD, _revive, asks_for_ids=False, noun="dead letter")
+DELETE_DEAD = Deed("delete", "deleted", _DEAD, _DEAD, _delete, noun="dead letter")
+
+
+@jobs.command(
+    cls=AppCommand,
+    epilog="Example: fairlead jobs cancel shop:app --queue reports --state waiting",
+    short_help="Cancel waiting and running jobs.",
+)
+@ids_argument
+@filters()
+@carefully
+@at_desk
+def cancel(desk: Desk, ids: Sequence[str], which: Filter, care: Care) -> None:
+    """Cancel jobs, by id or by filter.
+
+    A waiting job never starts. A running one is told with the next heartbeat, and
+    keeps running until it notices.
+    """
+    act(desk, CANCEL, ids, which, care)
+
+
+@jobs.command(
+    cls=AppCommand,
+    epilog="Example: fairlead jobs retry shop:app --task shop.welcome --error TimeoutError",
+    short_help="Run jobs again, or sooner.",
+)
+@ids_argument
+@filters()
+@carefully
+@at_desk
+def retry(desk: Desk, ids: Sequence[str], which: Filter, care: Care) -> None:
+    """Run jobs again, or sooner, by id or by filter.
+
+    A delayed or retrying job is due now; a dead, cancelled or done one runs again,
+    with its attempts counted anew. A filter means waiting and dead jobs, unless
+    --state names others.
+    """
+    act(desk, RETRY, ids, which, care)
+
+
+@jobs.command(
+    cls=AppCommand,
+    epilog="Example: fairlead jobs delete shop:app --state cancelled --yes",
+    short_help="Delete ended jobs for good.",
+)
+@ids_argument
+@filters()
+@carefully
+@at_desk
+def delete(desk: Desk, ids: Sequence[str], which: Filter, care: Care) -> None:
+    """Delete ended jobs for good, by id or by filter. Cancel a live one first."""
+    act(desk, DELETE, ids, which, care)

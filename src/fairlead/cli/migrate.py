@@ -1,0 +1,98 @@
+"""`fairlead migrate`: the schema of the store."""
+
+from collections.abc import Sequence
+
+import click
+
+from fairlead.cli.command import AppCommand, Commands, Exit
+from fairlead.cli.desk import Desk, action, at_desk
+from fairlead.cli.output import json_option
+from fairlead.cli.table import Column, screen_width, table
+from fairlead.cli.words import as_json, moment
+from fairlead.core.admin import Migration
+
+
+@click.group(cls=Commands)
+def migrate() -> None:
+    """Bring the store's schema up to date.
+
+    Programs do this by themselves when they open the store; here it can be done
+    before, and looked at.
+    """
+
+
+@migrate.command(
+    cls=AppCommand,
+    epilog="Example: fairlead migrate up shop:app",
+    short_help="Apply what is missing.",
+)
+@at_desk
+def up(desk: Desk) -> None:
+    """Apply what is missing. Safe while workers run, and when repeated."""
+
+    async def apply() -> Sequence[Migration]:
+        missing = _missing(await desk.store.migrations())
+        try:
+            await desk.store.open()
+            if missing:
+                await desk.store.note(action("migrate", desk.store.url), len(missing))
+        finally:
+            await desk.store.close()
+        return missing
+
+    for step in desk.alone(apply):
+        click.echo(f"applied {step.number} {step.name}")
+    click.echo(f"{desk.store.url} is up to date")
+
+
+@migrate.command(
+    cls=AppCommand,
+    epilog="Example: fairlead migrate status shop:app",
+    short_help="Show what was applied, and when.",
+)
+@json_option
+@at_desk
+def status(desk: Desk, json: bool) -> None:
+    """Show every step and when it was applied. Exit code 4 says that some are missing."""
+    steps = desk.alone(desk.store.migrations)
+    if json:
+        for step in steps:
+            click.echo(as_json(step))
+    else:
+        columns = (Column("STEP", right=True), Column("NAME"), Column("APPLIED"))
+        rows = [(str(s.number), s.name, moment(s.applied_at) or "missing") for s in steps]
+        for line in table(columns, rows, screen_width()):
+            click.echo(line)
+    if _missing(steps):
+        raise SystemExit(Exit.UNSUCCESSFUL)
+
+
+@migrate.command(
+    cls=AppCommand,
+    epilog="Example: fairlead migrate plan shop:app",
+    short_help="Print the SQL that `up` would run.",
+)
+@at_desk
+def plan(desk: Desk) -> None:
+    """Print the SQL that `up` would run now; nothing, if all is applied."""
+    _print(_missing(desk.alone(desk.store.migrations)))
+
+
+@migrate.command(
+    cls=AppCommand,
+    epilog="Example: fairlead migrate sql shop:app > schema.sql",
+    short_help="Print the SQL of the whole schema.",
+)
+@at_desk
+def sql(desk: Desk) -> None:
+    """Print the SQL of every step, to review it or to apply it by other means."""
+    _print(desk.alone(desk.store.migrations))
+
+
+def _missing(steps: Sequence[Migration]) -> list[Migration]:
+    return [step for step in steps if step.applied_at is None]
+
+
+def _print(steps: Sequence[Migration]) -> None:
+    for step in steps:
+        click.echo(f"-- {step.number} {step.name}\n{step.sql.strip()}\n")

@@ -1,0 +1,87 @@
+"""How a command shows what it found: a table, lines of JSON, or a live view."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from fairlead.cli.command import Exit, Problem
+from fairlead.cli.desk import Desk
+from fairlead.cli.screen import Screen
+from fairlead.core.store import Backend
+
+Value = TypeVar("Value")
+Command = Callable[..., Any]
+
+
+class Output(NamedTuple):
+    """What the caller wants to see, and how often."""
+
+    json: bool
+    watch: float | None = None
+
+
+json_option = click.option("--json", "json", is_flag=True, help="One JSON object per line.")
+_watch_option = click.option(
+    "--watch",
+    type=click.FloatRange(0.1, 3600),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Show it again and again, every 2 s if not told otherwise; Ctrl-C ends it.",
+)
+
+
+def shown(command: Command) -> Command:
+    """Give a command --json and --watch, and their choice as `output`."""
+
+    @json_option
+    @_watch_option
+    @functools.wraps(command)
+    def with_output(*args: Any, json: bool, watch: float | None, **named: Any) -> Any:
+        return command(*args, output=Output(json, watch), **named)
+
+    return with_output
+
+
+def show(
+    desk: Desk,
+    output: Output,
+    gather: Callable[[Backend], Awaitable[Value]],
+    lines: Callable[[Value], Iterable[str]],
+    objects: Callable[[Value], Iterable[str]],
+) -> None:
+    """Gather something and print it, once or for as long as somebody watches."""
+
+    async def once(store: Backend) -> None:
+        value = await gather(store)
+        for line in objects(value) if output.json else lines(value):
+            click.echo(line)
+
+    async def again(store: Backend, seconds: float) -> None:
+        screen = Screen()
+        try:
+            while True:
+                if output.json or not screen.live:
+                    await once(store)
+                else:
+                    screen.draw(list(lines(await gather(store))))
+                await asyncio.sleep(seconds)
+        finally:
+            screen.close()
+
+    if output.watch is None:
+        desk.run(once)
+        return
+    seconds = output.watch
+    try:
+        desk.run(lambda store: again(store, seconds))
+    except KeyboardInterrupt:
+        raise SystemExit(Exit.DONE) from None
+
+
+def nothing(what: str) -> Problem:
+    """Say that what was asked for is not there."""
+    return Problem(what, Exit.NOT_FOUND)

@@ -1,0 +1,74 @@
+"""`fairlead tasks`: what an app can do."""
+
+import click
+import msgspec
+
+from fairlead.cli.command import AppCommand, Commands
+from fairlead.cli.desk import Desk, at_desk
+from fairlead.cli.output import json_option
+from fairlead.cli.table import Column, screen_width, table
+from fairlead.core.task import Task
+
+
+@click.group(cls=Commands)
+def tasks() -> None:
+    """See the tasks of an app."""
+
+
+@tasks.command(
+    "list",
+    cls=AppCommand,
+    epilog="Example: fairlead tasks list shop:app",
+    short_help="List the tasks of an app.",
+)
+@json_option
+@at_desk
+def list_(desk: Desk, json: bool) -> None:
+    """List the tasks of an app, with their arguments and what holds for their jobs."""
+    app = desk.need_app("to list its tasks")
+    known = sorted(app.tasks, key=lambda task: task.name)
+    if json:
+        for task in known:
+            click.echo(msgspec.json.encode(_told(task)).decode())
+        return
+    if not known:
+        click.echo("the app has no tasks; is the module that defines them imported?")
+        return
+    columns = (
+        Column("TASK"),
+        Column("QUEUE"),
+        Column("RUNS"),
+        Column("LIMIT", right=True),
+        Column("TRIES", right=True),
+        Column("ARGUMENTS", gives_way=True),
+    )
+    rows = [
+        (
+            task.name,
+            task.options.queue,
+            "on the loop" if task.is_async else "in a thread",
+            f"{task.options.timeout:g} s",
+            str(task.options.retry.attempts),
+            task.signature.takes,
+        )
+        for task in known
+    ]
+    for line in table(columns, rows, screen_width()):
+        click.echo(line)
+
+
+def _told(task: Task) -> dict[str, object]:
+    options = task.options
+    return {
+        "name": task.name,
+        "aliases": task.aliases,
+        "queue": options.queue,
+        "async": task.is_async,
+        "timeout": options.timeout,
+        "attempts": options.retry.attempts,
+        "priority": options.priority,
+        "version": options.version,
+        "effects": options.effects,
+        "idempotent": options.idempotent,
+        "arguments": task.signature.takes,
+    }

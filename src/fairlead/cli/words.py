@@ -1,0 +1,121 @@
+"""How values are told: times and spans for people, JSON for programs."""
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from fairlead.core.clock import SECOND, as_datetime, instant
+from fairlead.core.job import State
+
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
+_COLOURS = {
+    State.WAITING: "cyan",
+    State.RUNNING: "blue",
+    State.DONE: "green",
+    State.DEAD: "red",
+    State.CANCELLED: "yellow",
+}
+_TIMES = ("_at", "_until")
+_RAW = ("payload", "result", "options", "before")
+
+
+def now() -> int:
+    """Return this machine's time, to tell ages by."""
+    return time.time_ns() // 1_000
+
+
+def lasting(micros: float) -> str:
+    """Tell a span shortly: 340 ms, 2.5 s, 4 min, 3 h, 2 d."""
+    seconds = micros / SECOND
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    for unit, size, limit in (("min", 60, 90), ("h", 3600, 48)):
+        if seconds < size * limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def ago(at: int | None) -> str:
+    """Tell how long ago something was, or in how long it will be."""
+    if at is None:
+        return ""
+    apart = now() - at
+    return f"{lasting(apart)} ago" if apart >= 0 else f"in {lasting(-apart)}"
+
+
+def moment(at: int | None) -> str:
+    """Tell an instant in this machine's time zone, with how long ago it was."""
+    if at is None:
+        return ""
+    local = as_datetime(at).astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S.%f}"[:-3] + f" ({ago(at)})"
+
+
+def painted(state: str) -> str:
+    """Colour a state; the word says the same without."""
+    name = state.strip()
+    return click.style(state, fg=_COLOURS[State(name)]) if name in set(State) else state
+
+
+class Since(click.ParamType[int]):
+    """A span back from now, or an instant."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the instant."""
+        if isinstance(value, int):
+            return value
+        span = _SPAN.fullmatch(value.strip())
+        if span:
+            return now() - round(float(span.group(1)) * _UNITS[span.group(2)] * SECOND)
+        try:
+            given = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no time; write a span such as 30s, 15m, 2h, 7d, or an instant such "
+                "as 2026-11-16T09:30",
+                param,
+                ctx,
+            )
+        return instant(given if given.tzinfo else given.astimezone())
+
+
+def as_json(value: msgspec.Struct, **more: object) -> str:
+    """Return a value as one line of JSON: instants as text in UTC, stored JSON as it is."""
+    return msgspec.json.encode(_plain(value) | more).decode()
+
+
+def _plain(value: msgspec.Struct) -> dict[str, object]:
+    fields = {}
+    for name in value.__struct_fields__:
+        field = getattr(value, name)
+        if isinstance(field, int) and name.endswith(_TIMES):
+            field = instant_text(field)
+        elif isinstance(field, str) and name in _RAW:
+            field = _raw(field)
+        elif isinstance(field, tuple):
+            field = [_plain(each) if isinstance(each, msgspec.Struct) else each for each in field]
+        fields[name] = field
+    return fields
+
+
+def _raw(text: str) -> object:
+    """Return stored JSON to be embedded; what somebody damaged, as a text."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return text
+    return msgspec.Raw(text.encode())
+
+
+def instant_text(at: int) -> str:
+    """Return an instant as RFC 3339 text in UTC."""
+    return as_datetime(at).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
