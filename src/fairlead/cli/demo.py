@@ -23,6 +23,7 @@ from fairlead.demo.teller import Bar
 _INDENT = "   "
 _BAR_CELLS = 24
 _WIDEST = 90
+_STOPPED = 128 + signal.SIGINT  # As shells tell it.
 
 
 @click.command(epilog="Example: fairlead demo --keep")
@@ -46,12 +47,13 @@ def demo(keep: bool) -> None:
         with _any_stop_as_interrupt():
             code = _play(folder, teller)
     except KeyboardInterrupt:
-        code = 130
-        teller.say("Stopped." if keep else "Stopped; nothing is left behind.")
+        code = _STOPPED
     finally:
-        teller.close()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+        teller.close()  # Last: the terminal may be gone.
+    if code == _STOPPED:
+        teller.say("Stopped." if keep else "Stopped; nothing is left behind.")
     if code == 0:
         click.echo(f"\n{click.style('All as it should be', fg='green', bold=True)}, ", nl=False)
         click.echo(f"in {time.monotonic() - began:.0f} s.")

@@ -130,7 +130,8 @@ def flaky(story: Story) -> None:
     def look() -> bool:
         record, lines = story.stage.record(job_id), story.stage.attempts(job_id)
         for line in lines[len(told) :]:
-            story.tell.show(_run_in_words(line, told[-1] if told else None, record))
+            now = story.stage.record(job_id)  # Not older than its line.
+            story.tell.show(_run_in_words(line, told[-1] if told else None, now))
             told.append(line)
         story.tell.draw([] if record.state.final else [_pause_bar(record, lines)])
         return record.state.final
@@ -220,7 +221,7 @@ def killed(story: Story) -> None:
         ],
     )
     story.tell.proved(
-        f"all {VIDEOS} videos are done; the {len(found)} that were cut off lost no attempt"
+        f"all {len(ids)} videos are done; the {len(found)} that were cut off lost no attempt"
     )
 
 
