@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types tests mutants chaos powercut bench format clean
+.PHONY: help test lint types tests mutants chaos powercut bench demo format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -39,6 +39,9 @@ powercut: $(READY) ## Cut the power under an ext4 file system (root and loop dev
 
 bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
 	@$(BIN)/fairlead bench --store sqlite
+
+demo: $(READY) ## Watch jobs fail in every way and end well, in a quarter of a minute.
+	@$(BIN)/fairlead demo
 
 format: $(READY) ## Let ruff format the code.
 	@$(BIN)/ruff format src tests examples

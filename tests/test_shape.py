@@ -20,7 +20,7 @@ MODULES = {
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"http", "integrations", "insight", "testing", "bench"},
+    {"http", "integrations", "insight", "testing", "bench", "demo"},
     {"app"},
     {"producer"},
     {"runtime", "stores", "flow", "config", "log", "metrics", "sync"},
