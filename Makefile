@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types tests mutants chaos powercut bench demo format clean
+.PHONY: help test lint types tests mutants chaos powercut bench demo recording format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -16,8 +16,8 @@ test: lint types tests ## Lint, types and all tests; what CI runs.
 
 lint: $(READY) ## Style and errors, by ruff.
 	@echo "==> ruff"
-	@$(BIN)/ruff check src tests examples
-	@$(BIN)/ruff format --check src tests examples
+	@$(BIN)/ruff check src tests examples docs
+	@$(BIN)/ruff format --check src tests examples docs
 
 types: $(READY) ## Types, by mypy in strict mode.
 	@echo "==> mypy"
@@ -40,12 +40,15 @@ powercut: $(READY) ## Cut the power under an ext4 file system (root and loop dev
 bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
 	@$(BIN)/fairlead bench --store sqlite
 
+recording: $(READY) ## Play the demo, and draw it anew for the README.
+	@$(BIN)/python docs/record.py
+
 demo: $(READY) ## Watch jobs fail in every way and end well, in a quarter of a minute.
 	@$(BIN)/fairlead demo
 
 format: $(READY) ## Let ruff format the code.
-	@$(BIN)/ruff format src tests examples
-	@$(BIN)/ruff check --fix src tests examples
+	@$(BIN)/ruff format src tests examples docs
+	@$(BIN)/ruff check --fix src tests examples docs
 
 clean: ## Remove the venv and all caches.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,6 @@
 """What the documents show is true."""
 
+import html
 import os
 import re
 import shlex
@@ -127,6 +128,14 @@ def test_every_file_that_is_named_exists() -> None:
     for path in named:
         assert (ROOT / "src/fairlead" / path).exists() or (ROOT / path).exists(), path
     assert named
+
+
+def test_the_picture_of_the_demo_shows_what_the_demo_tells_today() -> None:
+    picture = html.unescape((ROOT / "docs/demo.svg").read_text()).replace("\xa0", " ")
+    story = (ROOT / "src/fairlead/demo/story.py").read_text()
+    titles = re.findall(r'tell\.scene\(\s*"([^"]+)"', story)
+    shown = [title for title in titles if title in picture]
+    assert len(shown) == len(re.findall(r">\d</text>", picture)) == 4, shown
 
 
 @pytest.mark.parametrize("name", [name for name in fairlead.__all__ if name != "__version__"])

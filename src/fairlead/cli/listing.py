@@ -8,7 +8,7 @@ import msgspec
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, lasting, moment, painted
 from fairlead.core.admin import Deed, tags_of
-from fairlead.core.job import Attempt, JobRecord, PastAttempt, State
+from fairlead.core.job import Attempt, JobRecord, PastAttempt, Reason, State
 from fairlead.log import escaped
 
 _COLUMNS = (
@@ -20,6 +20,9 @@ _COLUMNS = (
     Column("WHEN", right=True),
     Column("WHY", gives_way=True),
 )
+
+
+_SAYS = {"Permanent": Reason.PERMANENT, "Ambiguous": Reason.UNCERTAIN}
 
 
 def job_table(jobs: Sequence[JobRecord]) -> list[str]:
@@ -48,7 +51,7 @@ def why(job: JobRecord) -> str:
             return "cancel asked for" if job.cancel_requested else f"on {job.worker}"
         case State.DONE:
             return ""
-    if error and error.message and short_name(error.error).lower() == job.reason:
+    if error and error.message and _SAYS.get(short_name(error.error)) == job.reason:
         told = error.message
     return f"{job.reason}: {told}" if told else job.reason or ""
 

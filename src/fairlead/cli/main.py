@@ -27,7 +27,8 @@ _LAZY = {
 _EPILOG = """\b
 An app is named as the first argument of a command (shop:app), by $FAIRLEAD_APP, or as
 `app` under [tool.fairlead] in pyproject.toml. Every option has an environment variable:
---limit of `jobs list` is $FAIRLEAD_JOBS_LIST_LIMIT. $NO_COLOR switches colours off.
+--limit of `jobs list` is $FAIRLEAD_JOBS_LIST_LIMIT. $NO_COLOR switches colours off,
+$FORCE_COLOR on.
 
 \b
 Exit codes: 0 done, 1 failed, 2 wrong use or set-up, 3 not found,
@@ -54,3 +55,5 @@ def main(context: click.Context) -> None:
     """Fairlead, a job queue in which no accepted job is lost."""
     if os.environ.get("NO_COLOR"):
         context.color = False
+    elif os.environ.get("FORCE_COLOR"):
+        context.color = True

@@ -11,9 +11,9 @@ import msgspec
 
 from fairlead.core.admin import Finding
 from fairlead.core.clock import SECOND
+from fairlead.core.figures import began_at
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, Reason, State
-from fairlead.demo.figures import began_at
 
 TOLERANCE = 0.2
 """How far a queue's share may be from its weight, as a part of that share."""

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from fairlead.core.clock import SECOND
+from fairlead.core.figures import began_at, figures_of
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, Reason, State
 from fairlead.demo import checks, shop
 from fairlead.demo.checks import Unexpected
-from fairlead.demo.figures import began_at, figures_of
 from fairlead.demo.stage import PROCESSES, SLOTS, Stage
 from fairlead.demo.teller import Bar, Teller
 from fairlead.producer import Call
@@ -299,22 +299,24 @@ def closing(story: Story) -> None:
     stage = story.stage
     stage.close()
     ids = list(story.expected)
-    states = {record.id: record.state for record in stage.records(ids)}
+    records = stage.records(ids)
+    states = {record.id: record.state for record in records}
     checks.all_ended(states, story.expected, stage.audit())
     story.tell.scene("The shop at closing time", "Every figure comes from the attempt log.")
+    ended = Counter((record.queue, record.state) for record in records)
     rows = [
         (
-            f.queue,
-            *(str(number) for number in (f.done, f.retried, f.dead)),
-            *(f"{1000 * seconds:,.0f} ms" for seconds in (f.wait_p50, f.wait_p99)),
+            name,
+            *(str(n) for n in (ended[name, State.DONE], f.runs - f.jobs, ended[name, State.DEAD])),
+            *(f"{micros / 1000:,.0f} ms" for micros in (f.wait_p50, f.wait_p99)),
             f"{f.per_second:,.1f}/s",
         )
-        for f in figures_of(stage.attempts(*ids), states)
+        for name, f in figures_of(stage.attempts(*ids)).items()
     ]
     titles = ("queue", "done", "retried", "dead", "wait p50", "wait p99", "throughput")
     story.tell.table(titles, rows, right=titles[1:])
-    ended = Counter(states.values())
+    count = Counter(states.values())
     story.tell.proved(
-        f"every job ended as it should: {ended[State.DONE]} done, {ended[State.DEAD]} kept as a "
+        f"every job ended as it should: {count[State.DONE]} done, {count[State.DEAD]} kept as a "
         "dead letter, the store's audit is clean"
     )

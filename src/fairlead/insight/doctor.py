@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from fairlead import __version__
 from fairlead.app import Fairlead
 from fairlead.core.admin import Condition, Filter, Finding, Worker
 from fairlead.core.job import Gate, State
@@ -15,7 +14,7 @@ from fairlead.core.store import Backend
 from fairlead.insight.explain import pools_that_serve
 
 _LOOKED_AT = 1_000
-_PACKAGES = ("click", "msgspec", "uvloop", "watchfiles")
+_PACKAGES = ("fairlead", "click", "msgspec", "uvloop", "watchfiles")
 
 
 class Checkup(msgspec.Struct, frozen=True):
@@ -27,7 +26,7 @@ class Checkup(msgspec.Struct, frozen=True):
 
 def versions() -> dict[str, str]:
     """Return the versions of what is at work here."""
-    found = {"fairlead": __version__, "python": platform.python_version()}
+    found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

@@ -7,7 +7,7 @@ AND (:since IS NULL OR coalesce(finished_at, enqueued_at) >= :since)
 AND (:tags IS NULL OR NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
     WHERE wanted.value NOT IN (
-        SELECT value FROM json_each(iif(json_valid(options), options, '{}'), '$.tags')
+        SELECT value FROM json_each(iif(json_valid(options), options, 'null'), '$.tags')
     )
 ))
 AND (:error IS NULL OR (json_valid(errors) AND (
