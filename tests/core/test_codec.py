@@ -1172,3 +1172,59 @@ def test_a_parameter_cannot_begin_with_two_underscores() -> None:
     assert str(caught.value) == (
         "task 'shop.task': the parameter '__x' cannot begin with two underscores"
     )
+
+
+# What people write
+
+
+def order(user_id: int, at: datetime | None = None, amount: Decimal = Decimal(1)) -> None: ...
+
+
+ORDER = Signature("order", order)
+
+
+@pytest.mark.parametrize(
+    ("written", "payload"),
+    [
+        ('{"user_id": 1}', '{"user_id":1}'),
+        ("[1]", '{"user_id":1}'),
+        (' [1, "2026-11-16T00:00:00Z"] ', '{"user_id":1,"at":"2026-11-16T00:00:00Z"}'),
+        (
+            '{"user_id": 1, "amount": "0.10000000000000000000001"}',
+            '{"user_id":1,"amount":"0.10000000000000000000001"}',
+        ),
+        (f"[{2**70}]", f'{{"user_id":{2**70}}}'),
+    ],
+)
+def test_arguments_written_by_hand_become_a_payload_the_worker_reads(
+    written: str, payload: str
+) -> None:
+    assert ORDER.read(written) == payload
+    ORDER.decode(payload)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("{}", "missing required field `user_id`"),
+        ('{"user_id": "x"}', "argument 'user_id' of task 'order': expected `int`, got `str`"),
+        ('{"user_id": 1, "amuont": 2}', "unknown field `amuont`"),
+        ("[1, null, 3, 4]", "4 arguments are too many"),
+        ("user_id=1", "this is not JSON"),
+        ("", "this is not JSON"),
+        ("3", "expected `object`, got `int`"),
+        ('{"user_id": ' + "[" * 70 + "]" * 70 + "}", "nested deeper"),
+    ],
+)
+def test_arguments_written_wrongly_are_refused_with_what_the_task_takes(
+    written: str, problem: str
+) -> None:
+    with pytest.raises(EncodeError) as caught:
+        ORDER.read(written)
+    assert problem in str(caught.value)
+    assert "it takes (user_id: int" in str(caught.value)
+
+
+def test_arguments_written_by_hand_have_the_same_limit() -> None:
+    with pytest.raises(PayloadTooLarge):
+        Signature("t", lambda text: None).read(f'["{"x" * PAYLOAD_LIMIT}"]')

@@ -143,10 +143,18 @@ def test_every_public_name_is_documented(name: str) -> None:
     assert getattr(fairlead, name).__doc__
 
 
+def loaded_by(code: str) -> set[str]:
+    told = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return set(told.split())
+
+
 def test_the_import_is_light() -> None:
     """Neither the event loop's helpers nor any driver load before they are needed."""
-    code = "import sys, fairlead; print(*sorted(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert not {"sqlite3", "multiprocessing", "click", "tomllib._parser2"} & set(loaded)
+    assert "fairlead.app" not in loaded_by("import fairlead")
+    loaded = loaded_by("from fairlead import Fairlead")
+    assert not {"sqlite3", "multiprocessing", "click", "tomllib._parser2"} & loaded

@@ -29,13 +29,17 @@ from fairlead.core.outcome import (
     decide,
 )
 from fairlead.core.retry import Retry, fixed
+from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.runtime.board import ASYNC, NEVER, PROCESS, THREAD, UNCLEAR, Board, Mark
 from fairlead.runtime.contact import LONGEST_PAUSE, Contact
+from fairlead.runtime.feeder import Feeder
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.narrate import narrate, narrate_late, narrate_start
+from fairlead.runtime.pool import Slots
 from fairlead.runtime.spawn import how_it_ended
 from fairlead.runtime.stacks import Stacks, innermost
 from fairlead.runtime.takeover import Death, fates, take_over
+from fairlead.stores.memory.store import MemoryStore
 from tests.words import claim
 
 NOW = 1_700_000_000 * SECOND
@@ -365,3 +369,38 @@ def test_a_worker_is_named_for_where_it_runs_and_no_two_alike() -> None:
 )
 def test_the_end_of_a_process_is_named_for_people(code: int, told: str) -> None:
     assert how_it_ended(code) == told
+
+
+# The feeder
+
+
+async def test_a_feeder_that_is_stopped_while_it_claims_waits_for_no_more_work() -> None:
+    """It would lie in wait for a whole poll interval otherwise, and its worker with it."""
+    app = Fairlead("memory://")
+    waits: list[float] = []
+
+    class Watched(MemoryStore):
+        async def claim(self, plan: ClaimPlan) -> Claim:
+            feeder.stop()
+            return await super().claim(plan)
+
+        async def wait(self, timeout: float, since: int = 0) -> int:
+            waits.append(timeout)
+            return await super().wait(timeout if not timeout else 0.01, since)
+
+    app.store = Watched()
+    workshop = app.workshop()
+    slots = Slots(workshop.pools[0], lambda _: None)
+    feeder = Feeder(
+        workshop,
+        "w",
+        slots,
+        Contact("w", app.events, 20, 5, Random(1)),
+        hear=lambda *_: None,
+        take=lambda *_: None,
+        spares=lambda _: False,
+        places=lambda: 100,
+        store_time=lambda: 0,
+    )
+    await feeder.run()
+    assert waits == [0]
