@@ -36,7 +36,7 @@ MUTANTS = [
     ),
     Mutant(
         "a stale worker cannot settle (I6), memory",
-        "stores/memory/store.py",
+        "stores/memory/line.py",
         "entry.lease_until and entry.fence == fence else None",
         "entry.lease_until else None",
         "tests/stores/test_settle.py",
@@ -124,8 +124,8 @@ MUTANTS = [
     Mutant(
         "a job nobody knows is parked, not claimed (P11)",
         "core/selection.py",
-        "    _incapable,\n)",
-        ")",
+        "    Gate.NO_CAPABLE_WORKER: _incapable,\n}",
+        "}",
         "tests/stores/test_claim.py",
     ),
     Mutant(
@@ -238,8 +238,8 @@ MUTANTS = [
     Mutant(
         "after an outage nobody takes over what still runs",
         "core/selection.py",
-        "return Gate.LEASE_SPARED if plan.spare_lost or late else None",
-        "return None",
+        "return plan.spare_lost or late",
+        "return False",
         "tests/simulation",
     ),
     Mutant(
@@ -276,6 +276,70 @@ MUTANTS = [
         '[ -z "$groups" ] || kill -s KILL -- $groups',
         ":",
         "tests/system/test_worker_killed.py",
+    ),
+    # People
+    Mutant(
+        "what explain says is what the next claim does",
+        "insight/explain.py",
+        "running={queue.name: sum(c.get(queue.name, 0) for c in own) for queue in queues},",
+        "",
+        "tests/insight",
+    ),
+    Mutant(
+        "explain counts every process of a worker",
+        "insight/explain.py",
+        "pool.slots * worker.processes,",
+        "pool.slots,",
+        "tests/insight",
+    ),
+    Mutant(
+        "explain sees jobs that fell due",
+        f"{SQLITE}/sql/admin.sql",
+        "WHERE queue = :queue AND lease_until <= :now AND run_at <= :now\n",
+        "WHERE queue = :queue AND lease_until <= :now AND parked = 0\n",
+        "tests/insight",
+    ),
+    Mutant(
+        "a job is revived only from the states that were named",
+        f"{SQLITE}/sql/admin.sql",
+        "FROM fairlead_dead WHERE :dead AND id",
+        "FROM fairlead_dead WHERE id",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "a job that crashed runs alone after its revival",
+        f"{SQLITE}/sql/admin.sql",
+        "       crashes > 0, errors\nFROM fairlead_dead",
+        "       0, errors\nFROM fairlead_dead",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "an edit that came second changes nothing",
+        f"{SQLITE}/sql/admin.sql",
+        "WHERE id = :id AND payload = :was",
+        "WHERE id = :id",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "the old arguments are kept",
+        f"{SQLITE}/admin.py",
+        "self._note(connection, edit.by, 1, [edit.job_id], edit.was)",
+        "self._note(connection, edit.by, 1, [edit.job_id])",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "several tags mean all of them",
+        f"{SQLITE}/sql/admin.sql",
+        "WHERE wanted.value NOT IN (",
+        "WHERE wanted.value IN (",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "a feeder that is stopped while it claims ends",
+        "runtime/feeder.py",
+        "found < room and not self._stopped",
+        "found < room",
+        "tests/runtime/test_parts.py",
     ),
 ]
 

@@ -157,6 +157,14 @@ async def test_of_several_workers_the_one_that_lets_it_furthest_counts(store: Ba
     assert (await explained(store)).gate is None
 
 
+async def test_the_slots_of_all_processes_of_a_worker_count(store: Backend) -> None:
+    await store.announce(Worker("w1", {"t": 1}, (POOL,), processes=2), 100 * SECOND)
+    waiting = [new_job() for _ in range(7)]
+    await store.put(waiting)
+    gates = [(await explain(store, job.id)).gate for job in waiting]
+    assert gates == [None] * 6 + [Gate.NO_SLOT]
+
+
 async def test_the_start_of_a_delayed_job_is_its_time(store: Backend) -> None:
     await announce(store)
     told = await explained(store, delay=60 * SECOND)
