@@ -15,7 +15,7 @@ from fairlead.core.store import Backend
 Seen = tuple[Sequence[Worker], Mapping[str, Mapping[str, int]]]
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead workers list shop:app --watch")
 def workers() -> None:
     """See who runs jobs."""
 
