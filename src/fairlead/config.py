@@ -36,11 +36,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load(path: str | Path) -> Settings:
     """Read settings from a TOML file: `[tool.fairlead]` of pyproject.toml, all of any other."""
+    path = Path(path)
+    settings = _read(path)
+    if settings is None:
+        raise ConfigError(f"{path} has no [tool.fairlead]; add it, or name another file")
+    return settings
+
+
+def _read(path: Path) -> Settings | None:
+    """Return what a file says; None if it is a pyproject.toml that says nothing about us."""
     import tomllib  # noqa: PLC0415 (programs without a settings file need no parser)
 
-    path = Path(path)
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text("utf-8"))
     except OSError as problem:
         raise ConfigError(f"cannot read the settings file {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
@@ -48,7 +56,7 @@ def load(path: str | Path) -> Settings:
     if path.name == "pyproject.toml":
         tools = document.get("tool", {})
         if not isinstance(tools, dict) or not isinstance(tools.get("fairlead"), dict):
-            raise ConfigError(f"{path} has no [tool.fairlead]; add it, or name another file")
+            return None
         document = tools["fairlead"]
     try:
         return msgspec.convert(document, Settings)
@@ -62,9 +70,7 @@ def load(path: str | Path) -> Settings:
 def load_here() -> Settings:
     """Read `[tool.fairlead]` of the pyproject.toml in the current folder, if there is one."""
     path = Path("pyproject.toml")
-    if not path.is_file() or "[tool.fairlead" not in path.read_text("utf-8", "replace"):
-        return Settings()
-    return load(path)
+    return (path.is_file() and _read(path)) or Settings()
 
 
 def choose_url(

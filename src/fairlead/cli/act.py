@@ -1,6 +1,7 @@
 """Do something to jobs: count them, ask, do it in batches, say what was done."""
 
 import functools
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.cli.command import Exit, Problem
-from fairlead.cli.desk import Desk, action
+from fairlead.cli.desk import Desk, action, on_ctrl_c
 from fairlead.cli.listing import job_table
 from fairlead.cli.output import json_option
 from fairlead.cli.which import in_words
@@ -35,6 +36,7 @@ class Deed(NamedTuple):
     do: Callable[[Backend, Collection[JobId], Collection[State], Action], Awaitable[int]]
     asks_for_ids: bool = True
     noun: str = "job"
+    others: str = "changed meanwhile"
 
     def tell(self, count: int) -> str:
         """Count the jobs."""
@@ -129,7 +131,13 @@ def _ask(deed: Deed, what: str, care: Care) -> None:
             "with --dry-run",
             Exit.MISUSED,
         )
-    if not click.confirm(f"{deed.verb} {what}?", err=True):
+    try:
+        with on_ctrl_c(signal.default_int_handler):
+            sure = click.confirm(f"{deed.verb} {what}?", err=True)
+    except click.Abort:
+        click.echo(err=True)
+        sure = False
+    if not sure:
         raise Problem("nothing was done", Exit.UNSUCCESSFUL)
 
 
@@ -148,7 +156,7 @@ def _tell(deed: Deed, matched: int, count: int, care: Care) -> None:
     if care.json:
         _tell_json(deed, matched, count, care)
         return
-    less = f" of {matched:,} that were found" if count < matched else ""
+    less = f" of {matched:,} that were found; the others {deed.others}" if count < matched else ""
     click.echo(f"{deed.past} {deed.tell(count)}{less}")
 
 

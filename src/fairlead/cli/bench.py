@@ -8,8 +8,11 @@ from pathlib import Path
 
 import click
 
+from fairlead.cli.command import Command
+
 
 @click.command(
+    cls=Command,
     epilog="Example: fairlead bench --store sqlite --quick",
     short_help="Measure a store beside its raw engine.",
 )
@@ -18,7 +21,6 @@ import click
     type=click.Choice(["sqlite"]),
     default="sqlite",
     show_default=True,
-    envvar="FAIRLEAD_BENCH_STORE",
     help="Which store.",
 )
 @click.option(
@@ -26,13 +28,11 @@ import click
     type=click.IntRange(1, 100),
     default=5,
     show_default=True,
-    envvar="FAIRLEAD_BENCH_ROUNDS",
     help="Rounds per figure; the median counts.",
 )
 @click.option(
     "--quick",
     is_flag=True,
-    envvar="FAIRLEAD_BENCH_QUICK",
     help="A tenth of the jobs and two rounds: a glance, not a measurement.",
 )
 @click.option(
@@ -40,7 +40,6 @@ import click
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default=True,
-    envvar="FAIRLEAD_BENCH_FOLDER",
     help="Where to make the temporary files: the disk that is measured.",
 )
 def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:

@@ -10,6 +10,7 @@ import click
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _APP = "fairlead.app"
+_IDS = ("ID", "[ID]...")
 
 
 class Exit(IntEnum):
@@ -81,10 +82,24 @@ class Commands(click.Group):
 class Command(click.Command):
     """A command; what Fairlead raises in it becomes one sentence and an exit code."""
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the example in one line, however long, so that it can be copied."""
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write(f"  {self.epilog}\n")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; each option also by a variable of its own name, as it is typed."""
+        for param in self.params:
+            if isinstance(param, click.Option):
+                _add_variable(param, ctx.auto_envvar_prefix)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
         from fairlead.core.errors import (  # noqa: PLC0415 (not before a command runs)
             ConfigError,
+            DecodeError,
             EnqueueError,
             FairleadError,
             JobNotFound,
@@ -96,8 +111,18 @@ class Command(click.Command):
             raise Problem(str(problem), Exit.MISUSED) from None
         except JobNotFound as problem:
             raise Problem(str(problem), Exit.NOT_FOUND) from None
+        except DecodeError as problem:
+            raise Problem(f"{problem}; `fairlead doctor` says what else is damaged") from None
         except FairleadError as problem:
             raise Problem(str(problem)) from None
+
+
+def _add_variable(option: click.Option, prefix: str | None) -> None:
+    """Let --dry-run of `jobs delete` be given by $FAIRLEAD_JOBS_DELETE_DRY_RUN."""
+    own = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+    name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+    option.envvar = list(dict.fromkeys([*own, f"{prefix}_{name}"]))
+    option.allow_from_autoenv = False  # That one goes by the name of our own variable.
 
 
 class AppCommand(Command):
@@ -109,20 +134,34 @@ class AppCommand(Command):
         return [options, "[MODULE:APP]", *rest]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the app off the arguments, if the first one is an app."""
-        if args and not args[0].startswith("-") and self._names_app(args):
-            ctx.meta[_APP] = args.pop(0)
+        """Take the app off the arguments, if the first one beside the options is an app."""
+        words = self._words(ctx, args)
+        if words and self._names_app(words):
+            ctx.meta[_APP] = words[0]
+            # The same text may be the value of an option before; that one must stay.
+            places = [at for at, arg in enumerate(args) if arg == words[0]]
+            rests = [args[:at] + args[at + 1 :] for at in places]
+            args = next(rest for rest in rests if self._words(ctx, rest) == words[1:])
         return super().parse_args(ctx, args)
 
-    def _names_app(self, args: list[str]) -> bool:
+    def _words(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments without options and their values."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        parser = click.Command(self.name, params=[*options], add_help_option=False)
+        _, words, _ = parser.make_parser(ctx).parse_args(list(args))
+        return words
+
+    def _names_app(self, words: list[str]) -> bool:
         takes = [param for param in self.params if isinstance(param, click.Argument)]
         if not takes:
             return True  # It can be nothing else; if it is wrong, the loader says how.
-        if not _TARGET.fullmatch(args[0]):
+        if not _TARGET.fullmatch(words[0]):
             return False
-        # A task may have such a name too; it is followed by its arguments, or by nothing.
-        follows = args[1][:1] if len(args) > 1 else ""
-        return not takes[0].required or follows not in ("", "{", "[", "-")
+        if takes[0].metavar in _IDS:
+            return True  # No id looks like this.
+        # A task or queue may have such a name too, followed by its arguments, or by nothing.
+        follows = words[1][:1] if len(words) > 1 else ""
+        return follows not in ("", "{", "[", "-")
 
 
 def named_app() -> str | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
+from fairlead.cli.command import Command
+
 _ADVICE = {
     "bash": "echo 'eval \"$(fairlead completion bash)\"' >> ~/.bashrc",
     "zsh": "echo 'eval \"$(fairlead completion zsh)\"' >> ~/.zshrc",
@@ -15,6 +17,7 @@ _ADVICE = {
 
 
 @click.command(
+    cls=Command,
     epilog='Example: eval "$(fairlead completion bash)"',
     short_help="Complete commands in your shell.",
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fairlead.cli.act import Care, act, carefully
 from fairlead.cli.command import AppCommand, Commands, Exit, Problem
-from fairlead.cli.desk import Desk, action, at_desk
+from fairlead.cli.desk import Desk, action, at_app, at_desk, on_ctrl_c
 from fairlead.cli.jobs import DELETE_DEAD, REPLAY, ids_argument, limit_option, list_jobs, show_job
 from fairlead.cli.listing import short_name
 from fairlead.cli.output import Output, show, shown
@@ -24,7 +24,7 @@ from fairlead.producer import found
 _ID = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead dead list shop:app --by-error")
 def dead() -> None:
     """Look at dead letters, mend them, let them run again."""
 
@@ -94,7 +94,7 @@ def show_(desk: Desk, id_: str, output: Output) -> None:
 )
 @click.argument("id_", metavar="ID")
 @click.argument("json", required=False)
-@at_desk
+@at_app
 def edit(desk: Desk, id_: str, json: str | None) -> None:
     """Replace the arguments of a dead letter.
 
@@ -102,7 +102,7 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
     $EDITOR opens with the old ones. They are checked against the task's signature
     before they are saved. The old ones are kept in the audit log.
     """
-    app = desk.need_app("to check the new arguments")
+    app = desk.need_app("the check of the new arguments")
 
     async def edit(store: Backend) -> bool:
         job = await found(store, JobId(id_))
@@ -133,7 +133,8 @@ def _text(given: str | None, old: str) -> str:
         return given
     if not sys.stdin.isatty():
         raise click.UsageError("no new arguments; give them as JSON, or - to read them from stdin")
-    edited = click.edit(old, extension=".json")
+    with on_ctrl_c(lambda *_: None):  # It is meant for the editor.
+        edited = click.edit(old, extension=".json")
     if edited is None:
         raise Problem("nothing was saved", Exit.UNSUCCESSFUL)
     return edited

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from fairlead.cli.command import Command
 from fairlead.cli.screen import Screen, crop
 from fairlead.cli.table import Column, cell_width, screen_width, table
 from fairlead.core.errors import FairleadError
@@ -26,7 +27,7 @@ _WIDEST = 90
 _STOPPED = 128 + signal.SIGINT  # As shells tell it.
 
 
-@click.command(epilog="Example: fairlead demo --keep")
+@click.command(cls=Command, epilog="Example: fairlead demo --keep")
 @click.option("--keep", is_flag=True, help="Keep the folder, to look into it.")
 def demo(keep: bool) -> None:
     """Watch a shop whose jobs fail in every way, and what becomes of them.

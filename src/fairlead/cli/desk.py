@@ -4,9 +4,13 @@ import asyncio
 import functools
 import getpass
 import os
+import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -62,7 +66,7 @@ class Desk:
         if self.app is not None:
             store = self.app.store
         else:
-            store = store_for(self._url or choose_url(None, self._settings))
+            store = store_for(choose_url(self._url, self._settings))
         if store.durability == "memory":
             raise ConfigError(
                 "memory:// lives in one program, so there is nothing to see from here; use a "
@@ -93,8 +97,8 @@ class Desk:
         if len(missing) == len(steps):
             where = "" if self.target or self._url else "; name your app or --url if it is another"
             raise Problem(
-                f"{self.store.url} holds no jobs yet: enqueue one, or run `fairlead migrate up`"
-                f"{where}"
+                f"{self.store.url}, from {Path.cwd()}, holds no jobs yet: enqueue one, or run "
+                f"`fairlead migrate up`{where}"
             )
         if missing:
             raise Problem(
@@ -116,6 +120,29 @@ def at_desk(command: Command) -> Command:
         return command(*args, desk=Desk(named_app(), url), **named)
 
     return with_desk
+
+
+def at_app(command: Command) -> Command:
+    """Give a command that needs an app its desk; a store alone would not do."""
+
+    @functools.wraps(command)
+    def with_desk(*args: Any, **named: Any) -> Any:
+        return command(*args, desk=Desk(named_app(), None), **named)
+
+    return with_desk
+
+
+@contextmanager
+def on_ctrl_c(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Answer Ctrl-C with this, while a person is asked.
+
+    The event loop would only note it, and act on it when the person has answered.
+    """
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def action(verb: str, target: str) -> Action:

@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -24,6 +26,7 @@ from fairlead.log import set_up
 from fairlead.runtime.workshop import Choice
 
 _GRACE = 5.0
+_FIRST_LOOK = 500
 
 
 @click.command(
@@ -62,6 +65,9 @@ def dev(
     For development: a breakpoint() in a handler stops here. Code that cannot be
     imported is told of, and the old code runs on. In production use `fairlead worker`.
     """
+    began = time.time()
+    # Python takes code of the same size and second for the same; here it may well be new.
+    sys.dont_write_bytecode = True
     watched = folders or (Path(),)
     desk = Desk(named_app(), None)
     try:
@@ -70,54 +76,90 @@ def dev(
         if not desk.target:
             raise
         click.echo(f"{problem}\nwaiting for a change", err=True)
-        asyncio.run(_next_change(watched))
-        _begin_anew()
+        if asyncio.run(_until_change(watched, began)):
+            _begin_anew()
+        return
     choice = Choice((), queues, slots)
     workshop = app.workshop(choice=choice)
     app.open()
     greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
     set_up(app.events, log_level, "plain")
-    if asyncio.run(_serve(app, desk.target or "", choice, watched)):
+    if asyncio.run(_serve(app, desk.target or "", choice, watched, began)):
         _begin_anew()
 
 
-async def _serve(app: Fairlead, target: str, choice: Choice, folders: Sequence[Path]) -> bool:
+async def _serve(
+    app: Fairlead, target: str, choice: Choice, folders: Sequence[Path], began: float
+) -> bool:
     """Work until told to stop; says whether new code is why."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     worker = app.worker(queues=choice.queues, slots=choice.slots, grace=_GRACE)
     try:
-        async with worker:
-            async for names in _changes(folders):
-                click.echo(f"changed: {', '.join(names)}", err=True)
-                if await asyncio.to_thread(_can_be_imported, target):
-                    return True
-                click.echo("not reloaded; the old code runs on", err=True)
-    except asyncio.CancelledError:
-        click.echo("stopped", err=True)
+        with _stopped_by_signals():
+            async with worker:
+                async for names in _changes(folders, began):
+                    click.echo(f"changed: {', '.join(names)}", err=True)
+                    if await asyncio.to_thread(_can_be_imported, target):
+                        return True
+                    click.echo("not reloaded; the old code runs on", err=True)
     finally:
         await app.aclose()
     return False
 
 
-async def _changes(folders: Sequence[Path]) -> AsyncIterator[list[str]]:
+async def _until_change(folders: Sequence[Path], began: float) -> bool:
+    """Wait for a change; says whether there was one, and nobody stopped us."""
+    with _stopped_by_signals():
+        async for _ in _changes(folders, began):
+            return True
+    return False
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Cancel this task when the process is told to stop, and take that for a good end."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        click.echo("stopped", err=True)
+
+
+async def _changes(folders: Sequence[Path], began: float) -> AsyncIterator[list[str]]:
+    """Tell the names of files as they change, and first of those that did since we began."""
     try:
         from watchfiles import PythonFilter, awatch  # noqa: PLC0415 (an extra)
     except ImportError:
         raise MissingExtra("cli", "fairlead dev") from None
-    async for changes in awatch(*folders, watch_filter=PythonFilter(), raise_interrupt=False):
-        yield sorted({Path(path).name for _, path in changes})
+    watch = awatch(
+        *folders,
+        watch_filter=PythonFilter(),
+        raise_interrupt=False,
+        yield_on_timeout=True,
+        rust_timeout=_FIRST_LOOK,
+    )
+    looked = False
+    async for changes in watch:
+        names = {Path(path).name for _, path in changes}
+        if not looked:
+            # Only now the watch is known to stand; what was saved before it would be missed.
+            names |= _newer_than(began)
+        looked = True
+        if names:
+            yield sorted(names)
 
 
-async def _next_change(folders: Sequence[Path]) -> None:
-    async for _ in _changes(folders):
-        return
+def _newer_than(began: float) -> set[str]:
+    """Name the files of loaded modules that were saved after we began to load them."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    paths = [Path(file) for file in files if file]
+    return {path.name for path in paths if path.exists() and path.stat().st_mtime > began}
 
 
 def _can_be_imported(target: str) -> bool:
     """Try the new code in a process of its own, which says what is wrong with it."""
-    command = [sys.executable, "-m", "fairlead.cli.process", "check", target]
+    command = [sys.executable, "-B", "-m", "fairlead.cli.process", "check", target]
     return subprocess.run(command, check=False).returncode == 0  # noqa: S603 (our own module)
 
 

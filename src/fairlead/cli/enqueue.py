@@ -5,7 +5,7 @@ import sys
 import click
 
 from fairlead.cli.command import AppCommand
-from fairlead.cli.desk import Desk, action, at_desk
+from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import as_json
 from fairlead.core.job import JobRecord
@@ -27,7 +27,7 @@ from fairlead.producer import BoundTask
 )
 @click.option("--tag", "tags", multiple=True, help="A tag to find it by; repeat for more.")
 @json_option
-@at_desk
+@at_app
 def enqueue(
     desk: Desk,
     task: str,
@@ -44,7 +44,7 @@ def enqueue(
     JSON is an object of arguments by name, or an array in order, or `-` to read it
     from stdin. It is checked against the task's signature.
     """
-    app = desk.need_app("to enqueue")
+    app = desk.need_app("an enqueue")
     known = app.tasks[task]
     payload = known.signature.read(sys.stdin.read() if arguments == "-" else arguments)
     bound: BoundTask[..., object] = BoundTask(known, app).using(

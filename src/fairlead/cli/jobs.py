@@ -19,13 +19,18 @@ from fairlead.core.job import Attempt, JobRecord, Reason, State
 from fairlead.core.store import Backend
 from fairlead.producer import ended, found
 
+_MOST = 999
 limit_option = click.option(
-    "--limit", type=click.IntRange(1, 999), default=20, show_default=True, help="How many to show."
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=20,
+    show_default=True,
+    help="How many to show.",
 )
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead jobs list shop:app --state dead --since 2h")
 def jobs() -> None:
     """Look at jobs, wait for one, cancel, retry and delete them."""
 
@@ -51,8 +56,7 @@ def list_jobs(desk: Desk, which: Filter, limit: int, output: Output) -> None:
     def lines(found: list[JobRecord]) -> list[str]:
         if not found:
             return ["no job matches"]
-        more = [f"there are more; --limit {2 * limit} shows them"] if len(found) > limit else []
-        return [*job_table(found[:limit]), *more]
+        return [*job_table(found[:limit]), *([_more(limit)] if len(found) > limit else [])]
 
     show(
         desk,
@@ -61,6 +65,12 @@ def list_jobs(desk: Desk, which: Filter, limit: int, output: Output) -> None:
         lines,
         lambda found: map(as_json, found[:limit]),
     )
+
+
+def _more(limit: int) -> str:
+    if limit == _MOST:
+        return "there are more; filters such as --queue and --since show fewer"
+    return f"there are more; --limit {min(2 * limit, _MOST)} shows them"
 
 
 @jobs.command(
@@ -116,6 +126,8 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
     """
     try:
         record = desk.run(lambda store: ended(store, JobId(id_), timeout))
+    except KeyboardInterrupt:
+        raise Problem(f"stopped waiting; job {id_} goes on") from None
     except TimeoutError as problem:
         raise Problem(f"{problem}; `fairlead explain {id_}` says why", Exit.TIME_OVER) from None
     if json:
@@ -152,11 +164,12 @@ _FINAL = frozenset(State) - _LIVE
 CANCEL = Deed("cancel", "cancelled", _LIVE, _LIVE, _cancel)
 RETRY = Deed(
     "retry",
-    "set to run now:",
+    "retried",
     frozenset(State) - {State.RUNNING},
     frozenset({State.WAITING, State.DEAD}),
     _revive,
     asks_for_ids=False,
+    others="are due already, or changed meanwhile",
 )
 DELETE = Deed("delete", "deleted", _FINAL, _FINAL, _delete)
 _DEAD = frozenset({State.DEAD})

@@ -51,6 +51,8 @@ def why(job: JobRecord) -> str:
             return "cancel asked for" if job.cancel_requested else f"on {job.worker}"
         case State.DONE:
             return ""
+        case State.CANCELLED:
+            return job.reason or ""  # Its failures are those of earlier runs.
     if error and error.message and _SAYS.get(short_name(error.error)) == job.reason:
         told = error.message
     return f"{job.reason}: {told}" if told else job.reason or ""

@@ -49,7 +49,11 @@ Example: fairlead demo
         "max_content_width": 100,
     },
 )
-@click.version_option(package_name="fairlead", message="fairlead %(version)s")
+@click.version_option(
+    package_name="fairlead",
+    message="fairlead %(version)s",
+    allow_from_autoenv=False,  # $FAIRLEAD_VERSION is what people call a version to install.
+)
 @click.pass_context
 def main(context: click.Context) -> None:
     """Fairlead, a job queue in which no accepted job is lost."""

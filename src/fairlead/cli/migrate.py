@@ -12,7 +12,7 @@ from fairlead.cli.words import as_json, moment
 from fairlead.core.admin import Migration
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead migrate status shop:app")
 def migrate() -> None:
     """Bring the store's schema up to date.
 

@@ -31,7 +31,7 @@ class View(msgspec.Struct, frozen=True):
     figures: Figures | None
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead queues list shop:app --watch")
 def queues() -> None:
     """See what waits where; pause and resume."""
 
@@ -86,13 +86,16 @@ def show_(desk: Desk, name: str, output: Output) -> None:
 def pause(desk: Desk, name: str) -> None:
     """Let no further job of a queue start. Running ones go on; new ones are accepted."""
 
-    async def pause(store: Backend) -> int:
+    async def pause(store: Backend) -> View:
         view = _known(await _views(desk, store), name)
-        await store.pause(name, action("pause", name))
-        return view.counts.get(State.WAITING, 0)
+        if not view.paused:
+            await store.pause(name, action("pause", name))
+        return view
 
-    waiting = desk.run(pause)
-    click.echo(f"paused queue {name}; {waiting:,} jobs wait in it. fairlead queues resume {name}")
+    before = desk.run(pause)
+    waiting = before.counts.get(State.WAITING, 0)
+    click.echo(f"queue {name} was paused already" if before.paused else f"paused queue {name}")
+    click.echo(f"jobs that wait in it: {waiting:,}; `fairlead queues resume {name}` lets them run")
 
 
 @queues.command(
@@ -107,7 +110,8 @@ def resume(desk: Desk, name: str) -> None:
 
     async def resume(store: Backend) -> bool:
         was = _known(await _views(desk, store), name).paused
-        await store.resume(name, action("resume", name))
+        if was:
+            await store.resume(name, action("resume", name))
         return was
 
     click.echo(f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused")
@@ -146,9 +150,8 @@ def _known(views: Sequence[View], name: str) -> View:
         if view.name == name:
             return view
     names = [view.name for view in views]
-    raise nothing(
-        f"there is no queue {name!r}{did_you_mean(name, names)}; there is {', '.join(names)}"
-    )
+    known = f"there is {', '.join(names)}" if names else "name your app if it declares it"
+    raise nothing(f"there is no queue {name!r}{did_you_mean(name, names)}; {known}")
 
 
 def _table(views: Sequence[View]) -> list[str]:

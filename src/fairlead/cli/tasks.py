@@ -4,13 +4,13 @@ import click
 import msgspec
 
 from fairlead.cli.command import AppCommand, Commands
-from fairlead.cli.desk import Desk, at_desk
+from fairlead.cli.desk import Desk, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.core.task import Task
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead tasks list shop:app")
 def tasks() -> None:
     """See the tasks of an app."""
 
@@ -22,10 +22,10 @@ def tasks() -> None:
     short_help="List the tasks of an app.",
 )
 @json_option
-@at_desk
+@at_app
 def list_(desk: Desk, json: bool) -> None:
     """List the tasks of an app, with their arguments and what holds for their jobs."""
-    app = desk.need_app("to list its tasks")
+    app = desk.need_app("the list of tasks")
     known = sorted(app.tasks, key=lambda task: task.name)
     if json:
         for task in known:

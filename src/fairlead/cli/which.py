@@ -1,7 +1,8 @@
 """Which jobs a command means: filters that combine, the same everywhere, or ids."""
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from shlex import quote
 from typing import Any
 
 import click
@@ -67,13 +68,7 @@ def in_words(which: Filter) -> str:
     parts = [f"--queue {name}" for name in which.queues]
     parts += [f"--task {name}" for name in which.tasks]
     parts += [f"--state {state}" for state in which.states]
-    parts += [f"--tag {tag}" for tag in which.tags]
+    parts += [f"--tag {quote(tag)}" for tag in which.tags]
     parts += [f"--since {instant_text(which.since)}"] if which.since is not None else []
-    parts += [f"--error {which.error!r}"] if which.error is not None else []
+    parts += [f"--error {quote(which.error)}"] if which.error is not None else []
     return " ".join(parts) or "--all"
-
-
-def among(which: Filter, states: Collection[State]) -> tuple[State, ...]:
-    """Return the states a filter and a command agree on; those of the command if none is named."""
-    chosen = [state for state in which.states if state in states] if which.states else list(states)
-    return tuple(chosen)

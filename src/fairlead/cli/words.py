@@ -2,13 +2,14 @@
 
 import re
 import time
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from fairlead.core.clock import SECOND, as_datetime, instant
+from fairlead.core.clock import FAR_FUTURE, SECOND, as_datetime, instant
 from fairlead.core.job import State
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -20,7 +21,7 @@ _COLOURS = {
     State.DEAD: "red",
     State.CANCELLED: "yellow",
 }
-_TIMES = ("_at", "_until")
+_TIMES = re.compile(r"at|.*_(at|until)")
 _RAW = ("payload", "result", "options", "before")
 
 
@@ -54,8 +55,15 @@ def moment(at: int | None) -> str:
     """Tell an instant in this machine's time zone, with how long ago it was."""
     if at is None:
         return ""
-    local = as_datetime(at).astimezone()
+    local = _shown(at)
+    with suppress(OverflowError):  # In some zones the year 9999 ends later than time does.
+        local = local.astimezone()
     return f"{local:%Y-%m-%d %H:%M:%S.%f}"[:-3] + f" ({ago(at)})"
+
+
+def _shown(at: int) -> datetime:
+    """Return an instant as a datetime; the nearest one, if somebody damaged it."""
+    return as_datetime(min(max(at, 0), FAR_FUTURE))
 
 
 def painted(state: str) -> str:
@@ -73,19 +81,23 @@ class Since(click.ParamType[int]):
         """Return the instant."""
         if isinstance(value, int):
             return value
-        span = _SPAN.fullmatch(value.strip())
-        if span:
-            return now() - round(float(span.group(1)) * _UNITS[span.group(2)] * SECOND)
         try:
-            given = datetime.fromisoformat(value)
-        except ValueError:
+            at = _back_from_now(value.strip())
+        except (ValueError, OverflowError):
             self.fail(
                 f"{value!r} is no time; write a span such as 30s, 15m, 2h, 7d, or an instant such "
                 "as 2026-11-16T09:30",
                 param,
                 ctx,
             )
-        return instant(given if given.tzinfo else given.astimezone())
+        return min(max(at, 0), FAR_FUTURE)
+
+
+def _back_from_now(text: str) -> int:
+    if span := _SPAN.fullmatch(text):
+        return now() - round(float(span.group(1)) * _UNITS[span.group(2)] * SECOND)
+    given = datetime.fromisoformat(text)
+    return instant(given if given.tzinfo else given.astimezone())
 
 
 def as_json(value: msgspec.Struct, **more: object) -> str:
@@ -97,7 +109,7 @@ def _plain(value: msgspec.Struct) -> dict[str, object]:
     fields = {}
     for name in value.__struct_fields__:
         field = getattr(value, name)
-        if isinstance(field, int) and name.endswith(_TIMES):
+        if isinstance(field, int) and _TIMES.fullmatch(name):
             field = instant_text(field)
         elif isinstance(field, str) and name in _RAW:
             field = _raw(field)
@@ -118,4 +130,4 @@ def _raw(text: str) -> object:
 
 def instant_text(at: int) -> str:
     """Return an instant as RFC 3339 text in UTC."""
-    return as_datetime(at).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return _shown(at).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -17,7 +17,7 @@ from fairlead.insight.explain import plans_of
 Seen = tuple[Sequence[Worker], Mapping[str, Mapping[str, int]]]
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="Example: fairlead workers list shop:app --watch")
 def workers() -> None:
     """See who runs jobs."""
 

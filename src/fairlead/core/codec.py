@@ -361,7 +361,7 @@ def _say(problem: BaseException) -> str:
         return "holds characters that are no valid Unicode (lone surrogates)"
     if "integer string conversion" in str(problem):
         return "holds a whole number of thousands of digits; pass it as text"
-    return _lower(str(problem))
+    return _lower(str(problem).removeprefix("JSON is malformed: "))
 
 
 def _lower(text: str) -> str:

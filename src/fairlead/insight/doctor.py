@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead.app import Fairlead
 from fairlead.core.admin import Condition, Filter, Finding, Worker
+from fairlead.core.errors import DecodeError
 from fairlead.core.job import Gate, State
 from fairlead.core.selection import can_run
 from fairlead.core.store import Backend
@@ -57,10 +58,17 @@ def _outdated(missing: int, steps: int) -> Finding:
         return Finding(
             "there is no Fairlead schema in it yet", "fairlead migrate up, or enqueue a job"
         )
-    return Finding(f"{missing} steps of the schema are missing", "fairlead migrate up")
+    return Finding(f"steps of the schema that are missing: {missing}", "fairlead migrate up")
 
 
 async def _jobs(store: Backend) -> list[Finding]:
+    try:
+        return await _waiting(store)
+    except DecodeError as problem:
+        return [Finding(str(problem), "keep a copy of the file, and report it")]
+
+
+async def _waiting(store: Backend) -> list[Finding]:
     counts = await store.count()
     workers = await store.workers()
     waiting = {name: n[State.WAITING] for name, n in counts.items() if n.get(State.WAITING)}
@@ -76,14 +84,14 @@ async def _jobs(store: Backend) -> list[Finding]:
 def _unserved(waiting: dict[str, int], workers: Sequence[Worker]) -> Iterator[Finding]:
     if waiting and not workers:
         yield Finding(
-            f"{sum(waiting.values()):,} jobs wait, and no worker is live",
+            f"no worker is live, and jobs wait: {sum(waiting.values()):,}",
             "fairlead worker MODULE:APP",
         )
         return
     for name, count in waiting.items():
         if not pools_that_serve(workers, name):
             yield Finding(
-                f"{count:,} jobs wait in queue {name!r}, which no live worker serves",
+                f"no live worker serves queue {name!r}, and jobs wait in it: {count:,}",
                 f"start a worker that does: fairlead worker MODULE:APP --queue {name}",
             )
 
@@ -91,7 +99,7 @@ def _unserved(waiting: dict[str, int], workers: Sequence[Worker]) -> Iterator[Fi
 def _paused(waiting: dict[str, int], paused: set[str]) -> Iterator[Finding]:
     for name in sorted(paused):
         yield Finding(
-            f"queue {name!r} is paused, and {waiting.get(name, 0):,} jobs wait in it",
+            f"queue {name!r} is paused; jobs that wait in it: {waiting.get(name, 0):,}",
             f"fairlead queues resume {name}",
             grave=False,
         )

@@ -14,7 +14,12 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
     """Build the store a URL names. Nothing is opened yet."""
     if not isinstance(url, str):
         raise ConfigError(f"the store is named by a URL such as sqlite:///jobs.db, not {url!r}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as problem:
+        raise ConfigError(
+            f"the store's URL cannot be read: {problem}; write [ and ] in a password as %5B and %5D"
+        ) from None
     if parts.scheme == "memory":
         from fairlead.stores.memory.store import MemoryStore  # noqa: PLC0415 (stores load when used)
 
@@ -37,7 +42,8 @@ def _sqlite_path(url: str) -> Path:
     if ":memory:" in url:
         raise ConfigError("for jobs in memory, use memory://")
     if parts.netloc or not url.startswith("sqlite:///"):
-        name = parts.netloc or parts.path.lstrip("/")
+        # What stands before an @ may be a password.
+        name = parts.netloc.rpartition("@")[2] or parts.path.lstrip("/")
         raise ConfigError(
             f"sqlite takes three slashes; write sqlite:///{name} for a file in the current folder, "
             "or sqlite:////full/path"

@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead.core.admin import MOST_LISTED, Action, Deed, ErrorGroup, Filter, Worker
 from fairlead.core.clock import SECOND, Clock
+from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, State, decode_errors
 from fairlead.core.queue import PoolPlan
@@ -38,12 +39,22 @@ def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
 
 
 def _record(values: dict[str, Any]) -> JobRecord:
-    values["state"] = State(values["state"])
-    values["gate"] = GATES[values.pop("parked")]
+    values["state"] = _state(values["state"], f"job {values['id']}")
+    parked = values.pop("parked")
+    if parked not in GATES:
+        raise DecodeError(f"job {values['id']}", f"it is parked for the unknown reason {parked!r}")
+    values["gate"] = GATES[parked]
     values["priority"] = (values["run_at"] - values.pop("order_at")) // SECOND
     values["cancel_requested"] = bool(values["cancel_requested"])
     values["errors"] = decode_errors(values["errors"])
     return JobRecord(**values)
+
+
+def _state(name: str, whose: str) -> State:
+    try:
+        return State(name)
+    except ValueError:
+        raise DecodeError(whose, f"its state is {name!r}") from None
 
 
 def _asked(which: Filter) -> dict[str, object]:
@@ -99,7 +110,7 @@ def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State
     """Count jobs by queue and state."""
     counts: dict[str, dict[State, int]] = {}
     for queue, state, number in connection.execute(statements()["count"], _asked(which)).fetchall():
-        counts.setdefault(queue, {})[State(state)] = number
+        counts.setdefault(queue, {})[_state(state, f"a job of queue {queue!r}")] = number
     return counts
 
 
@@ -143,10 +154,14 @@ def paused(connection: sqlite3.Connection) -> set[str]:
 def workers(connection: sqlite3.Connection, now: int) -> list[Worker]:
     """Return the workers that are announced and live."""
     rows = connection.execute(statements()["workers"], {"now": now}).fetchall()
-    return [
-        Worker(name, msgspec.json.decode(capable), _decode_pools(pools), *rest)
-        for name, capable, pools, *rest in rows
-    ]
+    return [_worker(*row) for row in rows]
+
+
+def _worker(name: str, capable: str, pools: str, *rest: int) -> Worker:
+    try:
+        return Worker(name, msgspec.json.decode(capable), _decode_pools(pools), *rest)
+    except msgspec.MsgspecError as problem:
+        raise DecodeError(f"worker {name}", str(problem)) from None
 
 
 def deeds(connection: sqlite3.Connection, limit: int, job_id: JobId | None) -> list[Deed]:

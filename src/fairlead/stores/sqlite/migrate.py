@@ -64,6 +64,8 @@ def applied(place: Place) -> list[Migration]:
         times = patiently(place, lambda: _times(connection))
     finally:
         connection.close()
+    if max(times, default=0) > newest():
+        raise SchemaOutdated(max(times), newest())
     return [replace(step, applied_at=times.get(step.number)) for step in migrations()]
 
 
