@@ -160,7 +160,9 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
 
 
 # What users name their things must not be able to forge a line, or to steer a terminal (T9).
-_CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029)
+# Marks that turn the writing around can make a line read as another.
+_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029, *_TURNS)
 _ESCAPED = {code: chr(code).encode("unicode_escape").decode() for code in _CONTROLS}
 _ESCAPED_JSON = {code: f"\\u{code:04x}" for code in _CONTROLS}
 

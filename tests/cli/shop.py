@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, Reason
@@ -186,7 +188,8 @@ def started(folder: Path, *arguments: str, **environ: str) -> Iterator["subproce
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate()
 
 
 def read_until(process: "subprocess.Popen[str]", text: str) -> str:
@@ -273,10 +276,10 @@ async def _ended(store: Backend, job: NewJob, outcome: Outcome) -> None:
 
 
 async def many_dead(store: Backend, count: int) -> list[JobId]:
-    """Put so many dead letters into the store; returns their ids."""
-    jobs = [greeting("many") for _ in range(count)]
+    """Put so many dead letters into the queue `default`; returns their ids."""
+    jobs = [replace(greeting("many"), queue="default") for _ in range(count)]
     await store.put(jobs)
-    claimed = await claim(store, Queue("mail"), slots=count)
+    claimed = await claim(store, Queue("default"), slots=count)
     await store.settle(
         [settled(job, _broken("Oops", "it broke"), policy=POLICY) for job in claimed]
     )

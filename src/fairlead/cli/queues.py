@@ -156,7 +156,8 @@ def _known(views: Sequence[View], name: str) -> View:
 
 def _table(views: Sequence[View]) -> list[str]:
     columns = (
-        Column("QUEUE"),
+        Column("QUEUE", gives_way=True),
+        Column("STATE"),
         Column("WEIGHT", right=True),
         Column("WAITING", right=True),
         Column("OLDEST", right=True),
@@ -166,7 +167,6 @@ def _table(views: Sequence[View]) -> list[str]:
         Column("WAIT P50", right=True),
         Column("P99", right=True),
         Column("DONE/S", right=True),
-        Column("STATE"),
     )
     return table(columns, [_row(view) for view in views], screen_width())
 
@@ -175,13 +175,13 @@ def _row(view: View) -> Sequence[str]:
     figures = view.figures
     return (
         view.name,
+        _state(view),
         _weight(view),
         *(f"{view.counts.get(State.WAITING, 0):,}", _age(view)),
         *(f"{view.counts.get(s, 0):,}" for s in (State.RUNNING, State.DONE, State.DEAD)),
         lasting(figures.wait_p50) if figures else "",
         lasting(figures.wait_p99) if figures else "",
         f"{figures.per_second:,.1f}" if figures else "",
-        _state(view),
     )
 
 

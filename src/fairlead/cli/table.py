@@ -11,7 +11,7 @@ import click
 from fairlead.log import escaped
 
 _GAP = "  "
-_NARROWEST = 8
+_NARROWEST = 6
 
 
 class Column(NamedTuple):
@@ -29,14 +29,17 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """Return the lines of a table that fits into `width`, or is as wide as it is."""
+    """Return the lines of a table that fits into `width`, or is as wide as it is.
+
+    Where there is no room even for narrow columns, the last ones are left out.
+    """
     cells = [[escaped(cell) for cell in row] for row in rows]
-    widths = [
+    natural = [
         max(len(column.title), *(cell_width(row[at]) for row in cells), 0)
         for at, column in enumerate(columns)
     ]
-    if width is not None:
-        _shrink(widths, columns, width)
+    widths = natural if width is None else _fitting(natural, columns, width)
+    columns, cells = columns[: len(widths)], [row[: len(widths)] for row in cells]
     titles = _GAP.join(
         _fit(column.title, widths[at], right=column.right) for at, column in enumerate(columns)
     )
@@ -51,15 +54,18 @@ def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) 
     return _GAP.join(parts).rstrip()
 
 
-def _shrink(widths: list[int], columns: Sequence[Column], width: int) -> None:
-    """Take from the widest column that gives way, until all fits or nobody can give more."""
+def _fitting(natural: list[int], columns: Sequence[Column], width: int) -> list[int]:
+    """Take from the widest column that gives way, until all fits; or leave out the last one."""
+    widths = list(natural)
     while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        able = [
-            at for at, column in enumerate(columns) if column.gives_way and widths[at] > _NARROWEST
-        ]
-        if not able:
-            return
-        widths[max(able, key=lambda at: widths[at])] -= 1
+        able = [at for at, own in enumerate(widths) if columns[at].gives_way and own > _NARROWEST]
+        if able:
+            widths[max(able, key=lambda at: widths[at])] -= 1
+        elif len(widths) > 1:
+            widths = natural[: len(widths) - 1]
+        else:
+            break
+    return widths
 
 
 def _fit(text: str, width: int, *, right: bool) -> str:
