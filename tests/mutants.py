@@ -295,8 +295,8 @@ MUTANTS = [
     Mutant(
         "explain sees jobs that fell due",
         f"{SQLITE}/sql/admin.sql",
-        "WHERE queue = :queue AND lease_until <= :now AND run_at <= :now\n",
-        "WHERE queue = :queue AND lease_until <= :now AND parked = 0\n",
+        "WHERE parked = 1 AND run_at <= :now AND queue = :queue AND lease_until <= :now\n",
+        "WHERE 0\n",
         "tests/insight",
     ),
     Mutant(

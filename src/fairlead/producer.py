@@ -280,10 +280,8 @@ class JobHandle(Generic[R]):
 
     async def acancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then."""
-        found = await self._producer.store.cancel([self.id], reason)
-        if self.id not in found:
-            raise JobNotFound(self.id)
-        return found[self.id].state
+        await self._producer.store.cancel([self.id], reason)
+        return await self.astatus()
 
 
 async def ended(store: Backend, job_id: JobId, timeout: float | None = None) -> JobRecord:  # noqa: ASYNC109 (public name)

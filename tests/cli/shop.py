@@ -224,8 +224,8 @@ def state_of(folder: Path, job_id: JobId) -> str | None:
 
 def audit_lines(folder: Path) -> list[tuple[str, str, int]]:
     """Return the audit log, newest first: what, to which jobs, how many."""
-    deeds = with_store(folder, lambda store: store.deeds(100))
-    return [(deed.verb, deed.target, deed.count) for deed in deeds]
+    lines = with_store(folder, lambda store: store.audit_log(100))
+    return [(line.verb, line.target, line.count) for line in lines]
 
 
 class Stock(NamedTuple):

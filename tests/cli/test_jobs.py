@@ -430,8 +430,8 @@ def test_the_audit_log_names_who_did_what(folder: Path, stock: Stock) -> None:
     assert lines[1].endswith(f"cancel      1  {stock.waiting}")
     newest, oldest = objects(folder, "audit")
     assert newest["verb"] == "cancel"
-    assert newest["at"] > oldest["at"]
-    assert newest["at"].endswith("Z")
+    assert newest["done_at"] > oldest["done_at"]
+    assert newest["done_at"].endswith("Z")
     assert oldest["who"].count("@") == 1
     assert len(objects(folder, "audit", "--limit", "1")) == 1
     page = told(folder, "jobs", "show", stock.waiting)

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead import JobNotFound
-from fairlead.core.admin import Worker
+from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, NewJob, State
-from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.queue import Queue
 from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Backend
-from fairlead.insight.explain import explain, plans_of
+from fairlead.insight.explain import explain, plan_of
 from fairlead.stores import store_for
 from tests.words import claim, done, new_job, plan
 
@@ -26,7 +26,7 @@ QUEUES = (
     Queue("reports"),
     Queue("alarm", critical=True, tasks=["t"], reserve=1),
 )
-POOL = PoolPlan("default", QUEUES, 3, "thread", self_serving=False)
+POOL = PoolShare("default", 3, tuple(queue.share for queue in QUEUES))
 
 jobs = st.lists(
     st.builds(
@@ -45,7 +45,7 @@ jobs = st.lists(
 
 async def next_claims(store: Backend, worker: Worker) -> set[JobId]:
     running = await store.running()
-    claimed = [await store.claim(plan) for plan in plans_of(worker, running)]
+    claimed = [await store.claim(plan_of(worker, pool, running)) for pool in worker.pools]
     return {job.id for each in claimed for job in each.jobs}
 
 
@@ -78,7 +78,7 @@ def test_what_explain_says_is_what_the_next_claim_does(
             for n, options in enumerate(batch)
         ]
         await store.put(new)
-        pool = PoolPlan("default", QUEUES, slots, "thread", self_serving=False)
+        pool = PoolShare("default", slots, POOL.queues)
         worker = Worker("w1", {"t": 1, "u": 2}, (pool,), processes)
         await store.claim(
             ClaimPlan("w1/1", QUEUES, earlier, lease * SECOND, capable=worker.capable)

@@ -8,10 +8,9 @@ import pytest
 from fairlead import ConfigError, Fairlead, Pool, Queue
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
-from fairlead.core.queue import MOST_AHEAD, PoolPlan
 from fairlead.runtime.pool import Slots
 from fairlead.runtime.run import Run
-from fairlead.runtime.workshop import Choice, plan_pools
+from fairlead.runtime.workshop import MOST_AHEAD, Choice, PoolPlan, plan_pools
 
 MAIL, REPORTS = Queue("mail", weight=3), Queue("reports")
 ALARMS = Queue("alarms", critical=True, tasks=["t"], reserve=2)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from fairlead.core.admin import Action, Worker
+from fairlead.core.admin import Worker
 from fairlead.core.errors import StoreUnavailable
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, JobRecord, NewJob
@@ -202,10 +202,10 @@ class Connection(Backend):
         return await self._ask(lambda: self._store.upkeep(keep))
 
     async def cancel(
-        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+        self, job_ids: Collection[JobId], reason: str, *more: Any
     ) -> dict[JobId, JobRecord]:
         def do() -> dict[JobId, JobRecord]:
-            records = at_once(self._store.cancel(job_ids, reason, by))
+            records = at_once(self._store.cancel(job_ids, reason, *more))
             self._witness.cancelled(records)
             return records
 

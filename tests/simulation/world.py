@@ -23,7 +23,7 @@ from fairlead.core.events import Bus
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Crashed, Failed
-from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.queue import Queue
 from fairlead.core.task import Registry
 from fairlead.runtime import points, worker
 from fairlead.runtime.board import PROCESS, UNCLEAR, Board
@@ -32,7 +32,7 @@ from fairlead.runtime.loop_runner import Begin, End
 from fairlead.runtime.run import Run, acall
 from fairlead.runtime.takeover import Death, past_limit, take_over
 from fairlead.runtime.worker import Worker
-from fairlead.runtime.workshop import Terms, Workshop
+from fairlead.runtime.workshop import PoolPlan, Terms, Workshop
 from fairlead.stores.memory.store import MemoryStore
 from tests.simulation.faults import Connection, Network, Rates, at_once
 from tests.simulation.loop import Deadlock, Killed, Process, VirtualClock, VirtualLoop, here

@@ -1,17 +1,18 @@
 """What people ask of a store, and what they do to it."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.core.admin import Action, Filter, Worker
+from fairlead.core.admin import Action, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import State
 from fairlead.core.outcome import Crashed, Failed, Policy
-from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.queue import Queue, Share
 from fairlead.core.retry import Retry
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
@@ -41,8 +42,24 @@ async def test_a_finished_job_stays_as_it_is(store: Backend) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
     await store.settle([done(job, "1")])
-    after = await store.cancel([job.id], "too late")
-    assert (after[job.id].state, after[job.id].result) == (State.DONE, "1")
+    assert await store.cancel([job.id], "too late") == {}
+    after = await store.find(job.id)
+    assert after is not None
+    assert (after.state, after.result) == (State.DONE, "1")
+
+
+async def test_a_job_that_started_meanwhile_is_not_cancelled_as_a_waiting_one(
+    store: Backend,
+) -> None:
+    await store.put([new_job(), new_job()])
+    [running] = await claim(store, slots=1)
+    [waiting] = await store.jobs(Filter(states=(State.WAITING,)))
+    both = [running.id, waiting.id]
+    assert set(await store.cancel(both, "stop", [State.WAITING])) == {waiting.id}
+    record = await store.find(running.id)
+    assert record is not None
+    assert not record.cancel_requested
+    assert set(await store.cancel(both, "stop", [State.RUNNING])) == {running.id}
 
 
 async def test_cancelling_an_unknown_id_has_no_later_effect(store: Backend) -> None:
@@ -224,8 +241,8 @@ async def test_an_edit_counts_only_if_nobody_was_quicker(
     record = await store.find(job_id)
     assert record is not None
     assert (record.payload, record.version) == ('{"n":1}', 2)
-    [deed] = await store.deeds(10, job_id)
-    assert (deed.before, deed.count) == ("{}", 1)
+    [line] = await store.audit_log(10, job_id)
+    assert (line.before, line.count) == ("{}", 1)
 
 
 async def test_a_job_that_is_not_dead_cannot_be_edited(store: Backend) -> None:
@@ -253,7 +270,7 @@ async def test_an_action_is_one_line_however_many_calls_it_takes(
     await store.revive(ids[2:], [State.DEAD], BY)
     await store.pause("mail", Action("action-2", "bob", "pause", "mail"))
     await store.note(Action("action-3", "bob", "enqueue", "t"), 1)
-    assert [(deed.who, deed.verb, deed.count) for deed in await store.deeds()] == [
+    assert [(line.who, line.verb, line.count) for line in await store.audit_log()] == [
         ("bob", "enqueue", 1),
         ("bob", "pause", 1),
         ("ada", "replay", 3),
@@ -265,7 +282,7 @@ async def test_what_a_program_does_is_not_in_the_audit_log(store: Backend) -> No
     await store.put([job])
     await store.cancel([job.id], "by code")
     await store.pause("mail")
-    assert await store.deeds() == []
+    assert await store.audit_log() == []
 
 
 # What explain asks
@@ -304,7 +321,7 @@ async def test_the_oldest_due_job_of_each_queue_is_known(
 
 
 async def test_a_worker_is_seen_as_it_announced_itself(store: Backend, clock: ManualClock) -> None:
-    pool = PoolPlan("p", (Queue("mail", weight=3),), 5, "thread", self_serving=True)
+    pool = PoolShare("p", 5, (Share("mail", weight=3),))
     begun = clock.now()
     await store.announce(Worker("w", {"t": 2}, (pool,), 4), 10 * SECOND)
     clock.advance(5)
@@ -312,6 +329,32 @@ async def test_a_worker_is_seen_as_it_announced_itself(store: Backend, clock: Ma
     [worker] = await store.workers()
     assert (worker.pools, worker.processes) == ((pool,), 4)
     assert (worker.started_at, worker.live_until) == (begun, begun + 15 * SECOND)
+
+
+async def test_what_a_worker_of_another_version_announced_harms_nobody(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    store = store_for(f"sqlite:///{tmp_path}/jobs.db", clock)
+    share = PoolShare("p", 5, (Share("mail"),))
+    await store.announce(Worker("w1", {"t": 1}, (share,)), 10 * SECOND)
+    await store.announce(Worker("w2", {"t": 1}, (share,)), 10 * SECOND)
+    with sqlite3.connect(tmp_path / "jobs.db") as raw:
+        raw.execute(
+            "UPDATE fairlead_worker SET pools = "
+            """'[{"name":"p","slots":5,"shiny":1,"queues":[{"name":"mail","max_running":3}]}]' """
+            "WHERE id = 'w1'"
+        )
+        raw.execute("UPDATE fairlead_worker SET pools = '[7]' WHERE id = 'w2'")
+    raw.close()
+    first, second = await store.workers()
+    assert (first.pools, second.pools) == ((share,), ())
+    await store.close()
+
+
+async def test_jobs_that_nobody_knows_are_counted_by_task_and_version(store: Backend) -> None:
+    await store.put([new_job("a"), new_job("a"), new_job("b", version=2), new_job("t")])
+    await claim(store, capable={"t": 1})
+    assert await store.unknown() == {("a", 1): 2, ("b", 2): 1}
 
 
 # The store itself

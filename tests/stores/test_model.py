@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fairlead.core.admin import Action, Filter, Worker
+from fairlead.core.admin import LIVE, Action, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
@@ -191,7 +191,8 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        self.both("cancel", [data.draw(st.sampled_from(self.ids))], "a person said so")
+        states = data.draw(st.sampled_from([LIVE, LIVE, {State.WAITING}, {State.RUNNING}]))
+        self.both("cancel", [data.draw(st.sampled_from(self.ids))], "a person said so", states)
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data(), verb=st.sampled_from(["revive", "delete"]))
@@ -267,15 +268,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.both("paused")
         self.both("workers")
         self.both("oldest")
+        self.both("unknown")
         self.both("running")
-        self.both("deeds")
+        self.both("audit_log")
         self.both("recent", self.clock.now() - 10 * SECOND, 20)
+        self.both("recent", self.clock.now() - 10 * SECOND, 5, "mail")
 
     @invariant()
     def the_places_are_the_same_in_both(self) -> None:
         for job_id in self.ids[-10:]:
             self.both("ahead", job_id)
-            self.both("deeds", 5, job_id)
+            self.both("audit_log", 5, job_id)
 
     @invariant()
     def both_know_who_holds_what(self) -> None:

@@ -10,7 +10,7 @@ from fairlead.cli.jobs import limit_option
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, as_json
-from fairlead.core.admin import Deed
+from fairlead.core.admin import AuditLine
 
 
 @click.command(
@@ -26,10 +26,16 @@ def audit(desk: Desk, limit: int, output: Output) -> None:
 
     An edit keeps the arguments it replaced; --json shows them.
     """
-    show(desk, output, lambda store: store.deeds(limit), _lines, lambda deeds: map(as_json, deeds))
+    show(
+        desk,
+        output,
+        lambda store: store.audit_log(limit),
+        _lines,
+        lambda deeds: map(as_json, deeds),
+    )
 
 
-def _lines(deeds: Sequence[Deed]) -> list[str]:
+def _lines(deeds: Sequence[AuditLine]) -> list[str]:
     if not deeds:
         return ["nobody has done anything by hand"]
     columns = (
@@ -39,5 +45,5 @@ def _lines(deeds: Sequence[Deed]) -> list[str]:
         Column("COUNT", right=True),
         Column("TO", gives_way=True),
     )
-    rows = [(ago(d.at), d.who, d.verb, f"{d.count:,}", d.target) for d in deeds]
+    rows = [(ago(d.done_at), d.who, d.verb, f"{d.count:,}", d.target) for d in deeds]
     return table(columns, rows, screen_width())

@@ -12,8 +12,7 @@ from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
 from fairlead.cli.which import filters
 from fairlead.cli.words import as_json
-from fairlead.core.admin import Action, Filter
-from fairlead.core.admin import Deed as PastDeed
+from fairlead.core.admin import Action, AuditLine, Filter
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, Reason, State
 from fairlead.core.store import Backend
@@ -92,11 +91,11 @@ def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -
 
     async def gather(
         store: Backend,
-    ) -> tuple[JobRecord, list[Attempt], list[PastDeed]]:
+    ) -> tuple[JobRecord, list[Attempt], list[AuditLine]]:
         record = await found(store, JobId(id_))
         if state is not None and record.state is not state:
             raise nothing(f"job {id_} is {record.state}, not {state}; see `fairlead jobs show`")
-        return record, await store.attempts(record.id), await store.deeds(20, record.id)
+        return record, await store.attempts(record.id), await store.audit_log(20, record.id)
 
     show(
         desk,
@@ -141,10 +140,7 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
 async def _cancel(
     store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
 ) -> int:
-    after = await store.cancel(ids, Reason.CANCELLED, by)
-    cancelled = [job for job in after.values() if job.state is State.CANCELLED]
-    asked = [job for job in after.values() if job.cancel_requested]
-    return len(cancelled) + len(asked)
+    return len(await store.cancel(ids, Reason.CANCELLED, states, by))
 
 
 async def _revive(

@@ -7,7 +7,7 @@ import msgspec
 
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, lasting, moment, painted
-from fairlead.core.admin import Deed, tags_of
+from fairlead.core.admin import AuditLine, tags_of
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, Reason, State
 from fairlead.log import escaped
 
@@ -63,7 +63,7 @@ def short_name(error: str | None) -> str:
     return (error or "").removeprefix("fairlead.core.errors.")
 
 
-def page(job: JobRecord, attempts: Sequence[Attempt], deeds: Sequence[Deed]) -> Iterator[str]:
+def page(job: JobRecord, attempts: Sequence[Attempt], deeds: Sequence[AuditLine]) -> Iterator[str]:
     """Tell everything about a job."""
     yield f"job {job.id}: {painted(job.state)}" + (f" ({escaped(why(job))})" if why(job) else "")
     for label, text in _facts(job):
@@ -84,7 +84,7 @@ def page(job: JobRecord, attempts: Sequence[Attempt], deeds: Sequence[Deed]) -> 
         yield click.style("By people", bold=True)
         for deed in deeds:
             before = f"; before: {deed.before}" if deed.before else ""
-            yield f"  {ago(deed.at)}: {escaped(f'{deed.verb} by {deed.who}{before}')}"
+            yield f"  {ago(deed.done_at)}: {escaped(f'{deed.verb} by {deed.who}{before}')}"
 
 
 def _facts(job: JobRecord) -> list[tuple[str, str]]:

@@ -14,8 +14,9 @@ from fairlead.core.admin import Filter, Worker
 from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import Figures, figures_of
 from fairlead.core.job import State
+from fairlead.core.queue import Served
 from fairlead.core.store import Backend
-from fairlead.insight.explain import WINDOW, pools_that_serve
+from fairlead.insight.explain import WINDOW
 
 
 class View(msgspec.Struct, frozen=True):
@@ -125,7 +126,7 @@ async def _views(desk: Desk, store: Backend) -> list[View]:
     figures = figures_of(await store.recent(now() - WINDOW), now())
     declared = desk.app.queues if desk.app else {}
     served = {queue.name: queue for w in workers for p in w.pools for queue in p.queues}
-    known = {**declared, **served}
+    known: dict[str, Served] = {**declared, **served}
     return [
         View(
             name,
@@ -142,7 +143,7 @@ async def _views(desk: Desk, store: Backend) -> list[View]:
 
 
 def _servers(workers: Sequence[Worker], queue: str) -> tuple[str, ...]:
-    return tuple(f"{w.id}: pool {pool.name}" for w, pool in pools_that_serve(workers, queue))
+    return tuple(f"{w.id}: pool {pool.name}" for w in workers for pool in w.pools_for(queue))
 
 
 def _known(views: Sequence[View], name: str) -> View:

@@ -13,12 +13,11 @@ from fairlead.cli.command import AppCommand, named_app
 from fairlead.cli.desk import Desk
 from fairlead.core.errors import ConfigError
 from fairlead.core.events import WorkerStarted
-from fairlead.core.queue import PoolPlan
 from fairlead.log import set_up
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.runtime.workshop import Choice, Terms, Workshop
+from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
 
 
 def queue_choices(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import click
-import msgspec
 
 from fairlead.cli.command import AppCommand, Commands
 from fairlead.cli.desk import Desk, at_desk
@@ -12,7 +11,6 @@ from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, as_json
 from fairlead.core.admin import Worker
 from fairlead.core.store import Backend
-from fairlead.insight.explain import plans_of
 
 Seen = tuple[Sequence[Worker], Mapping[str, Mapping[str, int]]]
 
@@ -60,7 +58,7 @@ def _table(seen: Seen) -> list[str]:
             worker.id,
             ago(worker.started_at),
             str(worker.processes),
-            f"{sum(plan.slots for plan in plans_of(worker, running)):,}",
+            f"{sum(pool.slots for pool in worker.pools) * worker.processes:,}",
             f"{_running(worker, running):,}",
             str(len(worker.capable)),
             ", ".join(queue.name for pool in worker.pools for queue in pool.queues),
@@ -71,12 +69,13 @@ def _table(seen: Seen) -> list[str]:
 
 
 def _running(worker: Worker, running: Mapping[str, Mapping[str, int]]) -> int:
-    return sum(sum(plan.running.values()) for plan in plans_of(worker, running))
+    return sum(
+        sum(counts.values())
+        for process, counts in running.items()
+        if process == worker.id or process.startswith(f"{worker.id}/")
+    )
 
 
 def _objects(seen: Seen) -> list[str]:
     found, running = seen
-    return [
-        as_json(worker, pools=msgspec.to_builtins(worker.pools), running=_running(worker, running))
-        for worker in found
-    ]
+    return [as_json(worker, running=_running(worker, running)) for worker in found]

@@ -2,7 +2,8 @@
 
 Looking changes nothing and reads one state of the store per call. Acting takes
 job ids and an `Action`, which says who does it; what was done is added to the
-audit log in the same atomic step, so the log and the jobs never disagree.
+audit log in the same atomic step, so the log and the jobs never disagree. Each
+acting call happens as a whole or not at all, and may be repeated.
 """
 
 from abc import ABC, abstractmethod
@@ -13,9 +14,11 @@ import msgspec
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State, decode_options
-from fairlead.core.queue import PoolPlan
+from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, Snapshot
 
+LIVE = frozenset({State.WAITING, State.RUNNING})
+FINAL = frozenset(State) - LIVE
 MOST_LISTED = 1_000
 """How many jobs one call of `jobs` may return."""
 
@@ -107,15 +110,23 @@ class Action(msgspec.Struct, frozen=True):
     target: str
 
 
-class Deed(msgspec.Struct, frozen=True):
+class AuditLine(msgspec.Struct, frozen=True):
     """A line of the audit log. `before` is the payload that an edit replaced."""
 
-    at: int
+    done_at: int
     who: str
     verb: str
     target: str
     count: int
     before: str | None = None
+
+
+class PoolShare(msgspec.Struct, frozen=True):
+    """A pool as a worker announces it: its slots, and the queues that share them."""
+
+    name: str
+    slots: int
+    queues: tuple[Share, ...]
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -127,10 +138,14 @@ class Worker(msgspec.Struct, frozen=True):
 
     id: str
     capable: Mapping[str, int]
-    pools: tuple[PoolPlan, ...] = ()
+    pools: tuple[PoolShare, ...] = ()
     processes: int = 1
     started_at: int = 0
     live_until: int = 0
+
+    def pools_for(self, queue: str) -> list[PoolShare]:
+        """Return its pools that serve a queue."""
+        return [pool for pool in self.pools if any(each.name == queue for each in pool.queues)]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -155,6 +170,11 @@ class Migration(msgspec.Struct, frozen=True):
     name: str
     sql: str
     applied_at: int | None = None
+
+
+def missing(steps: Sequence[Migration]) -> list[Migration]:
+    """Return the steps that were not applied."""
+    return [step for step in steps if step.applied_at is None]
 
 
 class Admin(ABC):
@@ -188,8 +208,13 @@ class Admin(ABC):
         """Return the job's lines of the attempt log, oldest first."""
 
     @abstractmethod
-    async def recent(self, since: int, limit: int = 10_000) -> list[Attempt]:
-        """Return the last lines of the attempt log that ended at or after `since`, newest first."""
+    async def recent(
+        self, since: int, limit: int = 10_000, queue: str | None = None
+    ) -> list[Attempt]:
+        """Return the last lines of the attempt log that ended at or after `since`, newest first.
+
+        With a queue only its own lines count.
+        """
 
     @abstractmethod
     async def oldest(self) -> dict[str, int]:
@@ -204,12 +229,17 @@ class Admin(ABC):
         """Return what a claim with this plan would look at now: `limit` jobs of each queue.
 
         Those are the first ones in order that are not running, whichever gate
-        holds them, but for delayed ones. `select` of it is what the claim gives.
+        holds them, but for delayed ones. `select` of it is what the claim gives, if the
+        worker's last claim looked through all of its queues (see `selection.LOOK`).
         """
 
     @abstractmethod
     async def ahead(self, job_id: JobId) -> int:
         """Count the due jobs before this one in the order of its queue."""
+
+    @abstractmethod
+    async def unknown(self) -> dict[tuple[str, int], int]:
+        """Count the jobs that are parked for want of a capable worker, by task and version."""
 
     @abstractmethod
     async def paused(self) -> set[str]:
@@ -220,34 +250,38 @@ class Admin(ABC):
         """Return the workers that are announced and live."""
 
     @abstractmethod
-    async def deeds(self, limit: int = 100, job_id: JobId | None = None) -> list[Deed]:
+    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
         """Return the audit log, newest first; with a job, only what was done to it by its id."""
 
     # Acting
 
     @abstractmethod
     async def cancel(
-        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+        self,
+        job_ids: Collection[JobId],
+        reason: str,
+        states: Collection[State] = LIVE,
+        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
-        """Cancel jobs.
+        """Cancel those of these jobs that are in one of these states: waiting, running.
 
         A waiting job is cancelled at once and never starts. A running one is
         marked; its worker learns of it with the next `extend`, and the run is
-        settled as `outcome.overrule` says. Final jobs stay as they are.
-        Returns the jobs as they are afterwards; unknown ids are missing in it.
+        settled as `outcome.overrule` says. Returns the jobs that this cancelled or
+        marked, as they are afterwards.
         """
 
     @abstractmethod
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
-        """Let jobs run again, or sooner: those that are in one of these states, which runs not.
+        """Let jobs run again, or sooner: those of these that are in one of these states.
 
-        They are due now, in their queue's order by their head start; a waiting job
-        that is due already keeps its place and its counts. Id, payload and history
-        stay; attempts and crashes begin anew, and a result or an expiry that has
-        passed is forgotten. A job that crashed runs alone the next time. Returns the
-        ids of those that were revived.
+        A running one is never among them, nor is a waiting one that is due already: it
+        keeps its place and its counts. The others are due now, in their queue's order by
+        their head start. Id, payload and history stay; attempts and crashes begin anew,
+        and a result or an expiry that has passed is forgotten. A job that crashed runs
+        alone the next time. Returns the ids of those that were revived.
         """
 
     @abstractmethod
@@ -261,23 +295,23 @@ class Admin(ABC):
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
-        """Forget jobs for good: those that are in one of these states, all of them final.
+        """Forget jobs for good: those of these that are in one of these states, and final.
 
         Their attempt-log lines stay, as history of the queue. Returns the ids of
         those that were deleted.
         """
 
     @abstractmethod
-    async def pause(self, queue: str, by: Action | None = None) -> None:
-        """Let no further job of this queue start. Running ones go on."""
+    async def pause(self, queue: str, by: Action | None = None) -> bool:
+        """Let no further job of this queue start; running ones go on. Says whether that is new."""
 
     @abstractmethod
-    async def resume(self, queue: str, by: Action | None = None) -> None:
-        """Let jobs of this queue start again."""
+    async def resume(self, queue: str, by: Action | None = None) -> bool:
+        """Let jobs of this queue start again; says whether it was paused."""
 
     @abstractmethod
-    async def note(self, by: Action, count: int) -> None:
-        """Add to the audit log something that was done by other verbs."""
+    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
+        """Add to the audit log something that was done by other verbs, in a step of its own."""
 
     # The store itself
 

@@ -7,6 +7,7 @@ of a worker that serves some queues from its slots.
 import re
 import warnings
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -20,8 +21,6 @@ _IMPORTANCE = re.compile(
     re.IGNORECASE,
 )
 _RUNNERS = ("async", "thread", "process")
-MOST_AHEAD = 1_000
-"""How many jobs a pool may claim beyond its slots, when jobs are that quick."""
 _MOST = 1_000_000
 
 
@@ -98,6 +97,48 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0
         return 1 if self.reserve is None else self.reserve
 
+    @property
+    def share(self) -> "Share":
+        """What a worker announces of it."""
+        return Share(self.name, self.weight, self.critical, self.reserved)
+
+
+class Served(Protocol):
+    """What the selection rule must know of a queue."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """Its share of a pool's slots while others have work too."""
+        ...
+
+    @property
+    def critical(self) -> bool:
+        """Whether it is asked first."""
+        ...
+
+    @property
+    def reserved(self) -> int:
+        """How many slots besides the pool's are kept for it."""
+        ...
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A queue as a worker announces that it serves it.
+
+    Unlike a declared one it is read from the store, where a worker of another version
+    may have written it: what is unknown is passed over, and nothing is refused.
+    """
+
+    name: str
+    weight: int = 1
+    critical: bool = False
+    reserved: int = 0
+
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A share of a worker: some queues, a number of slots, a runner.
@@ -122,30 +163,6 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"pool {self.name!r}: runner must be one of {', '.join(_RUNNERS)}, "
                 f"not {self.runner!r}"
             )
-
-
-class PoolPlan(msgspec.Struct, frozen=True):
-    """A pool with everything decided: its queues, its slots, its runner.
-
-    It is self-serving if all its jobs run in threads, or all in processes, which
-    then take one job after the other by themselves.
-    """
-
-    name: str
-    queues: tuple[Queue, ...]
-    slots: int
-    runner: str
-    self_serving: bool
-
-    @property
-    def capacity(self) -> int:
-        """How many jobs may run at once: the slots, and the reserves of critical queues."""
-        return self.slots + sum(queue.reserved for queue in self.queues)
-
-    @property
-    def ahead(self) -> int:
-        """How many jobs it may claim beyond that. Reserves leave no room for guesses."""
-        return 0 if any(queue.critical for queue in self.queues) else MOST_AHEAD
 
 
 def declare(queues: Iterable[Queue]) -> dict[str, Queue]:

@@ -2,8 +2,8 @@
 
 One pure function over a snapshot. The memory and SQLite stores run it as it
 is, inside their atomic step; stores that must do it in one remote statement
-implement the same rule and are held to it by differential tests. `explain` and
-the simulator ask the same function, so nothing about fairness or gating exists
+implement the same rule and are held to it by differential tests. `insight.explain`
+and the simulator ask the same function, so nothing about fairness or gating exists
 in only one place.
 
 **Between queues**: weighted round robin with credit. Serving a queue costs it
@@ -29,12 +29,11 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job
-from fairlead.core.queue import Queue
+from fairlead.core.queue import Served
 
 LOOK = 1_000
 """How many gated jobs of one queue a claim steps over before it leaves the rest for the next.
@@ -82,7 +81,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     """
 
     worker: str
-    queues: tuple[Queue, ...]
+    queues: tuple[Served, ...]
     slots: int
     lease: int
     running: Mapping[str, int] = {}
@@ -123,7 +122,7 @@ class Claim(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """One queue in a snapshot: its waiting jobs in order, and whether it is paused."""
 
-    queue: Queue
+    queue: Served
     heads: Iterable[Head]
     paused: bool = False
 
@@ -216,21 +215,6 @@ def select(snapshot: Snapshot) -> Selection:
     return Selection(chosen, credits, held, stopped)
 
 
-def explain(snapshot: Snapshot) -> Selection:
-    """Choose as `select` does, and say for every other job which gate holds it."""
-    lines = [replace(line, heads=list(line.heads)) for line in snapshot.lines]
-    snapshot = replace(snapshot, lines=lines)
-    selection = select(snapshot)
-    chosen = {head.id for _, head in selection.chosen}
-    held = {
-        head.id: gate_of(head, line, snapshot) or Gate.NO_SLOT
-        for line in lines
-        for head in line.heads
-        if head.id not in chosen
-    }
-    return Selection(selection.chosen, selection.credits, held)
-
-
 class _Room:
     """The slots that are still free, and for whom."""
 
@@ -242,13 +226,13 @@ class _Room:
         self._shared = max(0, plan.slots - beyond - ordinary)
         self._critical_share = max(0, plan.slots // 2 - beyond)
 
-    def for_queue(self, queue: Queue) -> int:
+    def for_queue(self, queue: Served) -> int:
         """Return how many more jobs of this queue may start."""
         if not queue.critical:
             return self._shared
         return self._reserve[queue.name] + min(self._shared, self._critical_share)
 
-    def take(self, queue: Queue) -> None:
+    def take(self, queue: Served) -> None:
         """Fill one slot with a job of this queue, a reserved one first."""
         if self._reserve[queue.name]:
             self._reserve[queue.name] -= 1

@@ -2,19 +2,17 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from fairlead.app import Fairlead
-from fairlead.core.admin import Condition, Filter, Finding, Worker
+from fairlead.core.admin import Condition, Finding, Worker, missing
 from fairlead.core.errors import DecodeError
-from fairlead.core.job import Gate, State
+from fairlead.core.job import State
 from fairlead.core.selection import can_run
 from fairlead.core.store import Backend
-from fairlead.insight.explain import pools_that_serve
 
-_LOOKED_AT = 1_000
 _PACKAGES = ("fairlead", "click", "msgspec", "uvloop", "watchfiles")
 
 
@@ -39,10 +37,10 @@ def versions() -> dict[str, str]:
 async def examine(store: Backend, app: Fairlead | None) -> Checkup:
     """Look at the store, its jobs, its workers and the app."""
     steps = await store.migrations()
-    missing = [step for step in steps if step.applied_at is None]
-    if missing:
+    if missing(steps):
         # Not opened: that would bring it up to date behind the operator's back.
-        return Checkup({"store": store.url, **versions()}, [_outdated(len(missing), len(steps))])
+        finding = _outdated(len(missing(steps)), len(steps))
+        return Checkup({"store": store.url, **versions()}, [finding])
     condition: Condition = await store.condition()
     findings = [
         *await store.audit(),
@@ -53,12 +51,12 @@ async def examine(store: Backend, app: Fairlead | None) -> Checkup:
     return Checkup({"store": store.url, **condition.facts, **versions()}, findings)
 
 
-def _outdated(missing: int, steps: int) -> Finding:
-    if missing == steps:
+def _outdated(lacking: int, steps: int) -> Finding:
+    if lacking == steps:
         return Finding(
             "there is no Fairlead schema in it yet", "fairlead migrate up, or enqueue a job"
         )
-    return Finding(f"steps of the schema that are missing: {missing}", "fairlead migrate up")
+    return Finding(f"steps of the schema that are missing: {lacking}", "fairlead migrate up")
 
 
 async def _jobs(store: Backend) -> list[Finding]:
@@ -76,7 +74,7 @@ async def _waiting(store: Backend) -> list[Finding]:
     return [
         *_unserved(waiting, workers),
         *_paused(waiting, await store.paused()),
-        *await _unknown(store, workers),
+        *_unknown(await store.unknown(), workers),
         *([_dead(dead)] if dead else []),
     ]
 
@@ -89,7 +87,7 @@ def _unserved(waiting: dict[str, int], workers: Sequence[Worker]) -> Iterator[Fi
         )
         return
     for name, count in waiting.items():
-        if not pools_that_serve(workers, name):
+        if not any(worker.pools_for(name) for worker in workers):
             yield Finding(
                 f"no live worker serves queue {name!r}, and jobs wait in it: {count:,}",
                 f"start a worker that does: fairlead worker MODULE:APP --queue {name}",
@@ -105,19 +103,14 @@ def _paused(waiting: dict[str, int], paused: set[str]) -> Iterator[Finding]:
         )
 
 
-async def _unknown(store: Backend, workers: Sequence[Worker]) -> list[Finding]:
-    """Tell of tasks that jobs are parked for; of the newest jobs, for there may be millions."""
-    jobs = await store.jobs(Filter(states=(State.WAITING,)), _LOOKED_AT)
-    parked = [job for job in jobs if job.gate is Gate.NO_CAPABLE_WORKER]
-    tasks = sorted({(job.task, job.version) for job in parked})
-    return [
-        Finding(
-            f"jobs of task {task!r} in version {version} wait, and no live worker knows it",
-            "start a worker whose app has it, or list its former name in the task's `aliases`",
-        )
-        for task, version in tasks
-        if workers and not any(can_run(worker.capable, task, version) for worker in workers)
-    ]
+def _unknown(parked: Mapping[tuple[str, int], int], workers: Sequence[Worker]) -> Iterator[Finding]:
+    for (task, version), count in sorted(parked.items()):
+        if not any(can_run(worker.capable, task, version) for worker in workers):
+            yield Finding(
+                f"{count:,} jobs of task {task!r} in version {version} wait, and no live worker "
+                "knows it",
+                "start a worker whose app has it, or list its former name in the task's `aliases`",
+            )
 
 
 def _dead(count: int) -> Finding:

@@ -2,24 +2,25 @@
 
 The rule itself is asked, with a plan for each pool of each live worker that
 serves the job's queue, on a snapshot of what its next claim would see. So what is
-said here is what the next claim does. One thing the store does not know: the
-credits by which a worker takes turns between queues; they are taken for even.
+said here is what the next claim does, with two things the store does not know: the
+credits by which a worker takes turns between queues, which are taken for even, and
+how many jobs it claims ahead of its slots when they are very quick, taken for none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.core.admin import Worker
+from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND
-from fairlead.core.errors import JobNotFound
 from fairlead.core.figures import began_at
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
-from fairlead.core.queue import PoolPlan, Queue
+from fairlead.core.queue import Share
 from fairlead.core.selection import GATES, LOOK, ClaimPlan, Head, Line, Snapshot, gate_of, select
 from fairlead.core.store import Backend
+from fairlead.producer import found
 
 WINDOW = 600 * SECOND
 """How far back the pace of a queue is looked at."""
@@ -43,7 +44,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """
 
     job: JobRecord
-    now: int
+    now: int = 0
     gate: Gate | None = None
     gates: tuple[Barrier, ...] = ()
     ahead: int = 0
@@ -53,14 +54,16 @@ class Explanation(msgspec.Struct, frozen=True):
 
 async def explain(store: Backend, job_id: JobId) -> Explanation:
     """Ask the store what it takes, and judge."""
-    job = await store.find(job_id)
-    if job is None:
-        raise JobNotFound(job_id)
+    job = await found(store, job_id)
+    if job.state.final:
+        return Explanation(job)
     views = await _views(store, job)
+    # Again, and not older than the views: a job that was claimed meanwhile needs no slot.
+    job = await found(store, job_id)
     now = views[0].now
     if not may_be_claimed(job, now):
         return Explanation(job, now)
-    lines = await store.recent(now - WINDOW)
+    lines = await store.recent(now - WINDOW, queue=job.queue)
     return judge(job, views, await store.ahead(job_id), lines)
 
 
@@ -68,37 +71,31 @@ async def _views(store: Backend, job: JobRecord) -> list[Snapshot]:
     """Return what each pool that serves the job's queue would see; never none."""
     running = await store.running()
     plans = [
-        plan
+        plan_of(worker, pool, running)
         for worker in await store.workers()
-        for plan in plans_of(worker, running)
-        if any(queue.name == job.queue for queue in plan.queues)
+        for pool in worker.pools_for(job.queue)
     ]
-    nobody = ClaimPlan("", (Queue(job.queue),), 0, 0, capable={})
+    nobody = ClaimPlan("", (Share(job.queue),), 0, 0, capable={})
     return [await store.snapshot(plan, _needed(plan)) for plan in plans or [nobody]]
 
 
-def plans_of(worker: Worker, running: Mapping[str, Mapping[str, int]]) -> Iterator[ClaimPlan]:
-    """Return what the pools of a worker would ask for next, all its processes taken together."""
+def plan_of(worker: Worker, pool: PoolShare, running: Mapping[str, Mapping[str, int]]) -> ClaimPlan:
+    """Return what a pool would ask for next, all processes of its worker taken together."""
     own = [
         counts
         for process, counts in running.items()
         if process == worker.id or process.startswith(f"{worker.id}/")
     ]
-    for pool in worker.pools:
-        queues = tuple(_times(queue, worker.processes) for queue in pool.queues)
-        yield ClaimPlan(
-            worker.id,
-            queues,
-            pool.slots * worker.processes,
-            20 * SECOND,
-            running={queue.name: sum(c.get(queue.name, 0) for c in own) for queue in queues},
-            capable=worker.capable,
-        )
-
-
-def _times(queue: Queue, processes: int) -> Queue:
-    """Return a queue as many processes serve it: each has reserve slots of its own."""
-    return replace(queue, reserve=queue.reserved * processes) if queue.critical else queue
+    # Each process has reserve slots of its own.
+    queues = tuple(replace(q, reserved=q.reserved * worker.processes) for q in pool.queues)
+    return ClaimPlan(
+        worker.id,
+        queues,
+        pool.slots * worker.processes,
+        0,
+        running={queue.name: sum(c.get(queue.name, 0) for c in own) for queue in queues},
+        capable=worker.capable,
+    )
 
 
 def _needed(plan: ClaimPlan) -> int:
@@ -185,12 +182,12 @@ def _start(
             behind = f"; {ahead:,} due jobs are before it" if ahead else ""
             return job.run_at, f"its due time, if a slot is free then{behind}"
         case Gate.NO_SLOT:
-            return _by_pace(job.queue, ahead, lines, now)
+            return _by_pace(ahead, lines, now)
     return None, "not before that gate opens"
 
 
-def _by_pace(queue: str, ahead: int, lines: Sequence[Attempt], now: int) -> tuple[int | None, str]:
-    starts = [began_at(line) for line in lines if line.queue == queue]
+def _by_pace(ahead: int, lines: Sequence[Attempt], now: int) -> tuple[int | None, str]:
+    starts = [began_at(line) for line in lines if line.outcome != "returned"]
     if not starts:
         minutes = WINDOW // SECOND // 60
         return None, f"no job of this queue has ended in the last {minutes} minutes to go by"
@@ -198,13 +195,3 @@ def _by_pace(queue: str, ahead: int, lines: Sequence[Attempt], now: int) -> tupl
     guess = now + (ahead + 1) * span // len(starts)
     told = f"{len(starts):,} jobs of this queue started in the last {span / SECOND:,.0f} s"
     return guess, f"{told}, and {ahead:,} are before it"
-
-
-def pools_that_serve(workers: Sequence[Worker], queue: str) -> list[tuple[Worker, PoolPlan]]:
-    """Return who serves a queue."""
-    return [
-        (worker, pool)
-        for worker in workers
-        for pool in worker.pools
-        if any(served.name == queue for served in pool.queues)
-    ]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from fairlead.core.admin import Worker
+from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.errors import StoreError
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
@@ -68,7 +68,11 @@ class Keeper:
     async def announce(self) -> None:
         """Say which tasks this worker knows, and what it serves them with."""
         shop = self._workshop
-        worker = Worker(self._worker, shop.capable, shop.pools, shop.terms.processes)
+        pools = tuple(
+            PoolShare(pool.name, pool.slots, tuple(queue.share for queue in pool.queues))
+            for pool in shop.pools
+        )
+        worker = Worker(self._worker, shop.capable, pools, shop.terms.processes)
         await shop.store.announce(worker, shop.terms.lease_micros)
 
     async def leave(self) -> None:

@@ -4,9 +4,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from fairlead.core.job import Job
-from fairlead.core.queue import PoolPlan
 from fairlead.core.selection import ClaimPlan, Credits
 from fairlead.runtime.run import Run
+from fairlead.runtime.workshop import PoolPlan
 
 AHEAD_SECONDS = 0.1
 STRANDED_SECONDS = 1.0

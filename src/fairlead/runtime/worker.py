@@ -13,7 +13,6 @@ from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
 from fairlead.core.job import Job, Reason
 from fairlead.core.outcome import Cancelled, Lost, Outcome
-from fairlead.core.queue import PoolPlan
 from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
@@ -31,7 +30,7 @@ from fairlead.runtime.process_runner import Hire, ProcessRunner
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
-from fairlead.runtime.workshop import Workshop
+from fairlead.runtime.workshop import PoolPlan, Workshop
 
 TICK = 0.2
 _HEED_SECONDS = 0.5

@@ -9,11 +9,13 @@ import msgspec
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.events import Bus
-from fairlead.core.queue import Pool, PoolPlan, Queue
+from fairlead.core.queue import Pool, Queue
 from fairlead.core.store import Backend
 from fairlead.core.task import Registry
 
 ASYNC_SLOTS, THREAD_SLOTS = 100, 10
+MOST_AHEAD = 1_000
+"""How many jobs a pool may claim beyond its slots, when jobs are that quick."""
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +47,30 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def lease_micros(self) -> int:
         """The lease as stores take it."""
         return round(self.lease * SECOND)
+
+
+class PoolPlan(msgspec.Struct, frozen=True):
+    """A pool with everything decided: its queues, its slots, its runner.
+
+    It is self-serving if all its jobs run in threads, or all in processes, which
+    then take one job after the other by themselves.
+    """
+
+    name: str
+    queues: tuple[Queue, ...]
+    slots: int
+    runner: str
+    self_serving: bool
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may run at once: the slots, and the reserves of critical queues."""
+        return self.slots + sum(queue.reserved for queue in self.queues)
+
+    @property
+    def ahead(self) -> int:
+        """How many jobs it may claim beyond that. Reserves leave no room for guesses."""
+        return 0 if any(queue.critical for queue in self.queues) else MOST_AHEAD
 
 
 class Workshop:

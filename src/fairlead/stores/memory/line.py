@@ -92,11 +92,15 @@ class MemoryLine(Store):
         job_id = entry.new.id
         if job_id in self._live or job_id in self._finished or job_id in self._dead:
             return False
-        self._live[job_id] = entry
-        if entry.expires_at is not None:
-            heapq.heappush(self._expiring, (entry.expires_at, job_id))
-        self._place(entry, now)
+        self._enter(entry, now)
         return True
+
+    def _enter(self, entry: Entry, now: int) -> None:
+        """Take a job into the line."""
+        self._live[entry.new.id] = entry
+        if entry.expires_at is not None:
+            heapq.heappush(self._expiring, (entry.expires_at, entry.new.id))
+        self._place(entry, now)
 
     def _place(self, entry: Entry, now: int) -> None:
         """Put a waiting job where it belongs: in the order, or parked until it is due."""

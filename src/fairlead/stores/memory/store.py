@@ -1,6 +1,5 @@
 """The store of `memory://`: the line, and what people ask of it."""
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 
@@ -9,10 +8,11 @@ from msgspec.structs import replace
 
 from fairlead.core.admin import (
     ALL,
+    LIVE,
     MOST_LISTED,
     Action,
+    AuditLine,
     Condition,
-    Deed,
     ErrorGroup,
     Filter,
     Finding,
@@ -29,10 +29,10 @@ from fairlead.stores.memory.entry import Entry, revived
 from fairlead.stores.memory.line import MemoryLine
 
 
-class _Line(msgspec.Struct):
+class _Noted(msgspec.Struct):
     """A line of the audit log, which calls of the same action add to."""
 
-    deed: Deed
+    line: AuditLine
     job_id: JobId | None
 
 
@@ -41,7 +41,7 @@ class MemoryStore(MemoryLine, Backend):
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self._deeds: dict[str, _Line] = {}
+        self._audit_log: dict[str, _Noted] = {}
 
     # Looking
 
@@ -87,10 +87,16 @@ class MemoryStore(MemoryLine, Backend):
         with self._lock:
             return [attempt for attempt in self._log if attempt.job_id == job_id]
 
-    async def recent(self, since: int, limit: int = 10_000) -> list[Attempt]:
+    async def recent(
+        self, since: int, limit: int = 10_000, queue: str | None = None
+    ) -> list[Attempt]:
         """Return the last lines of the attempt log."""
         with self._lock:
-            lines = [line for line in reversed(self._log) if line.finished_at >= since]
+            lines = [
+                line
+                for line in reversed(self._log)
+                if line.finished_at >= since and queue in (None, line.queue)
+            ]
         return sorted(lines, key=lambda line: line.finished_at, reverse=True)[:limit]
 
     async def oldest(self) -> dict[str, int]:
@@ -145,6 +151,12 @@ class MemoryStore(MemoryLine, Backend):
         now = self._clock.now()
         return [e for e in self._live.values() if not e.lease_until and e.run_at <= now]
 
+    async def unknown(self) -> dict[tuple[str, int], int]:
+        """Count the jobs parked for want of a capable worker, by task and version."""
+        with self._lock:
+            parked = [self._live[job_id].new for job_id in self._unknown]
+        return dict(Counter((new.task, new.version) for new in parked))
+
     async def paused(self) -> set[str]:
         """Return the names of the paused queues."""
         return set(self._paused)
@@ -157,35 +169,43 @@ class MemoryStore(MemoryLine, Backend):
             key=lambda worker: worker.id,
         )
 
-    async def deeds(self, limit: int = 100, job_id: JobId | None = None) -> list[Deed]:
+    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
         """Return the audit log, newest first."""
         with self._lock:
-            lines = [
-                line.deed
-                for line in self._deeds.values()
-                if job_id is None or line.job_id == job_id
+            noted = [
+                each.line
+                for each in self._audit_log.values()
+                if job_id is None or each.job_id == job_id
             ]
-        return lines[::-1][:limit]
+        return noted[::-1][:limit]
 
     # Acting
 
     async def cancel(
-        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+        self,
+        job_ids: Collection[JobId],
+        reason: str,
+        states: Collection[State] = LIVE,
+        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
+        touched = {}
         with self._lock:
             now = self._clock.now()
-            live = [self._live[job_id] for job_id in job_ids if job_id in self._live]
-            for entry in live:
+            for job_id in job_ids:
+                entry = self._live.get(job_id)
+                if entry is None or entry.record().state not in states:
+                    continue
                 if entry.lease_until:
                     entry.cancel = reason
+                    touched[job_id] = entry.record()
                 else:
                     self._displace(entry)
                     self._finish(entry, State.CANCELLED, now, reason)
-            self._add(by, len(live), job_ids)
+                    touched[job_id] = self._finished[job_id]
+            self._add(by, len(touched), job_ids)
         self._notify()
-        found = {job_id: await self.find(job_id) for job_id in job_ids}
-        return {job_id: record for job_id, record in found.items() if record is not None}
+        return touched
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
@@ -215,10 +235,8 @@ class MemoryStore(MemoryLine, Backend):
             place = self._place_of(job_id, states)
             if place is None:
                 return False
-            entry = revived(place.pop(job_id), now, suspect=False)
-            self._live[job_id] = entry
-            if entry.expires_at is not None:
-                heapq.heappush(self._expiring, (entry.expires_at, job_id))
+            self._enter(revived(place.pop(job_id), now, suspect=False), now)
+            return True
         self._place(entry, now)
         return True
 
@@ -253,22 +271,27 @@ class MemoryStore(MemoryLine, Backend):
             self._add(by, len(deleted), job_ids)
         return deleted
 
-    async def pause(self, queue: str, by: Action | None = None) -> None:
+    async def pause(self, queue: str, by: Action | None = None) -> bool:
         """Let no further job of this queue start."""
         with self._lock:
-            self._add(by, queue not in self._paused)
+            new = queue not in self._paused
             self._paused.add(queue)
+            self._add(by, new)
+        return new
 
-    async def resume(self, queue: str, by: Action | None = None) -> None:
+    async def resume(self, queue: str, by: Action | None = None) -> bool:
         """Let jobs of this queue start again."""
         with self._lock:
-            self._add(by, queue in self._paused)
+            was = queue in self._paused
             self._paused.discard(queue)
+            self._add(by, was)
         self._notify()
+        return was
 
-    async def note(self, by: Action, count: int) -> None:
+    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
-        self._add(by, count)
+        with self._lock:
+            self._add(by, count, [job_id] if job_id else ())
 
     def _add(
         self,
@@ -279,15 +302,14 @@ class MemoryStore(MemoryLine, Backend):
     ) -> None:
         if by is None:
             return
-        with self._lock:
-            line = self._deeds.get(by.id)
-            if line is None:
-                job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
-                deed = Deed(self._clock.now(), by.who, by.verb, by.target, int(count), before)
-                self._deeds[by.id] = _Line(deed, job_id)
-            else:
-                line.deed = replace(line.deed, count=line.deed.count + count)
-                line.job_id = None
+        noted = self._audit_log.get(by.id)
+        if noted is None:
+            job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
+            line = AuditLine(self._clock.now(), by.who, by.verb, by.target, int(count), before)
+            self._audit_log[by.id] = _Noted(line, job_id)
+        else:
+            noted.line = replace(noted.line, count=noted.line.count + count)
+            noted.job_id = None
 
     # The store itself
 

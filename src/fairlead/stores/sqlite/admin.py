@@ -6,25 +6,34 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlead.core.admin import MOST_LISTED, Action, Deed, ErrorGroup, Filter, Worker
+from fairlead.core.admin import (
+    LIVE,
+    MOST_LISTED,
+    Action,
+    AuditLine,
+    ErrorGroup,
+    Filter,
+    PoolShare,
+    Worker,
+)
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, State, decode_errors
-from fairlead.core.queue import PoolPlan
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
-from fairlead.stores.sqlite.line import ask, cancel_waiting, decode_seqs, tell, to_json
+from fairlead.stores.sqlite.line import ask, cancel_waiting, tell, to_json
 from fairlead.stores.sqlite.statements import statements
 
-GATES = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER}
+_PARKED = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER}
 """What the numbers in the `parked` column mean."""
 
-_LIVE, _ENDED = {State.WAITING, State.RUNNING}, {State.DONE, State.CANCELLED}
+_FINISHED = {State.DONE, State.CANCELLED}
 _AFTER_ALL_IDS = "\U0010ffff"
 
 _decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
+_decode_waiting = msgspec.json.Decoder(list[tuple[int, JobId]]).decode
 _decode_heads = msgspec.json.Decoder(list[Head]).decode
-_decode_pools = msgspec.json.Decoder(tuple[PoolPlan, ...]).decode
+_decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
 
 def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
@@ -41,9 +50,9 @@ def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
 def _record(values: dict[str, Any]) -> JobRecord:
     values["state"] = _state(values["state"], f"job {values['id']}")
     parked = values.pop("parked")
-    if parked not in GATES:
+    if parked not in _PARKED:
         raise DecodeError(f"job {values['id']}", f"it is parked for the unknown reason {parked!r}")
-    values["gate"] = GATES[parked]
+    values["gate"] = _PARKED[parked]
     values["priority"] = (values["run_at"] - values.pop("order_at")) // SECOND
     values["cancel_requested"] = bool(values["cancel_requested"])
     values["errors"] = decode_errors(values["errors"])
@@ -67,10 +76,15 @@ def _asked(which: Filter) -> dict[str, object]:
         "tags": to_json(which.tags) if which.tags else None,
         "since": which.since,
         "error": which.error,
-        "live": not states or bool(states & _LIVE),
-        "ended": not states or bool(states & _ENDED),
-        "buried": not states or State.DEAD in states,
+        "live": not states or bool(states & LIVE),
+        "finished": not states or bool(states & _FINISHED),
+        "dead": not states or State.DEAD in states,
     }
+
+
+def _statement(name: str, which: Filter) -> str:
+    """Return the statement that finds what a filter means at the least cost."""
+    return statements()[name if which.since is None else f"{name}_since"]
 
 
 def jobs(
@@ -78,12 +92,12 @@ def jobs(
 ) -> list[JobRecord]:
     """Return jobs that the filter means, newest first."""
     page = {"limit": min(limit, MOST_LISTED), "before": before or _AFTER_ALL_IDS}
-    return _records(connection.execute(statements()["jobs"], _asked(which) | page))
+    return _records(connection.execute(_statement("jobs", which), _asked(which) | page))
 
 
 def groups(connection: sqlite3.Connection, which: Filter) -> list[ErrorGroup]:
     """Return failures by fingerprint."""
-    rows = connection.execute(statements()["groups"], _asked(which)).fetchall()
+    rows = connection.execute(_statement("groups", which), _asked(which)).fetchall()
     return [
         ErrorGroup(mark, error, message, tuple(sorted(msgspec.json.decode(tasks))), *rest)
         for mark, error, message, tasks, *rest in rows
@@ -95,9 +109,11 @@ def attempts(connection: sqlite3.Connection, job_id: JobId) -> list[Attempt]:
     return _decode_attempts(ask(connection, "attempts", id=job_id))
 
 
-def recent(connection: sqlite3.Connection, since: int, limit: int) -> list[Attempt]:
+def recent(
+    connection: sqlite3.Connection, since: int, limit: int, queue: str | None
+) -> list[Attempt]:
     """Return the last lines of the attempt log."""
-    return _decode_attempts(ask(connection, "recent", since=since, limit=limit))
+    return _decode_attempts(ask(connection, "recent", since=since, limit=limit, queue=queue))
 
 
 def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
@@ -109,7 +125,8 @@ def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
 def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State, int]]:
     """Count jobs by queue and state."""
     counts: dict[str, dict[State, int]] = {}
-    for queue, state, number in connection.execute(statements()["count"], _asked(which)).fetchall():
+    rows = connection.execute(_statement("count", which), _asked(which)).fetchall()
+    for queue, state, number in rows:
         counts.setdefault(queue, {})[_state(state, f"a job of queue {queue!r}")] = number
     return counts
 
@@ -146,6 +163,21 @@ def _standing(connection: sqlite3.Connection, queue: str, limit: int, now: int) 
     return _decode_heads(ask(connection, "standing", queue=queue, limit=limit, now=now))
 
 
+def ahead(connection: sqlite3.Connection, job_id: JobId, now: int) -> int:
+    """Count the due jobs before this one in its queue."""
+    counts = [
+        ask(connection, "ahead", id=job_id, now=now),
+        *(ask(connection, "ahead_parked", id=job_id, now=now, parked=kind) for kind in (1, 2)),
+    ]
+    return sum(map(int, counts))
+
+
+def unknown(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:
+    """Count the jobs that are parked for want of a capable worker, by task and version."""
+    rows = connection.execute(statements()["unknown_counts"]).fetchall()
+    return {(task, version): number for task, version, number in rows}
+
+
 def paused(connection: sqlite3.Connection) -> set[str]:
     """Return the names of the paused queues."""
     return {queue for (queue,) in connection.execute(statements()["paused"]).fetchall()}
@@ -159,18 +191,27 @@ def workers(connection: sqlite3.Connection, now: int) -> list[Worker]:
 
 def _worker(name: str, capable: str, pools: str, *rest: int) -> Worker:
     try:
-        return Worker(name, msgspec.json.decode(capable), _decode_pools(pools), *rest)
+        return Worker(name, msgspec.json.decode(capable), _pools(pools), *rest)
     except msgspec.MsgspecError as problem:
         raise DecodeError(f"worker {name}", str(problem)) from None
 
 
-def deeds(connection: sqlite3.Connection, limit: int, job_id: JobId | None) -> list[Deed]:
+def _pools(text: str) -> tuple[PoolShare, ...]:
+    """Read what a worker announced; what one of another version wrote may be beyond us."""
+    try:
+        return _decode_pools(text)
+    except msgspec.MsgspecError:
+        return ()
+
+
+def audit_log(connection: sqlite3.Connection, limit: int, job_id: JobId | None) -> list[AuditLine]:
     """Return the audit log, newest first."""
-    values = {"limit": limit, "job_id": job_id}
-    return [Deed(*row) for row in connection.execute(statements()["deeds"], values).fetchall()]
+    statement = statements()["audit_log" if job_id is None else "audit_log_of"]
+    rows = connection.execute(statement, {"limit": limit, "job_id": job_id}).fetchall()
+    return [AuditLine(*row) for row in rows]
 
 
-class Order(NamedTuple):
+class Request(NamedTuple):
     """What a person wants done with some jobs."""
 
     job_ids: Collection[JobId]
@@ -189,55 +230,65 @@ class Edit(NamedTuple):
     by: Action
 
 
-class SqliteDesk:
+class SqliteHand:
     """The changes people make, as the writer runs them: items in, an answer for each."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def cancel(
-        self, connection: sqlite3.Connection, orders: Sequence[Order]
+        self, connection: sqlite3.Connection, requests: Sequence[Request]
     ) -> list[dict[JobId, JobRecord]]:
         """Cancel waiting jobs, mark running ones; returns each as it is then."""
-        return [self._cancel(connection, order) for order in orders]
+        return [self._cancel(connection, request) for request in requests]
 
-    def _cancel(self, connection: sqlite3.Connection, order: Order) -> dict[JobId, JobRecord]:
-        wanted = to_json(list(order.job_ids))
-        waiting = decode_seqs(ask(connection, "waiting", ids=wanted))
-        marked = tell(connection, "ask_cancel", ids=wanted, reason=order.reason)
-        cancel_waiting(connection, waiting, order.reason, self._clock.now())
-        self._note(connection, order.by, len(waiting) + marked, order.job_ids)
-        found = {job_id: find(connection, job_id) for job_id in order.job_ids}
+    def _cancel(self, connection: sqlite3.Connection, request: Request) -> dict[JobId, JobRecord]:
+        ids = to_json(list(request.job_ids))
+        touched: list[JobId] = []
+        if State.RUNNING in request.states:
+            values = {"ids": ids, "reason": request.reason}
+            touched += _ids(connection, "ask_cancel", values)
+        if State.WAITING in request.states:
+            waiting = _decode_waiting(ask(connection, "waiting", ids=ids))
+            touched += [job_id for _, job_id in waiting]
+            seqs = [seq for seq, _ in waiting]
+            cancel_waiting(connection, seqs, request.reason, self._clock.now())
+        self._note(connection, request.by, len(touched), request.job_ids)
+        found = {job_id: find(connection, job_id) for job_id in touched}
         return {job_id: record for job_id, record in found.items() if record is not None}
 
-    def revive(self, connection: sqlite3.Connection, orders: Sequence[Order]) -> list[list[JobId]]:
+    def revive(
+        self, connection: sqlite3.Connection, requests: Sequence[Request]
+    ) -> list[list[JobId]]:
         """Put jobs back into the line, due now."""
-        return [self._revive(connection, order) for order in orders]
+        return [self._revive(connection, request) for request in requests]
 
-    def _revive(self, connection: sqlite3.Connection, order: Order) -> list[JobId]:
-        ended = to_json([state for state in order.states if state in _ENDED])
-        values = {"ids": to_json(list(order.job_ids)), "now": self._clock.now(), "states": ended}
-        values["dead"] = State.DEAD in order.states
-        revived = _ids(connection, "hasten", values) if State.WAITING in order.states else []
+    def _revive(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
+        ended = to_json([state for state in request.states if state in _FINISHED])
+        values = {"ids": to_json(list(request.job_ids)), "now": self._clock.now(), "states": ended}
+        values["dead"] = State.DEAD in request.states
+        revived = _ids(connection, "hasten", values) if State.WAITING in request.states else []
         lifted = _ids(connection, "lift", values)
         gone = {"ids": to_json(lifted), "states": ended}
         _ids(connection, "drop_dead", gone)
         _ids(connection, "drop_finished", gone)
         revived += lifted
-        self._note(connection, order.by, len(revived), order.job_ids)
+        self._note(connection, request.by, len(revived), request.job_ids)
         return revived
 
-    def delete(self, connection: sqlite3.Connection, orders: Sequence[Order]) -> list[list[JobId]]:
+    def delete(
+        self, connection: sqlite3.Connection, requests: Sequence[Request]
+    ) -> list[list[JobId]]:
         """Forget final jobs."""
-        return [self._delete(connection, order) for order in orders]
+        return [self._delete(connection, request) for request in requests]
 
-    def _delete(self, connection: sqlite3.Connection, order: Order) -> list[JobId]:
-        ended = to_json([state for state in order.states if state in _ENDED])
-        values = {"ids": to_json(list(order.job_ids)), "states": ended}
+    def _delete(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
+        ended = to_json([state for state in request.states if state in _FINISHED])
+        values = {"ids": to_json(list(request.job_ids)), "states": ended}
         deleted = _ids(connection, "drop_finished", values)
-        if State.DEAD in order.states:
+        if State.DEAD in request.states:
             deleted += _ids(connection, "drop_dead", values)
-        self._note(connection, order.by, len(deleted), order.job_ids)
+        self._note(connection, request.by, len(deleted), request.job_ids)
         return deleted
 
     def edit(self, connection: sqlite3.Connection, edits: Sequence[Edit]) -> list[bool]:
@@ -253,26 +304,29 @@ class SqliteDesk:
 
     def pause(
         self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action | None]]
-    ) -> list[None]:
+    ) -> list[bool]:
         """Pause queues."""
-        for queue, by in items:
-            self._note(connection, by, tell(connection, "pause", queue=queue))
-        return [None] * len(items)
+        return [self._switch(connection, "pause", *item) for item in items]
 
     def resume(
         self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action | None]]
-    ) -> list[None]:
+    ) -> list[bool]:
         """Resume queues."""
-        for queue, by in items:
-            self._note(connection, by, tell(connection, "resume", queue=queue))
-        return [None] * len(items)
+        return [self._switch(connection, "resume", *item) for item in items]
+
+    def _switch(
+        self, connection: sqlite3.Connection, statement: str, queue: str, by: Action | None
+    ) -> bool:
+        changed = tell(connection, statement, queue=queue)
+        self._note(connection, by, changed)
+        return changed > 0
 
     def note(
-        self, connection: sqlite3.Connection, items: Sequence[tuple[Action, int]]
+        self, connection: sqlite3.Connection, items: Sequence[tuple[Action, int, JobId | None]]
     ) -> list[None]:
         """Add to the audit log what was done by other verbs."""
-        for by, number in items:
-            self._note(connection, by, number)
+        for by, number, job_id in items:
+            self._note(connection, by, number, [job_id] if job_id else ())
         return [None] * len(items)
 
     def _note(
@@ -285,8 +339,8 @@ class SqliteDesk:
     ) -> None:
         if by is not None:
             job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
-            deed = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
-            tell(connection, "note", now=self._clock.now(), count=number, **deed)
+            line = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
+            tell(connection, "note", now=self._clock.now(), count=number, **line)
 
 
 def _ids(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> list[JobId]:

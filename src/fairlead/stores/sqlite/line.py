@@ -28,7 +28,7 @@ from fairlead.core.job import (
     next_fence,
 )
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.queue import Queue
+from fairlead.core.queue import Served
 from fairlead.core.selection import (
     Claim,
     ClaimPlan,
@@ -179,7 +179,7 @@ class SqliteLine:
         return Claim(jobs, selection.credits, now, parked)
 
     def _heads(
-        self, connection: sqlite3.Connection, plan: ClaimPlan, queue: Queue, now: int
+        self, connection: sqlite3.Connection, plan: ClaimPlan, queue: Served, now: int
     ) -> Iterator[Head]:
         """Go along a queue's order, reading about as many jobs at a time as its share will take."""
         weights = sum(other.weight for other in plan.queues)

@@ -12,13 +12,22 @@ _HERE = files("fairlead.stores.sqlite")
 
 @cache
 def statements() -> dict[str, str]:
-    """Return every statement by its name, with the words of a filter where it says `{chosen}`."""
+    """Return every statement by its name.
+
+    What a filter asks stands where a statement says `{chosen}`. One that says `{finished}`
+    exists twice: as it is, and as NAME_since, which looks only at what ended since then.
+    """
     found: dict[str, str] = {}
     for file in sorted(_HERE.joinpath("sql").iterdir(), key=lambda file: file.name):
         _, *parts = _NAME.split(file.read_text())
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             found[name] = text.strip()
-    return {name: text.replace("{chosen}", found["chosen"]) for name, text in found.items()}
+    for name, text in list(found.items()):
+        whole = text.replace("{chosen}", found["chosen"])
+        found[name] = whole.replace("{finished}", "fairlead_finished_record")
+        if "{finished}" in whole:
+            found[f"{name}_since"] = whole.replace("{finished}", found["finished_since"])
+    return found
 
 
 @cache

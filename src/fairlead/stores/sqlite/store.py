@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from fairlead.core.admin import (
     ALL,
+    LIVE,
     Action,
+    AuditLine,
     Condition,
-    Deed,
     ErrorGroup,
     Filter,
     Finding,
@@ -29,7 +30,7 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.stores.sqlite import admin
-from fairlead.stores.sqlite.admin import Edit, Order
+from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
@@ -116,7 +117,7 @@ class SqliteStore(Backend):
         self._place = place
         self._clock = clock or SystemClock()
         self._line = SqliteLine(self._clock)
-        self._desk = admin.SqliteDesk(self._clock)
+        self._hand = admin.SqliteHand(self._clock)
         self._session: _Session | None = None
         self._opening = threading.Lock()
         _stores.add(self)
@@ -301,9 +302,11 @@ class SqliteStore(Backend):
         """Return the job's lines of the attempt log."""
         return await self._read(lambda connection: admin.attempts(connection, job_id))
 
-    async def recent(self, since: int, limit: int = 10_000) -> list[Attempt]:
+    async def recent(
+        self, since: int, limit: int = 10_000, queue: str | None = None
+    ) -> list[Attempt]:
         """Return the last lines of the attempt log."""
-        return await self._read(lambda connection: admin.recent(connection, since, limit))
+        return await self._read(lambda connection: admin.recent(connection, since, limit, queue))
 
     async def oldest(self) -> dict[str, int]:
         """Return since when each queue's longest waiting due job has been due."""
@@ -323,9 +326,11 @@ class SqliteStore(Backend):
     async def ahead(self, job_id: JobId) -> int:
         """Count the due jobs before this one in its queue."""
         now = self._clock.now()
-        return await self._read(
-            lambda connection: int(ask(connection, "ahead", id=job_id, now=now))
-        )
+        return await self._read(lambda connection: admin.ahead(connection, job_id, now))
+
+    async def unknown(self) -> dict[tuple[str, int], int]:
+        """Count the jobs parked for want of a capable worker, by task and version."""
+        return await self._read(admin.unknown)
 
     async def paused(self) -> set[str]:
         """Return the names of the paused queues."""
@@ -336,45 +341,49 @@ class SqliteStore(Backend):
         now = self._clock.now()
         return await self._read(lambda connection: admin.workers(connection, now))
 
-    async def deeds(self, limit: int = 100, job_id: JobId | None = None) -> list[Deed]:
+    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
         """Return the audit log, newest first."""
-        return await self._read(lambda connection: admin.deeds(connection, limit, job_id))
+        return await self._read(lambda connection: admin.audit_log(connection, limit, job_id))
 
     async def cancel(
-        self, job_ids: Collection[JobId], reason: str, by: Action | None = None
+        self,
+        job_ids: Collection[JobId],
+        reason: str,
+        states: Collection[State] = LIVE,
+        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
-        order = Order(job_ids, by, reason=reason)
-        return (await self._write(self._desk.cancel, [order]))[0]
+        request = Request(job_ids, by, states, reason)
+        return (await self._write(self._hand.cancel, [request]))[0]
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
-        return (await self._write(self._desk.revive, [Order(job_ids, by, states)]))[0]
+        return (await self._write(self._hand.revive, [Request(job_ids, by, states)]))[0]
 
     async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
         """Replace the payload of a dead letter, if it still is `was`."""
         edit = Edit(job_id, was, payload, version, by)
-        return (await self._write(self._desk.edit, [edit]))[0]
+        return (await self._write(self._hand.edit, [edit]))[0]
 
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Forget final jobs for good."""
-        return (await self._write(self._desk.delete, [Order(job_ids, by, states)]))[0]
+        return (await self._write(self._hand.delete, [Request(job_ids, by, states)]))[0]
 
-    async def pause(self, queue: str, by: Action | None = None) -> None:
+    async def pause(self, queue: str, by: Action | None = None) -> bool:
         """Let no further job of this queue start."""
-        await self._write(self._desk.pause, [(queue, by)])
+        return (await self._write(self._hand.pause, [(queue, by)]))[0]
 
-    async def resume(self, queue: str, by: Action | None = None) -> None:
+    async def resume(self, queue: str, by: Action | None = None) -> bool:
         """Let jobs of this queue start again."""
-        await self._write(self._desk.resume, [(queue, by)])
+        return (await self._write(self._hand.resume, [(queue, by)]))[0]
 
-    async def note(self, by: Action, count: int) -> None:
+    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
-        await self._write(self._desk.note, [(by, count)])
+        await self._write(self._hand.note, [(by, count, job_id)])
 
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""

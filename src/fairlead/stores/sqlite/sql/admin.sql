@@ -16,38 +16,43 @@ AND (:error IS NULL OR (json_valid(errors) AND (
     OR instr(lower(json_extract(errors, '$[#-1].message')), lower(:error))
 )))
 
+-- name: finished_since
+(SELECT * FROM fairlead_finished_record WHERE id IN (
+    SELECT id FROM fairlead_finished WHERE finished_at >= :since
+))
+
 -- name: find
 -- One statement sees one state of the file, so a job that is just moving is seen exactly once.
-SELECT * FROM fairlead_live WHERE id = :id
+SELECT * FROM fairlead_job_record WHERE id = :id
 UNION ALL
-SELECT * FROM fairlead_ended WHERE id = :id
+SELECT * FROM fairlead_finished_record WHERE id = :id
 UNION ALL
-SELECT * FROM fairlead_buried WHERE id = :id
+SELECT * FROM fairlead_dead_record WHERE id = :id
 
 -- name: jobs
 -- Each place gives its newest by its index on the id; a place that cannot hold any is not read.
 SELECT * FROM (
-    SELECT * FROM fairlead_live
+    SELECT * FROM fairlead_job_record
     WHERE :live AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
 )
 UNION ALL
 SELECT * FROM (
-    SELECT * FROM fairlead_ended
-    WHERE :ended AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
+    SELECT * FROM {finished}
+    WHERE :finished AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
 )
 UNION ALL
 SELECT * FROM (
-    SELECT * FROM fairlead_buried
-    WHERE :buried AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
+    SELECT * FROM fairlead_dead_record
+    WHERE :dead AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
 )
 ORDER BY id DESC LIMIT :limit
 
 -- name: count
-SELECT queue, state, count(*) FROM fairlead_live WHERE :live AND {chosen} GROUP BY 1, 2
+SELECT queue, state, count(*) FROM fairlead_job_record WHERE :live AND {chosen} GROUP BY 1, 2
 UNION ALL
-SELECT queue, state, count(*) FROM fairlead_ended WHERE :ended AND {chosen} GROUP BY 1, 2
+SELECT queue, state, count(*) FROM {finished} WHERE :finished AND {chosen} GROUP BY 1, 2
 UNION ALL
-SELECT queue, state, count(*) FROM fairlead_buried WHERE :buried AND {chosen} GROUP BY 1, 2
+SELECT queue, state, count(*) FROM fairlead_dead_record WHERE :dead AND {chosen} GROUP BY 1, 2
 
 -- name: groups
 -- With max(id), the bare columns are those of the newest job.
@@ -59,11 +64,11 @@ FROM (
            json_extract(errors, '$[#-1].error') AS error,
            json_extract(errors, '$[#-1].message') AS message
     FROM (
-        SELECT * FROM fairlead_live WHERE :live AND {chosen}
+        SELECT * FROM fairlead_job_record WHERE :live AND {chosen}
         UNION ALL
-        SELECT * FROM fairlead_ended WHERE :ended AND {chosen}
+        SELECT * FROM {finished} WHERE :finished AND {chosen}
         UNION ALL
-        SELECT * FROM fairlead_buried WHERE :buried AND {chosen}
+        SELECT * FROM fairlead_dead_record WHERE :dead AND {chosen}
     )
     WHERE errors IS NULL OR json_valid(errors)
 )
@@ -84,7 +89,8 @@ SELECT json_group_array(json_array(
 ))
 FROM (
     SELECT * FROM fairlead_attempt INDEXED BY fairlead_attempt_at
-    WHERE finished_at >= :since ORDER BY finished_at DESC, seq DESC LIMIT :limit
+    WHERE finished_at >= :since AND (:queue IS NULL OR queue = :queue)
+    ORDER BY finished_at DESC, seq DESC LIMIT :limit
 )
 
 -- name: oldest
@@ -96,28 +102,56 @@ SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP 
 
 -- name: standing
 -- The first jobs of a queue in order that no lease keeps, parked or not, but for delayed ones.
+-- Each kind has an index of its own.
 SELECT json_group_array(json_array(
     id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false'))
 ))
 FROM (
-    SELECT * FROM fairlead_job
-    WHERE queue = :queue AND lease_until <= :now AND run_at <= :now
+    SELECT * FROM (
+        SELECT * FROM fairlead_job
+        WHERE parked = 0 AND queue = :queue AND lease_until <= :now AND run_at <= :now
+        ORDER BY order_at, id LIMIT :limit
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT * FROM fairlead_job
+        WHERE parked = 1 AND run_at <= :now AND queue = :queue AND lease_until <= :now
+        ORDER BY order_at, id LIMIT :limit
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT * FROM fairlead_job INDEXED BY fairlead_job_unknown
+        WHERE parked = 2 AND queue = :queue AND lease_until <= :now AND run_at <= :now
+        ORDER BY order_at, id LIMIT :limit
+    )
     ORDER BY order_at, id LIMIT :limit
 )
 
 -- name: ahead
-SELECT count(*) FROM fairlead_job AS job, fairlead_job AS other
-WHERE job.id = :id AND other.queue = job.queue AND other.lease_until = 0 AND other.run_at <= :now
+-- Costs what is ahead, and what is parked: those in the order are found by its index.
+SELECT count(*) FROM fairlead_job AS job
+CROSS JOIN fairlead_job AS other ON other.queue = job.queue
+WHERE job.id = :id AND other.parked = 0 AND other.lease_until = 0 AND other.run_at <= :now
   AND (other.order_at, other.id) < (job.order_at, job.id)
+
+-- name: ahead_parked
+SELECT count(*) FROM fairlead_job AS job
+CROSS JOIN fairlead_job AS other ON other.queue = job.queue
+WHERE job.id = :id AND other.parked = :parked AND other.lease_until = 0 AND other.run_at <= :now
+  AND (other.order_at, other.id) < (job.order_at, job.id)
+
+-- name: unknown_counts
+SELECT task, version, count(*) FROM fairlead_job WHERE parked = 2 GROUP BY task, version
 
 -- name: waiting
 -- Which of these jobs wait, and so can be cancelled at once.
-SELECT json_group_array(seq) FROM fairlead_job
+SELECT json_group_array(json_array(seq, id)) FROM fairlead_job
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0
 
 -- name: ask_cancel
 UPDATE fairlead_job SET cancel = :reason
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until > 0
+RETURNING id
 
 -- name: pause
 INSERT INTO fairlead_paused (queue) VALUES (:queue) ON CONFLICT DO NOTHING
@@ -129,7 +163,7 @@ DELETE FROM fairlead_paused WHERE queue = :queue
 SELECT queue FROM fairlead_paused
 
 -- name: lift
--- Dead letters that are to run again, into the line; :ids is an array of their ids.
+-- Final jobs that are to run again, into the line.
 INSERT INTO fairlead_job
     (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options,
      fence, suspect, errors)
@@ -168,14 +202,16 @@ WHERE id = :id AND payload = :was
 
 -- name: note
 -- One action is one line, however many calls it takes.
-INSERT INTO fairlead_deed (id, at, who, verb, target, count, job_id, before)
+INSERT INTO fairlead_audit (id, done_at, who, verb, target, count, job_id, before)
 VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before)
 ON CONFLICT (id) DO UPDATE SET count = count + excluded.count, job_id = NULL
 
--- name: deeds
-SELECT at, who, verb, target, count, before FROM fairlead_deed
-WHERE :job_id IS NULL OR job_id = :job_id
-ORDER BY seq DESC LIMIT :limit
+-- name: audit_log
+SELECT done_at, who, verb, target, count, before FROM fairlead_audit ORDER BY seq DESC LIMIT :limit
+
+-- name: audit_log_of
+SELECT done_at, who, verb, target, count, before FROM fairlead_audit
+WHERE job_id = :job_id ORDER BY seq DESC LIMIT :limit
 
 -- name: announce
 INSERT INTO fairlead_worker (id, capable, pools, processes, started_at, live_until)
