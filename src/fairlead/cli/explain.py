@@ -54,7 +54,8 @@ _OPEN = {
 
 def _lines(told: Explanation) -> Iterator[str]:
     job = told.job
-    yield f"job {job.id} of task {job.task} on queue {job.queue}: {painted(job.state)}"
+    whose = escaped(f"job {job.id} of task {job.task} on queue {job.queue}")
+    yield f"{whose}: {painted(job.state)}"
     if not told.gates:
         yield f"  {escaped(_settled(told))}"
         return

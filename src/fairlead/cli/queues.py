@@ -17,6 +17,7 @@ from fairlead.core.job import State
 from fairlead.core.queue import Served
 from fairlead.core.store import Backend
 from fairlead.insight.explain import WINDOW
+from fairlead.log import escaped
 
 
 class View(msgspec.Struct, frozen=True):
@@ -201,7 +202,7 @@ def _state(view: View) -> str:
 
 
 def _page(view: View) -> Iterable[str]:
-    yield f"queue {view.name}: {_state(view)}"
+    yield f"queue {escaped(view.name)}: {_state(view)}"
     facts = [("weight", _weight(view) or "not declared here")]
     facts += [(state.value, f"{view.counts.get(state, 0):,}") for state in State]
     facts += [("oldest due", _age(view) or "nothing is due")]
@@ -215,4 +216,4 @@ def _page(view: View) -> Iterable[str]:
         ]
     facts += [("served by", server) for server in view.served_by or ("no live worker",)]
     for label, text in facts:
-        yield f"  {label:11} {text}"
+        yield f"  {label:11} {escaped(text)}"
