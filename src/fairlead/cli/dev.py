@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -65,10 +65,22 @@ def dev(
     For development: a breakpoint() in a handler stops here. Code that cannot be
     imported is told of, and the old code runs on. In production use `fairlead worker`.
     """
-    began = time.time()
     # Python takes code of the same size and second for the same; here it may well be new.
     sys.dont_write_bytecode = True
-    watched = folders or (Path(),)
+    # To be told to stop is the same by either signal, also while the code loads.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        changed = _run(folders or (Path(),), Choice((), queues, slots), log_level)
+    except KeyboardInterrupt:
+        changed = False
+    if changed:
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (this very command again)
+    click.echo("stopped", err=True)
+
+
+def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> bool:
+    """Load the app and work; says whether a change is why it ends."""
+    began = time.time()
     desk = Desk(named_app(), None)
     try:
         app = desk.need_app("a worker")
@@ -76,16 +88,12 @@ def dev(
         if not desk.target:
             raise
         click.echo(f"{problem}\nwaiting for a change", err=True)
-        if asyncio.run(_until_change(watched, began)):
-            _begin_anew()
-        return
-    choice = Choice((), queues, slots)
+        return asyncio.run(_until_change(watched, began))
     workshop = app.workshop(choice=choice)
     app.open()
     greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
     set_up(app.events, log_level, "plain")
-    if asyncio.run(_serve(app, desk.target or "", choice, watched, began)):
-        _begin_anew()
+    return asyncio.run(_serve(app, desk.target or "", choice, watched, began))
 
 
 async def _serve(
@@ -120,10 +128,8 @@ def _stopped_by_signals() -> Iterator[None]:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
+    with suppress(asyncio.CancelledError):
         yield
-    except asyncio.CancelledError:
-        click.echo("stopped", err=True)
 
 
 async def _changes(folders: Sequence[Path], began: float) -> AsyncIterator[list[str]]:
@@ -161,7 +167,3 @@ def _can_be_imported(target: str) -> bool:
     """Try the new code in a process of its own, which says what is wrong with it."""
     command = [sys.executable, "-B", "-m", "fairlead.cli.process", "check", target]
     return subprocess.run(command, check=False).returncode == 0  # noqa: S603 (our own module)
-
-
-def _begin_anew() -> None:
-    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (this very command again)
