@@ -43,7 +43,7 @@ bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
 recording: $(READY) ## Play the demo, and draw it anew for the README.
 	@$(BIN)/python docs/record.py
 
-demo: $(READY) ## Watch jobs fail in every way and end well, in a quarter of a minute.
+demo: $(READY) ## Watch jobs fail in every way and end well, in about 15 seconds.
 	@$(BIN)/fairlead demo
 
 format: $(READY) ## Let ruff format the code.

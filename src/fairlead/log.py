@@ -42,6 +42,8 @@ from fairlead.core.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from fairlead.core.failure import short_name
+from fairlead.core.text import escaped, escaped_json
 
 SLOW_SECONDS = 60.0
 """A job that ran longer is told of at INFO."""
@@ -159,22 +161,9 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
 }
 
 
-# What users name their things must not be able to forge a line, or to steer a terminal (T9).
-# Marks that turn the writing around can make a line read as another.
-_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029, *_TURNS)
-_ESCAPED = {code: chr(code).encode("unicode_escape").decode() for code in _CONTROLS}
-_ESCAPED_JSON = {code: f"\\u{code:04x}" for code in _CONTROLS}
-
-
 def _error(event: Retried | Died) -> str:
-    name = (event.error or "").removeprefix("fairlead.core.errors.")
+    name = short_name(event.error)
     return f"{name} ({event.detail})" if event.detail else name
-
-
-def escaped(text: str) -> str:
-    """Return the text as it may be shown to people: without characters that steer a terminal."""
-    return text.translate(_ESCAPED)
 
 
 class _Plain(logging.Formatter):
@@ -215,4 +204,4 @@ class _Json(logging.Formatter):
             line |= msgspec.structs.asdict(event)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False).translate(_ESCAPED_JSON)
+        return escaped_json(json.dumps(line, default=str, ensure_ascii=False))

@@ -409,6 +409,16 @@ def test_thousands_are_one_line_of_the_audit_log(folder: Path) -> None:
     assert audit_lines(folder) == [("delete", f"{states} --tag many --error 'it broke'", 5_000)]
 
 
+def test_jobs_that_stay_what_they_are_are_gone_through_once(folder: Path) -> None:
+    """More than a batch of jobs that are due already: they still match after each look."""
+    with_store(folder, lambda store: store.put([greeting("due") for _ in range(1_100)]))
+    assert told(folder, "jobs", "retry", "--state", "waiting", "--yes") == (
+        "retried 0 jobs of 1,100 that were found; the others are due already, or changed "
+        "meanwhile\n"
+    )
+    assert audit_lines(folder) == [("retry", "--state waiting", 0)]
+
+
 def test_the_audit_log_names_who_did_what(folder: Path, stock: Stock) -> None:
     told(folder, "jobs", "retry", stock.later)
     told(folder, "jobs", "cancel", stock.waiting, "--yes", FAIRLEAD_WHO="Ada <ada@example.org>")

@@ -91,9 +91,9 @@ def test_every_command_of_the_readme_works_as_installed(tmp_path: Path, installe
             job_id = run.stdout.strip()
     assert job_id in said["jobs"]
     assert "no dead letter matches" in said["dead"]
-    assert re.search(r"^mail +4 +1 .* 10,001 ", said["queues"], re.MULTILINE)
+    assert re.search(r"^mail +no worker +4 +1 ", said["queues"], re.MULTILINE)
     assert "no live worker can run it" in said["explain"]
-    assert "fairlead worker MODULE:APP" in said["doctor"]  # A job waits, and nobody is there.
+    assert "fairlead worker shop:app" in said["doctor"]  # A job waits, and nobody is there.
 
 
 def test_the_first_code_comes_early_and_the_readme_is_short() -> None:

@@ -187,7 +187,7 @@ async def test_behind_full_slots_the_start_is_guessed_by_the_pace_of_the_queue(
     told = await explained(store)
     assert (told.gate, told.ahead) == (Gate.NO_SLOT, 3)
     assert told.starts_at == clock.now() + 8 * SECOND
-    assert told.basis == "10 jobs of this queue started in the last 20 s, and 3 are before it"
+    assert told.basis == "in the last 20 s, jobs of this queue that started: 10; before it: 3"
 
 
 async def test_without_a_pace_there_is_no_guess(store: Backend) -> None:

@@ -68,7 +68,8 @@ def check_timed_out(shop: Shop, job: JobId, runs: int, line: str | None = "shop.
     for past in record.errors:
         assert line is None or line in (past.message or ""), past
         assert "fairlead/" not in (past.message or ""), past
-    assert shop.outcomes(job) == ["failed"] * runs
+    # On a busy machine a job may be given back before it starts; that is no run.
+    assert [out for out in shop.outcomes(job) if out != "returned"] == ["failed"] * runs
     assert len(shop.starts(job)) == runs
 
 

@@ -7,40 +7,100 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import click
-import msgspec
 from msgspec.structs import replace
 
-from fairlead.cli.command import Exit, Problem
+from fairlead.cli.command import Exit, Problem, hinted
 from fairlead.cli.desk import Desk, action, on_ctrl_c
 from fairlead.cli.listing import job_table
 from fairlead.cli.output import json_option
 from fairlead.cli.which import in_words
-from fairlead.core.admin import Action, Filter
+from fairlead.cli.words import counted, json_line
+from fairlead.core.admin import ALL, FINAL, LIVE, MOST_LISTED, Action, Filter
 from fairlead.core.ids import JobId
-from fairlead.core.job import State
+from fairlead.core.job import JobRecord, Reason, State
 from fairlead.core.store import Backend
+from fairlead.core.text import escaped
 from fairlead.producer import found
 
 _BATCH = 500
 _SHOWN = 10
 Command = Callable[..., Any]
+Do = Callable[[Backend, Collection[JobId], Collection[State], Action], Awaitable[Collection[JobId]]]
 
 
-class Deed(NamedTuple):
-    """Something that can be done to jobs in some states; by filter only in the usual ones."""
+class Operation(NamedTuple):
+    """Something that can be done to jobs in some states; by filter only in the usual ones.
+
+    `instead` says what to do with a job in another state, `others` what became of
+    those that were not changed, `after` what is still to come.
+    """
 
     verb: str
     past: str
     states: frozenset[State]
     usual: frozenset[State]
-    do: Callable[[Backend, Collection[JobId], Collection[State], Action], Awaitable[int]]
-    asks_for_ids: bool = True
+    do: Do
     noun: str = "job"
+    instead: str = ""
     others: str = "changed meanwhile"
+    after: str = ""
+    destructive: bool = True
 
-    def tell(self, count: int) -> str:
+    def counting(self, number: int) -> str:
         """Count the jobs."""
-        return f"{count:,} {self.noun}{'' if count == 1 else 's'}"
+        return counted(number, self.noun)
+
+
+async def _cancel(
+    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
+) -> Collection[JobId]:
+    return await store.cancel(ids, Reason.CANCELLED, states, by)
+
+
+async def _revive(
+    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
+) -> Collection[JobId]:
+    return await store.revive(ids, states, by)
+
+
+async def _delete(
+    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
+) -> Collection[JobId]:
+    return await store.delete(ids, states, by)
+
+
+_DEAD = frozenset({State.DEAD})
+CANCEL = Operation(
+    "cancel",
+    "cancelled",
+    LIVE,
+    LIVE,
+    _cancel,
+    after="; a running one ends when its handler notices",
+)
+RETRY = Operation(
+    "retry",
+    "retried",
+    frozenset(State) - {State.RUNNING},
+    frozenset({State.WAITING, State.DEAD}),
+    _revive,
+    others="are due already, or changed meanwhile",
+    destructive=False,
+)
+DELETE = Operation(
+    "delete", "deleted", FINAL, FINAL, _delete, instead="; cancel it first: fairlead jobs cancel"
+)
+REPLAY = Operation(
+    "replay",
+    "replayed",
+    _DEAD,
+    _DEAD,
+    _revive,
+    noun="dead letter",
+    instead="; fairlead jobs retry runs other jobs again",
+    destructive=False,
+)
+DELETE_DEAD = Operation("delete", "deleted", _DEAD, _DEAD, _delete, noun="dead letter")
 
 
 class Care(NamedTuple):
@@ -68,72 +128,85 @@ def carefully(command: Command) -> Command:
     return with_care
 
 
-def act(desk: Desk, deed: Deed, ids: Sequence[str], which: Filter, care: Care) -> None:
+def act(desk: Desk, operation: Operation, ids: Sequence[str], which: Filter, care: Care) -> None:
     """Do it to the jobs of these ids, or to those the filter means."""
-    named = which != Filter()
-    if bool(ids) == (named or care.everything):
+    if bool(ids) == (which != ALL or care.everything):
         raise click.UsageError(
-            f"which {deed.noun}s? Give ids, or a filter such as --queue, or --all; one of these"
+            f"which {operation.noun}s? Name them by ids, or by a filter such as --queue, or all of "
+            "them by --all"
         )
-    job_ids = [JobId(job_id) for job_id in dict.fromkeys(ids)]
-    if job_ids:
-        desk.run(lambda store: _by_ids(store, deed, job_ids, care))
+    if ids:
+        job_ids = [JobId(job_id) for job_id in dict.fromkeys(ids)]
+        desk.run(lambda store: _by_ids(store, operation, job_ids, care))
         return
-    usual = which.states or tuple(sorted(deed.usual))
-    wrong = [state for state in usual if state not in deed.states]
-    if wrong:
-        raise click.UsageError(f"a {wrong[0]} job cannot be {deed.past}")
-    desk.run(lambda store: _by_filter(store, deed, replace(which, states=tuple(usual)), care))
+    states = which.states or tuple(sorted(operation.usual))
+    for state in states:
+        if state not in operation.states:
+            raise click.UsageError(f"a {state} job cannot be {operation.past}{operation.instead}")
+    desk.run(lambda store: _by_filter(store, operation, replace(which, states=states), care))
 
 
-async def _by_ids(store: Backend, deed: Deed, ids: list[JobId], care: Care) -> None:
+async def _by_ids(store: Backend, operation: Operation, ids: list[JobId], care: Care) -> None:
     records = [await found(store, job_id) for job_id in ids]
-    fit = [record for record in records if record.state in deed.states]
+    fit = [record for record in records if record.state in operation.states]
     for record in records:
-        if record.state not in deed.states:
-            click.echo(f"job {record.id} is {record.state}: not {deed.past}", err=True)
+        if record.state not in operation.states:
+            told = f"job {record.id} is {record.state}: not {operation.past}{operation.instead}"
+            click.echo(hinted(escaped(told)), err=True)
     if not fit:
         raise Problem("nothing was done", Exit.UNSUCCESSFUL)
     if care.dry_run:
-        _tell_dry_run(deed, len(fit), job_table(fit), care)
+        _tell_dry_run(operation, len(fit), fit, care)
         return
-    if deed.asks_for_ids:
-        _ask(deed, deed.tell(len(fit)), care)
-    by = action(deed.verb, " ".join(ids[:_SHOWN]) + (" …" if len(ids) > _SHOWN else ""))
-    count = await deed.do(store, [record.id for record in fit], deed.states, by)
-    _tell(deed, len(fit), count, care)
+    if operation.destructive or _uncertain(operation, fit):
+        _ask(operation, operation.counting(len(fit)), fit, care)
+    by = action(operation.verb, " ".join(ids[:_SHOWN]) + (" …" if len(ids) > _SHOWN else ""))
+    done = await operation.do(store, [record.id for record in fit], operation.states, by)
+    _tell(operation, len(fit), len(done), care)
 
 
-async def _by_filter(store: Backend, deed: Deed, which: Filter, care: Care) -> None:
+async def _by_filter(store: Backend, operation: Operation, which: Filter, care: Care) -> None:
     counts = await store.count(which)
     total = sum(sum(states.values()) for states in counts.values())
-    if care.dry_run:
-        _tell_dry_run(deed, total, job_table(await store.jobs(which, _SHOWN)), care)
+    first = await store.jobs(which, MOST_LISTED)
+    if care.dry_run or not total:
+        _tell_dry_run(operation, total, first[:_SHOWN], care)
         return
-    if total:
-        per_queue = ", ".join(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
-        _ask(deed, f"{deed.tell(total)} ({per_queue})", care)
-    by = action(deed.verb, in_words(which))
+    per_queue = ", ".join(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
+    _ask(operation, f"{operation.counting(total)} ({per_queue})", first, care)
+    by = action(operation.verb, in_words(which))
     done, last = 0, None
     while batch := await store.jobs(which, _BATCH, last):
         last = batch[-1].id
-        done += await deed.do(store, [record.id for record in batch], which.states, by)
-    _tell(deed, total, done, care)
+        ids = [record.id for record in batch]
+        done += len(await operation.do(store, ids, which.states, by))
+    _tell(operation, total, done, care)
 
 
-def _ask(deed: Deed, what: str, care: Care) -> None:
+def _uncertain(operation: Operation, jobs: Sequence[JobRecord]) -> int:
+    """Count those whose outside effect may have happened, if they are to run again."""
+    if operation.do is not _revive:
+        return 0
+    return sum(job.reason == Reason.UNCERTAIN for job in jobs)
+
+
+def _ask(operation: Operation, what: str, jobs: Sequence[JobRecord], care: Care) -> None:
     """Ask a person; a script must have said yes before."""
     if care.yes:
         return
+    uncertain = _uncertain(operation, jobs)
+    if uncertain:
+        told = counted(uncertain, "uncertain job")
+        click.echo(f"among them: {told}, whose outside effect may have happened", err=True)
     if not sys.stdin.isatty():
         raise Problem(
-            f"this would {deed.verb} {what}; nobody is here to ask, so add --yes, or look first "
-            "with --dry-run",
+            f"this would {operation.verb} {what}; nobody is here to ask, so add --yes, or look "
+            "first with --dry-run",
             Exit.MISUSED,
         )
     try:
         with on_ctrl_c(signal.default_int_handler):
-            sure = click.confirm(f"{deed.verb} {what}?", err=True)
+            sure = click.confirm(escaped(f"{operation.verb} {what}?"), err=True)
     except click.Abort:
         click.echo(err=True)
         sure = False
@@ -141,25 +214,31 @@ def _ask(deed: Deed, what: str, care: Care) -> None:
         raise Problem("nothing was done", Exit.UNSUCCESSFUL)
 
 
-def _tell_dry_run(deed: Deed, count: int, lines: list[str], care: Care) -> None:
+def _tell_dry_run(operation: Operation, count: int, jobs: Sequence[JobRecord], care: Care) -> None:
     if care.json:
-        _tell_json(deed, count, 0, care)
+        _tell_json(operation, count, 0, care)
         return
-    click.echo(f"would {deed.verb} {deed.tell(count)}{':' if count else ''}")
-    for line in lines if count else ():
+    if not count:
+        click.echo(f"no {operation.noun} matches")
+        return
+    click.echo(f"would {operation.verb} {operation.counting(count)}:")
+    for line in job_table(jobs[:_SHOWN]):
         click.echo(line)
     if count > _SHOWN:
         click.echo(f"… and {count - _SHOWN:,} more")
 
 
-def _tell(deed: Deed, matched: int, count: int, care: Care) -> None:
+def _tell(operation: Operation, matched: int, count: int, care: Care) -> None:
     if care.json:
-        _tell_json(deed, matched, count, care)
+        _tell_json(operation, matched, count, care)
         return
-    less = f" of {matched:,} that were found; the others {deed.others}" if count < matched else ""
-    click.echo(f"{deed.past} {deed.tell(count)}{less}")
+    less = f" of {matched:,} that were found; the others {operation.others}"
+    click.echo(
+        f"{operation.past} {operation.counting(count)}"
+        f"{less if count < matched else ''}{operation.after if count else ''}"
+    )
 
 
-def _tell_json(deed: Deed, matched: int, count: int, care: Care) -> None:
-    told = {"verb": deed.verb, "matched": matched, "count": count, "dry_run": care.dry_run}
-    click.echo(msgspec.json.encode(told).decode())
+def _tell_json(operation: Operation, matched: int, count: int, care: Care) -> None:
+    told = {"verb": operation.verb, "matched": matched, "count": count, "dry_run": care.dry_run}
+    click.echo(json_line(told))

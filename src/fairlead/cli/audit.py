@@ -6,9 +6,9 @@ import click
 
 from fairlead.cli.command import AppCommand
 from fairlead.cli.desk import Desk, at_desk
-from fairlead.cli.jobs import limit_option
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
+from fairlead.cli.which import limit_option
 from fairlead.cli.words import ago, as_json
 from fairlead.core.admin import AuditLine
 
@@ -31,19 +31,21 @@ def audit(desk: Desk, limit: int, output: Output) -> None:
         output,
         lambda store: store.audit_log(limit),
         _lines,
-        lambda deeds: map(as_json, deeds),
+        lambda lines: map(as_json, lines),
     )
 
 
-def _lines(deeds: Sequence[AuditLine]) -> list[str]:
-    if not deeds:
+def _lines(lines: Sequence[AuditLine]) -> list[str]:
+    if not lines:
         return ["nobody has done anything by hand"]
     columns = (
         Column("WHEN", right=True),
-        Column("WHO", gives_way=True),
+        Column("WHO", least=8),
         Column("WHAT"),
         Column("COUNT", right=True),
-        Column("TO", gives_way=True),
+        Column("TO", least=16),
     )
-    rows = [(ago(d.done_at), d.who, d.verb, f"{d.count:,}", d.target) for d in deeds]
+    rows = [
+        (ago(line.done_at), line.who, line.verb, f"{line.count:,}", line.target) for line in lines
+    ]
     return table(columns, rows, screen_width())

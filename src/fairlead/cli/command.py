@@ -10,7 +10,9 @@ import click
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _APP = "fairlead.app"
-_IDS = ("ID", "[ID]...")
+_ADVISED = re.compile(
+    r"\bfairlead ((jobs|dead|queues|tasks|workers|migrate) [a-z]+|explain|doctor|audit|enqueue)\b"
+)
 
 
 class Exit(IntEnum):
@@ -28,7 +30,9 @@ class Problem(click.ClickException):
     """One sentence about what is wrong and what to do next, and an exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
-        super().__init__(message)
+        from fairlead.core.text import escaped  # noqa: PLC0415 (not before a command fails)
+
+        super().__init__(hinted(escaped(message)))
         # An instance may have its own, whatever the class says.
         self.exit_code = code  # type: ignore[misc]
 
@@ -103,10 +107,16 @@ class Command(click.Command):
             EnqueueError,
             FairleadError,
             JobNotFound,
+            UnknownTask,
+            did_you_mean,
         )
 
         try:
             return super().invoke(ctx)
+        except UnknownTask as problem:
+            meant = did_you_mean(problem.name, problem.known)
+            told = f"the app has no task {problem.name!r}{meant}; `fairlead tasks list` lists them"
+            raise Problem(told, Exit.MISUSED) from None
         except (ConfigError, EnqueueError) as problem:
             raise Problem(str(problem), Exit.MISUSED) from None
         except JobNotFound as problem:
@@ -157,14 +167,20 @@ class AppCommand(Command):
             return True  # It can be nothing else; if it is wrong, the loader says how.
         if not _TARGET.fullmatch(words[0]):
             return False
-        if takes[0].metavar in _IDS:
-            return True  # No id looks like this.
-        # A task or queue may have such a name too, followed by its arguments, or by nothing.
+        # A task may have such a name too; it is followed by its arguments, or by nothing.
         follows = words[1][:1] if len(words) > 1 else ""
-        return follows not in ("", "{", "[", "-")
+        return takes[0].name != "task" or follows not in ("", "{", "[", "-")
 
 
 def named_app() -> str | None:
     """Return the app that was named as the first argument."""
-    target: str | None = click.get_current_context().meta.get(_APP)
-    return target
+    context = click.get_current_context(silent=True)
+    return context.meta.get(_APP) if context else None
+
+
+def hinted(text: str) -> str:
+    """Name the app in every command that a text advises, as the caller had to."""
+    target = named_app()
+    if target is None:
+        return text
+    return _ADVISED.sub(rf"\g<0> {target}", text.replace("MODULE:APP", target))

@@ -1,24 +1,29 @@
 """`fairlead dead`: look at dead letters, mend them, let them run again."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
 import click
+import msgspec
 from msgspec.structs import replace
 
-from fairlead.cli.act import Care, act, carefully
-from fairlead.cli.command import AppCommand, Commands, Exit, Problem
+from fairlead.cli.act import DELETE_DEAD, REPLAY, Care, act, carefully
+from fairlead.cli.command import AppCommand, Commands, Exit, Problem, hinted
 from fairlead.cli.desk import Desk, action, at_app, at_desk, on_ctrl_c
-from fairlead.cli.jobs import DELETE_DEAD, REPLAY, ids_argument, limit_option, list_jobs, show_job
-from fairlead.cli.listing import short_name
+from fairlead.cli.jobs import list_jobs, show_job
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.which import filters
+from fairlead.cli.which import filters, ids_argument, limit_option
 from fairlead.cli.words import ago, as_json
 from fairlead.core.admin import ErrorGroup, Filter
+from fairlead.core.codec import Signature
+from fairlead.core.errors import EnqueueError
+from fairlead.core.failure import short_name
 from fairlead.core.ids import JobId
 from fairlead.core.job import State
 from fairlead.core.store import Backend
+from fairlead.core.text import escaped
 from fairlead.producer import found
 
 _ID = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
@@ -44,9 +49,13 @@ def list_(desk: Desk, which: Filter, by_error: bool, limit: int, output: Output)
     """List dead letters, newest first. Filters combine."""
     which = replace(which, states=(State.DEAD,))
     if not by_error:
-        list_jobs(desk, which, limit, output)
+        list_jobs(desk, which, limit, output, "dead letter")
         return
-    show(desk, output, lambda store: store.groups(which), _group_table, lambda g: map(as_json, g))
+
+    async def gather(store: Backend) -> list[ErrorGroup]:
+        return (await store.groups(which))[:limit]
+
+    show(desk, output, gather, _group_table, lambda groups: map(as_json, groups))
 
 
 def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
@@ -56,8 +65,8 @@ def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
         Column("FINGERPRINT"),
         Column("COUNT", right=True),
         Column("LAST", right=True),
-        Column("ERROR", gives_way=True),
-        Column("TASKS", gives_way=True),
+        Column("ERROR", least=16),
+        Column("TASKS", least=10, goes=1),
     )
     rows = [
         (
@@ -69,8 +78,8 @@ def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
         )
         for group in groups
     ]
-    hint = "fairlead dead replay --error FINGERPRINT lets a group run again"
-    return [*table(columns, rows, screen_width()), hint]
+    hint = "`fairlead dead replay --error FINGERPRINT` lets a group run again"
+    return [*table(columns, rows, screen_width()), hinted(hint)]
 
 
 @dead.command(
@@ -109,7 +118,7 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
         if job.state is not State.DEAD:
             raise Problem(f"job {id_} is {job.state}, not dead", Exit.UNSUCCESSFUL)
         task = app.tasks[job.task]
-        payload = task.signature.read(_text(json, job.payload))
+        payload = _written(task.signature, json, job.payload)
         if payload == job.payload:
             return False
         by = action("edit", id_)
@@ -121,23 +130,30 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
         return True
 
     if desk.run(edit):
-        click.echo(f"saved; `fairlead dead replay {id_}` lets it run again")
+        click.echo(hinted(f"saved; `fairlead dead replay {id_}` lets it run again"))
     else:
         click.echo("nothing to change: the arguments are the same")
 
 
-def _text(given: str | None, old: str) -> str:
-    if given == "-":
-        return sys.stdin.read()
+def _written(signature: Signature, given: str | None, old: str) -> str:
+    """Return the new payload: as it was given, or as a person writes it in an editor."""
     if given is not None:
-        return given
+        return signature.read(sys.stdin.read() if given == "-" else given)
     if not sys.stdin.isatty():
         raise click.UsageError("no new arguments; give them as JSON, or - to read them from stdin")
-    with on_ctrl_c(lambda *_: None):  # It is meant for the editor.
-        edited = click.edit(old, extension=".json")
-    if edited is None:
-        raise Problem("nothing was saved", Exit.UNSUCCESSFUL)
-    return edited
+    text = msgspec.json.format(old, indent=2) + "\n"
+    while True:
+        with on_ctrl_c(lambda *_: None):  # It is meant for the editor.
+            edited = click.edit(text, extension=".json")
+        if edited is None:
+            raise Problem("nothing was saved", Exit.UNSUCCESSFUL)
+        try:
+            return signature.read(edited)
+        except EnqueueError as problem:
+            click.echo(escaped(str(problem)), err=True)
+        with on_ctrl_c(signal.default_int_handler):
+            click.confirm("edit again?", default=True, abort=True, err=True)
+        text = edited
 
 
 @dead.command(

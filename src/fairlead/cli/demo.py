@@ -1,4 +1,4 @@
-"""`fairlead demo`: a shop, a worker, and everything that goes wrong, in a quarter of a minute."""
+"""`fairlead demo`: a shop, a worker, and everything that goes wrong, in about 15 seconds."""
 
 import codecs
 import os

@@ -6,7 +6,7 @@ import getpass
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,8 @@ import click
 from fairlead.app import Fairlead
 from fairlead.cli.command import Problem, named_app
 from fairlead.cli.load import load_app
-from fairlead.config import choose_url, load_here
-from fairlead.core.admin import Action
+from fairlead.config import DEFAULT_URL, choose_url, load_here
+from fairlead.core.admin import Action, missing
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.store import Backend
@@ -63,47 +63,52 @@ class Desk:
     @cached_property
     def store(self) -> Backend:
         """The store of the app, or of the URL."""
-        if self.app is not None:
-            store = self.app.store
-        else:
-            store = store_for(choose_url(self._url, self._settings))
+        store = self.app.store if self.app else store_for(self._choose_url())
         if store.durability == "memory":
             raise ConfigError(
-                "memory:// lives in one program, so there is nothing to see from here; use a "
-                "sqlite:/// URL to look at jobs from outside"
+                "memory:// lives in one program, so nothing outside of it can see or add jobs; use "
+                "a sqlite:/// URL"
             )
         return store
 
-    def run(self, work: Callable[[Backend], Awaitable[Value]]) -> Value:
-        """Do something with the store, which must be there and of this program's version."""
+    def _choose_url(self) -> str:
+        url = choose_url(self._url, self._settings)
+        if url == DEFAULT_URL and not Path(DEFAULT_URL.removeprefix("sqlite:///")).exists():
+            raise ConfigError(
+                "no app is named: write it first, as in `fairlead jobs list shop:app`, or set "
+                "$FAIRLEAD_APP, or `app` under [tool.fairlead] in pyproject.toml; or give --url"
+            )
+        return url
+
+    def run(self, work: Callable[[Backend], Awaitable[Value]], *, check: bool = True) -> Value:
+        """Do something with the store, which must be there and of this program's version.
+
+        Without the check it may be neither.
+        """
 
         async def use() -> Value:
-            await self._check()
+            if check:
+                await self._check()
             try:
                 return await work(self.store)
             finally:
                 await self.store.close()
 
-        return self.alone(use)
-
-    def alone(self, work: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """Do something in an event loop of its own."""
-        return asyncio.run(work())
+        return asyncio.run(use())
 
     async def _check(self) -> None:
         """Refuse to make or change a schema on the way: looking is only looking."""
         steps = await self.store.migrations()
-        missing = [step.number for step in steps if step.applied_at is None]
-        if len(missing) == len(steps):
-            where = "" if self.target or self._url else "; name your app or --url if it is another"
+        lacking = missing(steps)
+        if len(lacking) == len(steps):
             raise Problem(
                 f"{self.store.url}, from {Path.cwd()}, holds no jobs yet: enqueue one, or run "
-                f"`fairlead migrate up`{where}"
+                "`fairlead migrate up`"
             )
-        if missing:
+        if lacking:
             raise Problem(
-                f"the schema of {self.store.url} is version {missing[0] - 1}, this program needs "
-                f"{steps[-1].number}; run `fairlead migrate up`"
+                f"the schema of {self.store.url} is version {lacking[0].number - 1}, this program "
+                f"needs {steps[-1].number}; run `fairlead migrate up`"
             )
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -20,13 +20,16 @@ import click
 from fairlead.app import Fairlead
 from fairlead.cli.command import AppCommand, named_app
 from fairlead.cli.desk import Desk
-from fairlead.cli.worker import announced, greet, queue_choices
+from fairlead.cli.worker import announced, begin_anew, greet, log_level_option, queue_option
 from fairlead.core.errors import ConfigError, MissingExtra
+from fairlead.core.events import Died, Retried
+from fairlead.core.text import escaped
 from fairlead.log import set_up
 from fairlead.runtime.workshop import Choice
 
 _GRACE = 5.0
 _FIRST_LOOK = 500
+_AGAIN = "FAIRLEAD_DEV_AGAIN"
 
 
 @click.command(
@@ -42,45 +45,22 @@ _FIRST_LOOK = 500
     help="Reload when a Python file in this folder changes; repeat for more.  [default: .]",
 )
 @click.option("--slots", type=click.IntRange(1, 10_000), help="Jobs at once, per pool.")
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME[=WEIGHT]",
-    callback=queue_choices,
-    help="Serve this queue; repeat for more.  [default: all]",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="debug",
-    show_default=True,
-    help="debug tells of every job.",
-)
+@queue_option
+@log_level_option("debug")
 def dev(
     folders: tuple[Path, ...], slots: int | None, queues: dict[str, int | None], log_level: str
 ) -> None:
     """Run jobs in this one process, and begin anew when a Python file changes.
 
-    For development: a breakpoint() in a handler stops here. Code that cannot be
-    imported is told of, and the old code runs on. In production use `fairlead worker`.
+    For development: a breakpoint() in a handler stops here, and tracebacks are shown.
+    Code that cannot be imported is told of, and the old code runs on. In production use
+    `fairlead worker`.
     """
+    began = time.time()
+    _check_extra()
     # Python takes code of the same size and second for the same; here it may well be new.
     sys.dont_write_bytecode = True
-    # To be told to stop is the same by either signal, also while the code loads.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        changed = _run(folders or (Path(),), Choice((), queues, slots), log_level)
-    except KeyboardInterrupt:
-        changed = False
-    if changed:
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (this very command again)
-    click.echo("stopped", err=True)
-
-
-def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> bool:
-    """Load the app and work; says whether a change is why it ends."""
-    began = time.time()
+    watched = folders or (Path(),)
     desk = Desk(named_app(), None)
     try:
         app = desk.need_app("a worker")
@@ -88,30 +68,51 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> bool:
         if not desk.target:
             raise
         click.echo(f"{problem}\nwaiting for a change", err=True)
-        return asyncio.run(_until_change(watched, began))
+        if asyncio.run(_until_change(watched, began)):
+            _begin_anew()
+        return
+    choice = Choice((), queues, slots)
     workshop = app.workshop(choice=choice)
+    desk.store  # noqa: B018 (says what is wrong with it)
     app.open()
-    greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
+    if os.environ.pop(_AGAIN, None):
+        click.echo("reloaded", err=True)
+    else:
+        greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
     set_up(app.events, log_level, "plain")
-    return asyncio.run(_serve(app, desk.target or "", choice, watched, began))
+    worker, again = asyncio.run(_serve(app, desk.target or "", choice, watched, began))
+    if worker:
+        _give_back(desk.target or "", worker, again=again)
+    if again:
+        _begin_anew()
+
+
+def _check_extra() -> None:
+    try:
+        import watchfiles  # noqa: F401, PLC0415 (an extra)
+    except ImportError:
+        raise MissingExtra("cli", "fairlead dev watches files, which") from None
 
 
 async def _serve(
     app: Fairlead, target: str, choice: Choice, folders: Sequence[Path], began: float
-) -> bool:
-    """Work until told to stop; says whether new code is why."""
+) -> tuple[str | None, bool]:
+    """Work until told to stop; says who has jobs left in threads, and whether new code came."""
     worker = app.worker(queues=choice.queues, slots=choice.slots, grace=_GRACE)
+    again = False
     try:
-        with _stopped_by_signals():
+        with _stopped_by_signals(), _tracebacks(app):
             async with worker:
                 async for names in _changes(folders, began):
                     click.echo(f"changed: {', '.join(names)}", err=True)
-                    if await asyncio.to_thread(_can_be_imported, target):
-                        return True
+                    again = await asyncio.to_thread(_can_be_imported, target)
+                    if again:
+                        break
                     click.echo("not reloaded; the old code runs on", err=True)
+        left = await app.store.held(worker.name)
     finally:
         await app.aclose()
-    return False
+    return worker.name if left else None, again
 
 
 async def _until_change(folders: Sequence[Path], began: float) -> bool:
@@ -128,16 +129,40 @@ def _stopped_by_signals() -> Iterator[None]:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    with suppress(asyncio.CancelledError):
+    try:
         yield
+    except asyncio.CancelledError:
+        click.echo("stopped", err=True)
+
+
+@contextmanager
+def _tracebacks(app: Fairlead) -> Iterator[None]:
+    """Show the traceback of every failure, which is not in the log for what may stand in it."""
+    telling: set[asyncio.Task[None]] = set()
+
+    async def tell(event: Retried | Died) -> None:
+        job = await app.store.find(event.job_id)
+        if job is not None and job.errors:
+            for line in (job.errors[-1].traceback or "").splitlines():
+                click.echo(f"    {escaped(line)}", err=True)
+
+    def on_failure(event: Retried | Died) -> None:
+        task = asyncio.get_running_loop().create_task(tell(event))
+        telling.add(task)
+        task.add_done_callback(telling.discard)
+
+    ends = [app.events.subscribe(on_failure, kind) for kind in (Retried, Died)]
+    try:
+        yield
+    finally:
+        for end in ends:
+            end()
 
 
 async def _changes(folders: Sequence[Path], began: float) -> AsyncIterator[list[str]]:
     """Tell the names of files as they change, and first of those that did since we began."""
-    try:
-        from watchfiles import PythonFilter, awatch  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise MissingExtra("cli", "fairlead dev") from None
+    from watchfiles import PythonFilter, awatch  # noqa: PLC0415 (an extra)
+
     watch = awatch(
         *folders,
         watch_filter=PythonFilter(),
@@ -167,3 +192,21 @@ def _can_be_imported(target: str) -> bool:
     """Try the new code in a process of its own, which says what is wrong with it."""
     command = [sys.executable, "-B", "-m", "fairlead.cli.process", "check", target]
     return subprocess.run(command, check=False).returncode == 0  # noqa: S603 (our own module)
+
+
+def _give_back(target: str, worker: str, *, again: bool) -> None:
+    """Become a program that gives back what our threads would not let go of.
+
+    A thread cannot be stopped, but it ends with the program it belongs to; only then
+    its job may run elsewhere.
+    """
+    if again:
+        os.environ[_AGAIN] = "1"
+    then = sys.orig_argv if again else []
+    command = [sys.executable, "-m", "fairlead.cli.process", "leave", target, worker, *then]
+    os.execv(sys.executable, command)  # noqa: S606 (our own module)
+
+
+def _begin_anew() -> None:
+    os.environ[_AGAIN] = "1"
+    begin_anew()

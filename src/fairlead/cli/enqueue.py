@@ -7,9 +7,10 @@ import click
 from fairlead.cli.command import AppCommand
 from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
-from fairlead.cli.words import as_json
+from fairlead.cli.words import Span, as_json
 from fairlead.core.job import JobRecord
-from fairlead.producer import BoundTask
+from fairlead.core.store import Backend
+from fairlead.producer import BoundTask, found
 
 
 @click.command(
@@ -20,11 +21,9 @@ from fairlead.producer import BoundTask
 @click.argument("task")
 @click.argument("arguments", metavar="[JSON]", required=False, default="{}")
 @click.option("--queue", metavar="NAME", help="Another queue than the task's own.")
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Start it later.")
+@click.option("--delay", type=Span(), metavar="SPAN", help="Start it later: 90, 15m, 2h.")
 @click.option("--priority", type=int, metavar="SECONDS", help="A head start.")
-@click.option(
-    "--expires", type=click.FloatRange(0), metavar="SECONDS", help="Never start it later."
-)
+@click.option("--expires", type=Span(), metavar="SPAN", help="Never start it later than that.")
 @click.option("--tag", "tags", multiple=True, help="A tag to find it by; repeat for more.")
 @json_option
 @at_app
@@ -52,13 +51,10 @@ def enqueue(
     )
     call = bound.written(payload)
 
-    async def put() -> JobRecord | None:
-        try:
-            await app.aput(call)
-            await app.store.note(action("enqueue", f"{known.name} {call.id}"), 1)
-            return await app.store.find(call.id)
-        finally:
-            await app.aclose()
+    async def put(store: Backend) -> JobRecord:
+        await app.aput(call)
+        await store.note(action("enqueue", known.name), 1, call.id)
+        return await found(store, call.id)
 
-    record = desk.alone(put)
-    click.echo(as_json(record) if json and record else call.id)
+    record = desk.run(put, check=False)
+    click.echo(as_json(record) if json else record.id)

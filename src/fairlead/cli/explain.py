@@ -5,16 +5,25 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from fairlead.cli.command import AppCommand
+from fairlead.cli.command import AppCommand, hinted
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import why
 from fairlead.cli.output import Output, show, shown
-from fairlead.cli.words import ago, as_json, instant_text, lasting, moment, painted
+from fairlead.cli.words import (
+    ago,
+    as_json,
+    counted,
+    instant_text,
+    json_line,
+    lasting,
+    moment,
+    painted,
+)
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, State
+from fairlead.core.text import escaped
 from fairlead.insight.explain import Barrier, Explanation
 from fairlead.insight.explain import explain as ask
-from fairlead.log import escaped
 
 
 @click.command(
@@ -55,17 +64,19 @@ _OPEN = {
 def _lines(told: Explanation) -> Iterator[str]:
     job = told.job
     whose = escaped(f"job {job.id} of task {job.task} on queue {job.queue}")
-    yield f"{whose}: {painted(job.state)}"
     if not told.gates:
-        yield f"  {escaped(_settled(told))}"
+        yield f"{whose}: {painted(job.state)}"
+        yield f"  {hinted(escaped(_settled(told)))}"
         return
+    verdict = _CLOSED[told.gate] if told.gate else "the next claim takes it"
+    yield f"{whose}: {painted(job.state)}, {verdict}"
     earlier_open = True
     for barrier in told.gates:
         yield _gate_line(barrier, told, relevant=earlier_open)
         if barrier.opens:
-            yield f"             opens with {escaped(barrier.opens)}"
+            yield f"             opens with {hinted(escaped(barrier.opens))}"
         earlier_open = earlier_open and not barrier.closed
-    yield f"  before it  due jobs of its queue: {told.ahead:,}"
+    yield f"  before it  {counted(told.ahead, 'due job')} of its queue"
     start = "unknown" if told.starts_at is None else _about(told)
     yield f"  start      {start}: {told.basis}"
 
@@ -89,9 +100,11 @@ def _settled(told: Explanation) -> str:
     job = told.job
     match job.state:
         case State.RUNNING:
+            asked = "; it was asked to stop, and ends when its handler notices"
             return (
                 f"it runs on {job.worker}, claimed {ago(job.claimed_at)}, attempt {job.attempt}; "
-                f"its lease lasts until {moment(job.lease_until)} and is renewed"
+                f"its lease lasts until {moment(job.lease_until)}, unless its worker renews it"
+                f"{asked if job.cancel_requested else ''}"
             )
         case State.DEAD:
             return f"it died {ago(job.finished_at)} ({why(job)}); fairlead dead show {job.id}"
@@ -101,7 +114,7 @@ def _settled(told: Explanation) -> str:
 
 
 def _json(told: Explanation) -> str:
-    return msgspec.json.encode(
+    return json_line(
         {
             "job": msgspec.Raw(as_json(told.job)),
             "gate": told.gate,
@@ -110,4 +123,4 @@ def _json(told: Explanation) -> str:
             "starts_at": None if told.starts_at is None else instant_text(told.starts_at),
             "basis": told.basis,
         }
-    ).decode()
+    )

@@ -1,32 +1,23 @@
 """`fairlead jobs`: look at jobs, wait for one, cancel, retry and delete them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import click
 import msgspec
 
-from fairlead.cli.act import Care, Deed, act, carefully
+from fairlead.cli.act import CANCEL, DELETE, RETRY, Care, act, carefully
 from fairlead.cli.command import AppCommand, Commands, Exit, Problem
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
-from fairlead.cli.which import filters
-from fairlead.cli.words import as_json
-from fairlead.core.admin import Action, AuditLine, Filter
+from fairlead.cli.which import filters, ids_argument, limit_option
+from fairlead.cli.words import Span, as_json
+from fairlead.core.admin import MOST_LISTED, AuditLine, Filter
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, JobRecord, Reason, State
+from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.store import Backend
+from fairlead.core.text import escaped_json
 from fairlead.producer import ended, found
-
-_MOST = 999
-limit_option = click.option(
-    "--limit",
-    type=click.IntRange(1, _MOST),
-    default=20,
-    show_default=True,
-    help="How many to show.",
-)
-ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
 
 
 @click.group(cls=Commands, epilog="Example: fairlead jobs list shop:app --state dead --since 2h")
@@ -49,12 +40,12 @@ def list_(desk: Desk, which: Filter, limit: int, output: Output) -> None:
     list_jobs(desk, which, limit, output)
 
 
-def list_jobs(desk: Desk, which: Filter, limit: int, output: Output) -> None:
+def list_jobs(desk: Desk, which: Filter, limit: int, output: Output, noun: str = "job") -> None:
     """Show the jobs that a filter means."""
 
     def lines(found: list[JobRecord]) -> list[str]:
         if not found:
-            return ["no job matches"]
+            return [f"no {noun} matches"]
         return [*job_table(found[:limit]), *([_more(limit)] if len(found) > limit else [])]
 
     show(
@@ -67,9 +58,10 @@ def list_jobs(desk: Desk, which: Filter, limit: int, output: Output) -> None:
 
 
 def _more(limit: int) -> str:
-    if limit == _MOST:
+    most = MOST_LISTED - 1
+    if limit == most:
         return "there are more; filters such as --queue and --since show fewer"
-    return f"there are more; --limit {min(2 * limit, _MOST)} shows them"
+    return f"there are more; --limit {min(2 * limit, most)} shows them"
 
 
 @jobs.command(
@@ -109,12 +101,12 @@ def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -
 @jobs.command(
     "wait",
     cls=AppCommand,
-    epilog="Example: fairlead jobs wait $(fairlead enqueue shop:app shop.report '[\"May\"]')",
+    epilog="Example: fairlead jobs wait shop:app 01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11 --timeout 5m",
     short_help="Wait for a job to end; prints its result.",
 )
 @click.argument("id_", metavar="ID")
 @click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="How long.  [default: for ever]"
+    "--timeout", type=Span(), metavar="SPAN", help="How long: 30, 5m.  [default: for ever]"
 )
 @json_option
 @at_desk
@@ -132,45 +124,9 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
     if json:
         click.echo(as_json(record))
     elif record.state is State.DONE:
-        click.echo(record.result or "null")
+        click.echo(escaped_json(record.result or "null"))
     if record.state is not State.DONE:
         raise Problem(f"job {id_} is {record.state} ({why(record)})", Exit.UNSUCCESSFUL)
-
-
-async def _cancel(
-    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
-) -> int:
-    return len(await store.cancel(ids, Reason.CANCELLED, states, by))
-
-
-async def _revive(
-    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
-) -> int:
-    return len(await store.revive(ids, states, by))
-
-
-async def _delete(
-    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
-) -> int:
-    return len(await store.delete(ids, states, by))
-
-
-_LIVE = frozenset({State.WAITING, State.RUNNING})
-_FINAL = frozenset(State) - _LIVE
-CANCEL = Deed("cancel", "cancelled", _LIVE, _LIVE, _cancel)
-RETRY = Deed(
-    "retry",
-    "retried",
-    frozenset(State) - {State.RUNNING},
-    frozenset({State.WAITING, State.DEAD}),
-    _revive,
-    asks_for_ids=False,
-    others="are due already, or changed meanwhile",
-)
-DELETE = Deed("delete", "deleted", _FINAL, _FINAL, _delete)
-_DEAD = frozenset({State.DEAD})
-REPLAY = Deed("replay", "replayed", _DEAD, _DEAD, _revive, asks_for_ids=False, noun="dead letter")
-DELETE_DEAD = Deed("delete", "deleted", _DEAD, _DEAD, _delete, noun="dead letter")
 
 
 @jobs.command(

@@ -5,20 +5,23 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
+from fairlead.cli.command import hinted
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, lasting, moment, painted
 from fairlead.core.admin import AuditLine, tags_of
+from fairlead.core.failure import short_name
+from fairlead.core.figures import wait_of
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, Reason, State
-from fairlead.log import escaped
+from fairlead.core.text import escaped
 
 _COLUMNS = (
     Column("ID"),
     Column("STATE", paint=painted),
-    Column("TASK", gives_way=True),
-    Column("QUEUE", gives_way=True),
-    Column("TRY", right=True),
-    Column("WHEN", right=True),
-    Column("WHY", gives_way=True),
+    Column("TASK", least=12),
+    Column("QUEUE", least=8, goes=2),
+    Column("TRY", right=True, goes=3),
+    Column("WHEN", right=True, goes=1),
+    Column("WHY", least=16),
 )
 
 
@@ -58,14 +61,10 @@ def why(job: JobRecord) -> str:
     return f"{job.reason}: {told}" if told else job.reason or ""
 
 
-def short_name(error: str | None) -> str:
-    """Return an exception's name without our own modules before it."""
-    return (error or "").removeprefix("fairlead.core.errors.")
-
-
-def page(job: JobRecord, attempts: Sequence[Attempt], deeds: Sequence[AuditLine]) -> Iterator[str]:
+def page(job: JobRecord, attempts: Sequence[Attempt], acts: Sequence[AuditLine]) -> Iterator[str]:
     """Tell everything about a job."""
-    yield f"job {job.id}: {painted(job.state)}" + (f" ({escaped(why(job))})" if why(job) else "")
+    told = escaped(why(job))
+    yield f"job {escaped(job.id)}: {painted(job.state)}" + (f" ({told})" if told else "")
     for label, text in _facts(job):
         yield f"  {label:12} {escaped(text)}"
     yield "  arguments"
@@ -79,12 +78,18 @@ def page(job: JobRecord, attempts: Sequence[Attempt], deeds: Sequence[AuditLine]
     if job.errors:
         yield ""
         yield from _failure(job.errors[-1])
-    if deeds:
+    if acts:
         yield ""
         yield click.style("By people", bold=True)
-        for deed in deeds:
-            before = f"; before: {deed.before}" if deed.before else ""
-            yield f"  {ago(deed.done_at)}: {escaped(f'{deed.verb} by {deed.who}{before}')}"
+        for line in acts:
+            before = f"; before: {line.before}" if line.before else ""
+            yield f"  {ago(line.done_at)}: {escaped(f'{line.verb} by {line.who}{before}')}"
+    if job.state is State.DEAD:
+        yield ""
+        yield hinted(
+            f"`fairlead dead edit {job.id}` mends its arguments, `fairlead dead replay {job.id}` "
+            "lets it run again, `dead delete` forgets it"
+        )
 
 
 def _facts(job: JobRecord) -> list[tuple[str, str]]:
@@ -129,14 +134,14 @@ def _attempt_table(attempts: Sequence[Attempt]) -> list[str]:
         Column("WAITED", right=True),
         Column("RAN", right=True),
         Column("ENDED", right=True),
-        Column("WORKER", gives_way=True),
+        Column("WORKER", least=8, goes=1),
         Column("FINGERPRINT"),
     )
     rows = [
         (
             str(line.attempt),
-            line.outcome,
-            lasting((line.started_at or line.claimed_at) - line.ready_at),
+            "given back" if line.outcome == "returned" else line.outcome,
+            lasting(wait_of(line)),
             lasting(line.finished_at - line.started_at) if line.started_at else "",
             ago(line.finished_at),
             line.worker or "",

@@ -7,7 +7,7 @@ import click
 from fairlead.cli.command import Commands
 
 _LAZY = {
-    "demo": ("fairlead.cli.demo:demo", "See it work, in half a minute."),
+    "demo": ("fairlead.cli.demo:demo", "See it work, in about 15 seconds."),
     "worker": ("fairlead.cli.worker:worker", "Run jobs."),
     "dev": ("fairlead.cli.dev:dev", "Run jobs while you write them: reloads when files change."),
     "enqueue": ("fairlead.cli.enqueue:enqueue", "Enqueue a job."),

@@ -9,7 +9,8 @@ from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import json_option
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import as_json, moment
-from fairlead.core.admin import Migration
+from fairlead.core.admin import Migration, missing
+from fairlead.core.store import Backend
 
 
 @click.group(cls=Commands, epilog="Example: fairlead migrate status shop:app")
@@ -30,17 +31,14 @@ def migrate() -> None:
 def up(desk: Desk) -> None:
     """Apply what is missing. Safe while workers run, and when repeated."""
 
-    async def apply() -> Sequence[Migration]:
-        missing = _missing(await desk.store.migrations())
-        try:
-            await desk.store.open()
-            if missing:
-                await desk.store.note(action("migrate", desk.store.url), len(missing))
-        finally:
-            await desk.store.close()
-        return missing
+    async def apply(store: Backend) -> list[Migration]:
+        lacking = missing(await store.migrations())
+        await store.open()
+        if lacking:
+            await store.note(action("migrate", store.url), len(lacking))
+        return lacking
 
-    for step in desk.alone(apply):
+    for step in desk.run(apply, check=False):
         click.echo(f"applied {step.number} {step.name}")
     click.echo(f"{desk.store.url} is up to date")
 
@@ -54,7 +52,7 @@ def up(desk: Desk) -> None:
 @at_desk
 def status(desk: Desk, json: bool) -> None:
     """Show every step and when it was applied. Exit code 4 says that some are missing."""
-    steps = desk.alone(desk.store.migrations)
+    steps = _steps(desk)
     if json:
         for step in steps:
             click.echo(as_json(step))
@@ -63,7 +61,7 @@ def status(desk: Desk, json: bool) -> None:
         rows = [(str(s.number), s.name, moment(s.applied_at) or "missing") for s in steps]
         for line in table(columns, rows, screen_width()):
             click.echo(line)
-    if _missing(steps):
+    if missing(steps):
         raise SystemExit(Exit.UNSUCCESSFUL)
 
 
@@ -75,7 +73,7 @@ def status(desk: Desk, json: bool) -> None:
 @at_desk
 def plan(desk: Desk) -> None:
     """Print the SQL that `up` would run now; nothing, if all is applied."""
-    _print(_missing(desk.alone(desk.store.migrations)))
+    _print(missing(_steps(desk)))
 
 
 @migrate.command(
@@ -86,11 +84,11 @@ def plan(desk: Desk) -> None:
 @at_desk
 def sql(desk: Desk) -> None:
     """Print the SQL of every step, to review it or to apply it by other means."""
-    _print(desk.alone(desk.store.migrations))
+    _print(_steps(desk))
 
 
-def _missing(steps: Sequence[Migration]) -> list[Migration]:
-    return [step for step in steps if step.applied_at is None]
+def _steps(desk: Desk) -> list[Migration]:
+    return desk.run(lambda store: store.migrations(), check=False)
 
 
 def _print(steps: Sequence[Migration]) -> None:

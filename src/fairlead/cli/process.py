@@ -3,6 +3,8 @@
 worker TARGET SOCKET BOARD STACKS    claims and runs jobs
 solo   TARGET SOCKET STACKS          runs one handler at a time for a worker process
 check  TARGET                        loads the app, for a reload, and says whether it could
+leave  TARGET WORKER [COMMAND...]    gives back what a worker that is no more had in hand, and
+                                     becomes the command, if there is one
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import sys
 
 from fairlead.cli.load import load_app
 from fairlead.core.errors import FairleadError
+from fairlead.core.outcome import Policy, Returned, decide
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
 from fairlead.runtime.loop import loop_factory
@@ -24,16 +27,17 @@ from fairlead.runtime.stacks import answer
 
 def main() -> None:
     """Do what the first argument says."""
-    role, target, *handles = sys.argv[1:]
-    numbers = [int(handle) for handle in handles]
+    role, target, *rest = sys.argv[1:]
     try:
         match role:
             case "worker":
-                _worker(target, *numbers)
+                _worker(target, *map(int, rest))
             case "solo":
-                _solo(target, *numbers)
+                _solo(target, *map(int, rest))
             case "check":
                 load_app(target)
+            case "leave":
+                _leave(target, *rest)
     except FairleadError as problem:
         print(f"fairlead: {problem}", file=sys.stderr)
         sys.exit(1)
@@ -68,6 +72,25 @@ def _solo(target: str, channel: int, stacks: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     app = load_app(target)
     Solo(app.tasks, socket.socket(fileno=channel)).serve()
+
+
+def _leave(target: str, worker: str, *command: str) -> None:
+    app = load_app(target)
+
+    async def give_back() -> None:
+        now = app.clock.now()
+        policies = {task.name: task.options for task in app.tasks}
+        returned = [
+            decide(job, Returned(cut_off=True), policies.get(job.task, Policy()), now)
+            for job in await app.store.held(worker)
+        ]
+        for settlement in (await app.store.settle(returned)).values():
+            print(f"fairlead: job {settlement.id} was cut off: {settlement.state}", file=sys.stderr)
+        await app.aclose()
+
+    asyncio.run(give_back())
+    if command:
+        os.execv(sys.executable, command)  # noqa: S606 (what we were started with)
 
 
 if __name__ == "__main__":

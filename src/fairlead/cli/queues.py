@@ -1,27 +1,32 @@
 """`fairlead queues`: what waits where; pause and resume."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import click
 import msgspec
 
-from fairlead.cli.command import AppCommand, Commands
+from fairlead.cli.command import AppCommand, Commands, Problem, hinted
 from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import Output, nothing, show, shown
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.words import lasting, now
+from fairlead.cli.words import json_line, lasting, now
 from fairlead.core.admin import Filter, Worker
 from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import Figures, figures_of
 from fairlead.core.job import State
 from fairlead.core.queue import Served
 from fairlead.core.store import Backend
+from fairlead.core.text import escaped
 from fairlead.insight.explain import WINDOW
-from fairlead.log import escaped
+
+_LISTED = (State.WAITING, State.RUNNING, State.DEAD)
 
 
 class View(msgspec.Struct, frozen=True):
-    """A queue as people see it; spans in microseconds, figures of the last ten minutes."""
+    """A queue as people see it; spans in microseconds, figures of the last ten minutes.
+
+    `due_for` is how long its longest waiting due job has been due.
+    """
 
     name: str
     paused: bool
@@ -29,7 +34,7 @@ class View(msgspec.Struct, frozen=True):
     critical: bool
     served_by: tuple[str, ...]
     counts: Mapping[State, int]
-    oldest: int | None
+    due_for: int | None
     figures: Figures | None
 
 
@@ -49,14 +54,15 @@ def queues() -> None:
 def list_(desk: Desk, output: Output) -> None:
     """List queues with what is in them, how long jobs wait, and how many are done a second.
 
-    Waits and pace are those of the last ten minutes.
+    Waits and pace are those of the last ten minutes, or of the last 10,000 runs if
+    there were more; --json tells spans in microseconds.
     """
     show(
         desk,
         output,
-        lambda store: _views(desk, store),
+        lambda store: _views(desk, store, Filter(states=_LISTED)),
         _table,
-        lambda views: (msgspec.json.encode(view).decode() for view in views),
+        lambda views: map(json_line, views),
     )
 
 
@@ -73,9 +79,11 @@ def show_(desk: Desk, name: str, output: Output) -> None:
     """Show one queue: what is in it, who serves it, how it does."""
 
     async def gather(store: Backend) -> View:
-        return _known(await _views(desk, store), name)
+        await _check_known(desk, store, name)
+        views = await _views(desk, store, Filter(queues=(name,)))
+        return next(view for view in views if view.name == name)
 
-    show(desk, output, gather, _page, lambda view: [msgspec.json.encode(view).decode()])
+    show(desk, output, gather, _page, lambda view: [json_line(view)])
 
 
 @queues.command(
@@ -88,16 +96,16 @@ def show_(desk: Desk, name: str, output: Output) -> None:
 def pause(desk: Desk, name: str) -> None:
     """Let no further job of a queue start. Running ones go on; new ones are accepted."""
 
-    async def pause(store: Backend) -> View:
-        view = _known(await _views(desk, store), name)
-        if not view.paused:
-            await store.pause(name, action("pause", name))
-        return view
+    async def pause(store: Backend) -> tuple[bool, int]:
+        await _check_known(desk, store, name)
+        new = await store.pause(name, action("pause", name))
+        counts = await store.count(Filter(queues=(name,), states=(State.WAITING,)))
+        return new, sum(counts.get(name, {}).values())
 
-    before = desk.run(pause)
-    waiting = before.counts.get(State.WAITING, 0)
-    click.echo(f"queue {name} was paused already" if before.paused else f"paused queue {name}")
-    click.echo(f"jobs that wait in it: {waiting:,}; `fairlead queues resume {name}` lets them run")
+    new, waiting = desk.run(pause)
+    click.echo(f"paused queue {name}" if new else f"queue {name} was paused already")
+    resume = hinted(f"`fairlead queues resume {name}` lets them run")
+    click.echo(f"jobs that wait in it: {waiting:,}; {resume}")
 
 
 @queues.command(
@@ -111,16 +119,27 @@ def resume(desk: Desk, name: str) -> None:
     """Let jobs of a queue start again."""
 
     async def resume(store: Backend) -> bool:
-        was = _known(await _views(desk, store), name).paused
-        if was:
-            await store.resume(name, action("resume", name))
-        return was
+        await _check_known(desk, store, name)
+        return await store.resume(name, action("resume", name))
 
     click.echo(f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused")
 
 
-async def _views(desk: Desk, store: Backend) -> list[View]:
-    counts = await store.count(Filter())
+async def _check_known(desk: Desk, store: Backend, name: str) -> None:
+    """Refuse the name of a queue that nobody declares, serves or fills."""
+    names = {*(desk.app.queues if desk.app else ()), *await store.paused()}
+    names |= {queue.name for w in await store.workers() for p in w.pools for queue in p.queues}
+    if name not in names and not await store.count(Filter(queues=(name,))):
+        raise _no_queue(name, names or set(await store.count()))
+
+
+def _no_queue(name: str, names: Collection[str]) -> Problem:
+    known = ", ".join(sorted(names))
+    return nothing(f"there is no queue {name!r}{did_you_mean(name, names)}; there is {known}")
+
+
+async def _views(desk: Desk, store: Backend, which: Filter) -> list[View]:
+    counts = await store.count(which)
     paused = await store.paused()
     oldest = await store.oldest()
     workers = await store.workers()
@@ -147,40 +166,33 @@ def _servers(workers: Sequence[Worker], queue: str) -> tuple[str, ...]:
     return tuple(f"{w.id}: pool {pool.name}" for w in workers for pool in w.pools_for(queue))
 
 
-def _known(views: Sequence[View], name: str) -> View:
-    for view in views:
-        if view.name == name:
-            return view
-    names = [view.name for view in views]
-    known = f"there is {', '.join(names)}" if names else "name your app if it declares it"
-    raise nothing(f"there is no queue {name!r}{did_you_mean(name, names)}; {known}")
-
-
 def _table(views: Sequence[View]) -> list[str]:
     columns = (
-        Column("QUEUE", gives_way=True),
+        Column("QUEUE", least=8),
         Column("STATE"),
-        Column("WEIGHT", right=True),
+        Column("WEIGHT", right=True, goes=4),
         Column("WAITING", right=True),
-        Column("OLDEST", right=True),
+        Column("OLDEST", right=True, goes=1),
         Column("RUNNING", right=True),
-        Column("DONE", right=True),
         Column("DEAD", right=True),
-        Column("WAIT P50", right=True),
-        Column("P99", right=True),
-        Column("DONE/S", right=True),
+        Column("WAIT P50", right=True, goes=3),
+        Column("P99", right=True, goes=2),
+        Column("DONE/S", right=True, goes=5),
     )
     return table(columns, [_row(view) for view in views], screen_width())
 
 
 def _row(view: View) -> Sequence[str]:
     figures = view.figures
+    waiting, running, dead = (f"{view.counts.get(state, 0):,}" for state in _LISTED)
     return (
         view.name,
         _state(view),
         _weight(view),
-        *(f"{view.counts.get(State.WAITING, 0):,}", _age(view)),
-        *(f"{view.counts.get(s, 0):,}" for s in (State.RUNNING, State.DONE, State.DEAD)),
+        waiting,
+        _age(view),
+        running,
+        dead,
         lasting(figures.wait_p50) if figures else "",
         lasting(figures.wait_p99) if figures else "",
         f"{figures.per_second:,.1f}" if figures else "",
@@ -192,7 +204,7 @@ def _weight(view: View) -> str:
 
 
 def _age(view: View) -> str:
-    return "" if view.oldest is None else lasting(view.oldest)
+    return "" if view.due_for is None else lasting(view.due_for)
 
 
 def _state(view: View) -> str:

@@ -3,12 +3,13 @@
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import click
 from click.globals import resolve_color_default
 
-from fairlead.cli.table import cropped
+from fairlead.cli.table import cell_width, cropped
 
 _UP, _CLEAR_LINE, _CLEAR = "\x1b[{}A", "\x1b[K", "\x1b[J"
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -38,7 +39,7 @@ class Screen:
         if not self.live:
             return
         width, height = shutil.get_terminal_size()
-        lines = [crop(line, width) for line in picture[: height - 1]]
+        lines = [part for line in picture for part in _folded(line, width)][: height - 1]
         if resolve_color_default() is False:
             lines = [click.unstyle(line) for line in lines]
         # Line over line in one write: to clear everything first would flicker.
@@ -59,6 +60,14 @@ class Screen:
     def _write(self, text: str) -> None:
         # Without colours, too, the cursor must move.
         click.echo(text, nl=False, color=True)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """Let a line that is too long go on in the next; its colours go then."""
+    plain = click.unstyle(line)
+    if cell_width(plain) <= width:
+        return [line]
+    return textwrap.wrap(plain, width - 1, subsequent_indent="    ") or [line]
 
 
 def crop(line: str, width: int) -> str:

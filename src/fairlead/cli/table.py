@@ -8,42 +8,61 @@ from typing import NamedTuple
 
 import click
 
-from fairlead.log import escaped
+from fairlead.core.text import escaped
 
 _GAP = "  "
-_NARROWEST = 6
 
 
 class Column(NamedTuple):
-    """One column: its title, its side, whether it gives way in a narrow terminal, its colours.
+    """One column: its title, its side, its colours, and what becomes of it in a narrow terminal.
 
-    `paint` gets a cell that is padded already, and may only add colours.
+    `paint` gets a cell that is padded already, and may only add colours. With `least`,
+    the column gives way down to so many cells. If that is not enough, columns with
+    `goes` are left out, the highest number first.
     """
 
     title: str
     right: bool = False
-    gives_way: bool = False
     paint: Callable[[str], str] | None = None
+    least: int | None = None
+    goes: int = 0
 
 
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """Return the lines of a table that fits into `width`, or is as wide as it is.
-
-    Where there is no room even for narrow columns, the last ones are left out.
-    """
+    """Return the lines of a table that fits into `width`, or is as wide as it is."""
     cells = [[escaped(cell) for cell in row] for row in rows]
-    natural = [
+    widths = [
         max(len(column.title), *(cell_width(row[at]) for row in cells), 0)
         for at, column in enumerate(columns)
     ]
-    widths = natural if width is None else _fitting(natural, columns, width)
-    columns, cells = columns[: len(widths)], [row[: len(widths)] for row in cells]
+    if width is not None:
+        kept = _kept(columns, widths, width)
+        columns = [columns[at] for at in kept]
+        widths = [widths[at] for at in kept]
+        cells = [[row[at] for at in kept] for row in cells]
+        _shrink(widths, columns, width)
     titles = _GAP.join(
         _fit(column.title, widths[at], right=column.right) for at, column in enumerate(columns)
     )
     return [click.style(titles.rstrip(), bold=True), *(_line(columns, widths, r) for r in cells)]
+
+
+def _kept(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
+    """Return which columns stay, so that all fit if each that can gives way."""
+    kept = list(range(len(columns)))
+
+    def least() -> int:
+        return _whole([min(widths[at], columns[at].least or widths[at]) for at in kept])
+
+    while least() > width and any(columns[at].goes for at in kept):
+        kept.remove(max(kept, key=lambda at: columns[at].goes))
+    return kept
+
+
+def _whole(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
@@ -54,18 +73,17 @@ def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) 
     return _GAP.join(parts).rstrip()
 
 
-def _fitting(natural: list[int], columns: Sequence[Column], width: int) -> list[int]:
-    """Take from the widest column that gives way, until all fits; or leave out the last one."""
-    widths = list(natural)
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        able = [at for at, own in enumerate(widths) if columns[at].gives_way and own > _NARROWEST]
-        if able:
-            widths[max(able, key=lambda at: widths[at])] -= 1
-        elif len(widths) > 1:
-            widths = natural[: len(widths) - 1]
-        else:
-            break
-    return widths
+def _shrink(widths: list[int], columns: Sequence[Column], width: int) -> None:
+    """Take from the widest column that gives way, until all fits or nobody can give more."""
+    while _whole(widths) > width:
+        able = [
+            at
+            for at, column in enumerate(columns)
+            if column.least is not None and widths[at] > column.least
+        ]
+        if not able:
+            return
+        widths[max(able, key=lambda at: widths[at])] -= 1
 
 
 def _fit(text: str, width: int, *, right: bool) -> str:

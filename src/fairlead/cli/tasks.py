@@ -1,12 +1,12 @@
 """`fairlead tasks`: what an app can do."""
 
 import click
-import msgspec
 
 from fairlead.cli.command import AppCommand, Commands
 from fairlead.cli.desk import Desk, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.table import Column, screen_width, table
+from fairlead.cli.words import json_line
 from fairlead.core.task import Task
 
 
@@ -29,7 +29,7 @@ def list_(desk: Desk, json: bool) -> None:
     known = sorted(app.tasks, key=lambda task: task.name)
     if json:
         for task in known:
-            click.echo(msgspec.json.encode(_told(task)).decode())
+            click.echo(json_line(_told(task)))
         return
     if not known:
         click.echo("the app has no tasks; is the module that defines them imported?")
@@ -37,10 +37,10 @@ def list_(desk: Desk, json: bool) -> None:
     columns = (
         Column("TASK"),
         Column("QUEUE"),
-        Column("RUNS"),
-        Column("LIMIT", right=True),
-        Column("TRIES", right=True),
-        Column("ARGUMENTS", gives_way=True),
+        Column("RUNS", goes=3),
+        Column("LIMIT", right=True, goes=1),
+        Column("TRIES", right=True, goes=2),
+        Column("ARGUMENTS", least=16),
     )
     rows = [
         (

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fairlead.cli.words import Since, instant_text
-from fairlead.core.admin import Filter
+from fairlead.core.admin import MOST_LISTED, Filter
 from fairlead.core.job import State
 
 Command = Callable[..., Any]
@@ -35,6 +35,16 @@ _STATE = click.option(
     type=click.Choice([state.value for state in State]),
     help="In this state; several mean any of them.",
 )
+
+
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(1, MOST_LISTED - 1),
+    default=20,
+    show_default=True,
+    help="How many to show.",
+)
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
 
 
 def filters(*, states: bool = True) -> Callable[[Command], Command]:

@@ -1,7 +1,6 @@
 """How values are told: times and spans for people, JSON for programs."""
 
 import re
-import time
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -9,11 +8,12 @@ from typing import Any
 import click
 import msgspec
 
-from fairlead.core.clock import FAR_FUTURE, SECOND, as_datetime, instant
+from fairlead.core.clock import FAR_FUTURE, SECOND, SystemClock, as_datetime, instant
 from fairlead.core.job import State
+from fairlead.core.text import escaped_json
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?")
 _COLOURS = {
     State.WAITING: "cyan",
     State.RUNNING: "blue",
@@ -21,13 +21,12 @@ _COLOURS = {
     State.DEAD: "red",
     State.CANCELLED: "yellow",
 }
-_TIMES = re.compile(r"at|.*_(at|until)")
+_TIMES = re.compile(r".*_(at|until)")
 _RAW = ("payload", "result", "options", "before")
 
 
-def now() -> int:
-    """Return this machine's time, to tell ages by."""
-    return time.time_ns() // 1_000
+now = SystemClock().now
+"""This machine's time, to tell ages by."""
 
 
 def lasting(micros: float) -> str:
@@ -72,6 +71,23 @@ def painted(state: str) -> str:
     return click.style(state, fg=_COLOURS[State(name)]) if name in set(State) else state
 
 
+class Span(click.ParamType[float]):
+    """A span: seconds, or a number with a unit."""
+
+    name = "span"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = _SPAN.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value!r} is no span; write 90, 30s, 15m, 2h or 7d", param, ctx)
+        return float(found.group(1)) * _UNITS[found.group(2) or "s"]
+
+
 class Since(click.ParamType[int]):
     """A span back from now, or an instant."""
 
@@ -94,15 +110,26 @@ class Since(click.ParamType[int]):
 
 
 def _back_from_now(text: str) -> int:
-    if span := _SPAN.fullmatch(text):
+    span = _SPAN.fullmatch(text)
+    if span and span.group(2):
         return now() - round(float(span.group(1)) * _UNITS[span.group(2)] * SECOND)
     given = datetime.fromisoformat(text)
     return instant(given if given.tzinfo else given.astimezone())
 
 
+def counted(number: int, noun: str) -> str:
+    """Count things: 1 job, 3 jobs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def json_line(value: object) -> str:
+    """Return a value as one line of JSON, without characters that steer a terminal."""
+    return escaped_json(msgspec.json.encode(value).decode())
+
+
 def as_json(value: msgspec.Struct, **more: object) -> str:
     """Return a value as one line of JSON: instants as text in UTC, stored JSON as it is."""
-    return msgspec.json.encode(_plain(value) | more).decode()
+    return json_line(_plain(value) | more)
 
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:
@@ -122,10 +149,9 @@ def _plain(value: msgspec.Struct) -> dict[str, object]:
 def _raw(text: str) -> object:
     """Return stored JSON to be embedded; what somebody damaged, as a text."""
     try:
-        msgspec.json.decode(text)
+        return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
     except (msgspec.MsgspecError, ValueError):
         return text
-    return msgspec.Raw(text.encode())
 
 
 def instant_text(at: int) -> str:

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,10 +22,9 @@ from fairlead.runtime.supervisor import Supervisor
 from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
 
 
-def queue_choices(
+def _queue_choices(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int | None]:
-    """Read what --queue says: names, and weights where they are given."""
     chosen: dict[str, int | None] = {}
     for value in values:
         name, _, weight = value.partition("=")
@@ -31,6 +32,29 @@ def queue_choices(
             raise click.BadParameter(f"{value!r}: a weight is a whole number from 1, as in mail=4")
         chosen[name] = int(weight) if weight else None
     return chosen
+
+
+Command = Callable[..., Any]
+queue_option = click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME[=WEIGHT]",
+    callback=_queue_choices,
+    help="Serve this queue, with this weight here; repeat for more.  [default: all]",
+)
+
+
+def log_level_option(default: str) -> Callable[[Command], Command]:
+    """Return the option --log-level."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default=default,
+        show_default=True,
+        envvar="FAIRLEAD_LOG_LEVEL",
+        help="debug tells of every job, info of what ends badly or takes more than a minute.",
+    )
 
 
 @click.command(
@@ -53,14 +77,7 @@ def queue_choices(
     help="Jobs at once, per pool and process.  [default: 100 if all tasks of its queues are "
     "async, 10 if any is a plain function, one per core for runner=process]",
 )
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME[=WEIGHT]",
-    callback=queue_choices,
-    help="Serve this queue, with this weight here; repeat for more.  [default: all]",
-)
+@queue_option
 @click.option(
     "--pool", "pools", multiple=True, metavar="NAME", help="Serve this pool.  [default: all]"
 )
@@ -102,14 +119,7 @@ def queue_choices(
     envvar="FAIRLEAD_LOOP",
     help="The event loop; auto takes uvloop if it is installed.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    envvar="FAIRLEAD_LOG_LEVEL",
-    help="debug tells of every job, info of what ends badly or takes more than a minute.",
-)
+@log_level_option("info")
 @click.option(
     "--log-format",
     type=click.Choice(["plain", "json"]),
@@ -156,9 +166,14 @@ def worker(
     _open(app)
     supervisor = _supervise(desk.target or "", app, workshop, choice, (log_level, log_format))
     if supervisor.reloading:
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (this very command again)
+        begin_anew()
     if supervisor.failed:
         sys.exit(1)
+
+
+def begin_anew() -> None:
+    """Become this very command again, with new code."""
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 (what we were started with)
 
 
 def _open(app: Fairlead) -> None:

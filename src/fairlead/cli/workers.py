@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from fairlead.cli.command import AppCommand, Commands
+from fairlead.cli.command import AppCommand, Commands, hinted
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
@@ -43,15 +43,15 @@ def list_(desk: Desk, output: Output) -> None:
 def _table(seen: Seen) -> list[str]:
     found, running = seen
     if not found:
-        return ["no worker is live; start one with: fairlead worker MODULE:APP"]
+        return [hinted("no worker is live; start one with: fairlead worker MODULE:APP")]
     columns = (
         Column("WORKER"),
-        Column("STARTED", right=True),
+        Column("STARTED", right=True, goes=1),
         Column("PROCESSES", right=True),
         Column("SLOTS", right=True),
         Column("RUNNING", right=True),
-        Column("TASKS", right=True),
-        Column("QUEUES", gives_way=True),
+        Column("TASKS", right=True, goes=2),
+        Column("QUEUES", least=12),
     )
     rows = [
         (

@@ -50,6 +50,11 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
         return places[-1] if places else None
 
 
+def short_name(error: str | None) -> str:
+    """Return an exception's name without our own module before it."""
+    return (error or "").removeprefix("fairlead.core.errors.")
+
+
 def describe(error: BaseException) -> Failure:
     """Write down an exception; never raises."""
     name = clean(

@@ -167,12 +167,9 @@ class Stage:
                 raise Unexpected(f"it took more than {PATIENCE:g} s until {what}")
             time.sleep(_LOOK_SECONDS)
 
-    def until_ended(self, *job_ids: JobId, draw: Callable[[], object] | None = None) -> None:
+    def until_ended(self, *job_ids: JobId) -> None:
         """Wait until these jobs are done or dead."""
-
-        def ended() -> bool:
-            if draw is not None:
-                draw()
-            return all(record.state.final for record in self.records(job_ids))
-
-        self.until(ended, f"{len(job_ids)} jobs had ended")
+        self.until(
+            lambda: all(record.state.final for record in self.records(job_ids)),
+            f"{len(job_ids)} jobs had ended",
+        )

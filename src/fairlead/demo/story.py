@@ -4,13 +4,13 @@ Every figure that is told comes from the store's attempt log, and every scene
 ends with a check. Nothing here prints; a `Teller` does.
 """
 
-import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
-from fairlead.core.clock import SECOND
+from fairlead.core.clock import SECOND, SystemClock
+from fairlead.core.failure import short_name
 from fairlead.core.figures import began_at, figures_of
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, Reason, State
@@ -152,7 +152,7 @@ def _run_in_words(line: Attempt, before: Attempt | None, record: JobRecord) -> s
 
 
 def _error(past: PastAttempt) -> str:
-    return f"{(past.error or '').removeprefix('fairlead.core.errors.')}: {past.message}"
+    return f"{short_name(past.error)}: {past.message}"
 
 
 def _pause_bar(record: JobRecord, lines: Sequence[Attempt]) -> Bar:
@@ -272,7 +272,7 @@ def _busiest(records: Sequence[JobRecord], known: Collection[str]) -> str | None
 
 
 def _seconds_since(instant: int) -> float:
-    return (time.time_ns() // 1_000 - instant) / SECOND
+    return (SystemClock().now() - instant) / SECOND
 
 
 def ambiguous(story: Story) -> None:

@@ -69,24 +69,26 @@ async def _jobs(store: Backend) -> list[Finding]:
 async def _waiting(store: Backend) -> list[Finding]:
     counts = await store.count()
     workers = await store.workers()
-    waiting = {name: n[State.WAITING] for name, n in counts.items() if n.get(State.WAITING)}
+    waiting = {name: n.get(State.WAITING, 0) for name, n in counts.items()}
+    due = {name: waiting.get(name, 0) for name in await store.oldest()}
     dead = sum(n.get(State.DEAD, 0) for n in counts.values())
     return [
-        *_unserved(waiting, workers),
+        *_unserved(due, workers),
         *_paused(waiting, await store.paused()),
         *_unknown(await store.unknown(), workers),
         *([_dead(dead)] if dead else []),
     ]
 
 
-def _unserved(waiting: dict[str, int], workers: Sequence[Worker]) -> Iterator[Finding]:
-    if waiting and not workers:
+def _unserved(due: Mapping[str, int], workers: Sequence[Worker]) -> Iterator[Finding]:
+    """Tell of queues in which jobs are due that nobody can start."""
+    if due and not workers:
         yield Finding(
-            f"no worker is live, and jobs wait: {sum(waiting.values()):,}",
+            f"no worker is live, and jobs wait: {sum(due.values()):,}",
             "fairlead worker MODULE:APP",
         )
         return
-    for name, count in waiting.items():
+    for name, count in due.items():
         if not any(worker.pools_for(name) for worker in workers):
             yield Finding(
                 f"no live worker serves queue {name!r}, and jobs wait in it: {count:,}",

@@ -183,7 +183,7 @@ def _start(
             return job.run_at, f"its due time, if a slot is free then{behind}"
         case Gate.NO_SLOT:
             return _by_pace(ahead, lines, now)
-    return None, "not before that gate opens"
+    return None, "not before what is closed opens"
 
 
 def _by_pace(ahead: int, lines: Sequence[Attempt], now: int) -> tuple[int | None, str]:
@@ -193,5 +193,5 @@ def _by_pace(ahead: int, lines: Sequence[Attempt], now: int) -> tuple[int | None
         return None, f"no job of this queue has ended in the last {minutes} minutes to go by"
     span = max(now - min(starts), SECOND // 1000)
     guess = now + (ahead + 1) * span // len(starts)
-    told = f"{len(starts):,} jobs of this queue started in the last {span / SECOND:,.0f} s"
-    return guess, f"{told}, and {ahead:,} are before it"
+    told = f"in the last {span / SECOND:,.0f} s, jobs of this queue that started: {len(starts):,}"
+    return guess, f"{told}; before it: {ahead:,}"

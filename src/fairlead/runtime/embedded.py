@@ -25,7 +25,7 @@ class EmbeddedWorker:
             )
         self._workshop = workshop
         self._target = target
-        self._name = worker_name()
+        self.name = worker_name()
         self._board = Board.private(workshop.places)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
@@ -39,9 +39,9 @@ class EmbeddedWorker:
         """Announce the worker, and begin."""
         await self._workshop.store.open()
         self._loop = asyncio.get_running_loop()
-        keeper = Keeper(self._workshop, self._name, lambda: {self._name: self._board}, self._tell)
+        keeper = Keeper(self._workshop, self.name, lambda: {self.name: self._board}, self._tell)
         await keeper.begin()
-        self._worker = Worker(self._workshop, self._name, self._board, self._target)
+        self._worker = Worker(self._workshop, self.name, self._board, self._target)
         self._working = asyncio.create_task(self._worker.run())
         self._working.add_done_callback(self._on_end)
         self._keeper_loop = keeper_loop = asyncio.new_event_loop()
@@ -67,7 +67,7 @@ class EmbeddedWorker:
         """When the stations end, by order or by a fault, renew leases no more."""
         if not working.cancelled() and (problem := working.exception()) is not None:
             told = f"the worker has ended: {problem!r}; its jobs run again when their leases pass"
-            self._workshop.events.emit(Trouble(self._name, told))
+            self._workshop.events.emit(Trouble(self.name, told))
         with suppress(RuntimeError):  # The keeper has ended already.
             if self._keeper_loop is not None:
                 self._keeper_loop.call_soon_threadsafe(self._stop_keeping)
