@@ -38,7 +38,7 @@ def test_only_dead_letters_are_listed_and_filters_combine(folder: Path, stock: S
     assert [line.split()[0] for line in lines[1:]] == [stock.worse, stock.bad]
     [job] = objects(folder, "dead", "list", "--task", "greet", "--since", "1h", "--tag", "bad")
     assert job["id"] == stock.bad
-    assert told(folder, "dead", "list", "--queue", "alarms") == "no job matches\n"
+    assert told(folder, "dead", "list", "--queue", "alarms") == "no dead letter matches\n"
     assert "No such option" in refused(folder, "dead", "list", "--state", "done")
 
 
@@ -47,7 +47,7 @@ def test_dead_letters_are_grouped_by_error(folder: Path, stock: Stock) -> None:
     lines = told(folder, "dead", "list", "--by-error").splitlines()
     assert lines[0].split() == ["FINGERPRINT", "COUNT", "LAST", "ERROR", "TASKS"]
     assert lines[1].endswith("Oops: it broke                 greet")
-    assert lines[-1] == "fairlead dead replay --error FINGERPRINT lets a group run again"
+    assert lines[-1] == "`fairlead dead replay --error FINGERPRINT` lets a group run again"
     groups = objects(folder, "dead", "list", "--by-error")
     assert [(group["error"], group["count"]) for group in groups] == [
         ("Oops", 3),
@@ -114,7 +114,7 @@ def test_only_a_dead_letter_of_a_known_task_is_edited(folder: Path, stock: Stock
     shop = folder / "shop.py"
     shop.write_text(shop.read_text().replace('"greet"', '"greeting"'))
     assert refused(folder, "dead", "edit", stock.bad, '["x"]', **APP).startswith(
-        "no task is registered as 'greet' (did you mean 'greeting'?)"
+        "the app has no task 'greet' (did you mean 'greeting'?); `fairlead tasks list` lists them"
     )
 
 
@@ -184,12 +184,14 @@ def test_dead_letters_are_replayed_by_id_by_filter_and_by_fingerprint(
 def test_what_is_not_dead_is_not_replayed(folder: Path, stock: Stock) -> None:
     answer = run(folder, "dead", "replay", stock.done, stock.bad, **APP)
     assert answer.returncode == 0
-    assert answer.stderr == f"job {stock.done} is done: not replayed\n"
+    assert answer.stderr == (
+        f"job {stock.done} is done: not replayed; fairlead jobs retry runs other jobs again\n"
+    )
     assert answer.stdout == "replayed 1 dead letter\n"
     answer = run(folder, "dead", "replay", stock.done, stock.bad, **APP)
     assert answer.returncode == 4
     assert answer.stderr.endswith("Error: nothing was done\n")
-    assert refused(folder, "dead", "replay", **APP).startswith("which dead letters? Give ids, or")
+    assert refused(folder, "dead", "replay", **APP).startswith("which dead letters? Name them by")
 
 
 def test_two_replays_at_once_replay_each_dead_letter_once(folder: Path) -> None:
@@ -218,7 +220,7 @@ def test_dead_letters_are_deleted_for_good(folder: Path, stock: Stock) -> None:
     assert state_of(folder, stock.done) == "done"
     with terminal(folder, "dead", "delete", "--all") as screen:
         assert screen.end() == 0
-    assert screen.text == "deleted 0 dead letters\r\n"
+    assert screen.text == "no dead letter matches\r\n"
 
 
 @pytest.mark.parametrize("keys", ["y\r", "n\r"])

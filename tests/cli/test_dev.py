@@ -72,7 +72,7 @@ def test_new_code_runs_and_broken_code_does_not(folder: Path) -> None:
 
         say(folder, "good morning")
         read_until(process, "changed: shop.py")
-        read_until(process, READY)
+        read_until(process, "reloaded")
         assert greeted(folder) == '"good morning you"'
 
         (folder / "shop.py").write_text(SHOP + "\nimport nothing_like_it\n")
@@ -82,7 +82,7 @@ def test_new_code_runs_and_broken_code_does_not(folder: Path) -> None:
         assert greeted(folder) == '"good morning you"'
 
         say(folder, "good night")
-        read_until(process, READY)
+        read_until(process, "reloaded")
         assert greeted(folder) == '"good night you"'
         assert process.pid == first
         assert processes_in(folder) == [str(first)], "one process, and nothing left of the trials"
@@ -118,7 +118,7 @@ def test_an_app_that_cannot_be_imported_is_waited_for(folder: Path, number: sign
         assert "ZeroDivisionError" in read_until(process, "waiting for a change")
         eventually(lambda: watches(process.pid))
         say(folder, "at last")
-        read_until(process, READY)
+        read_until(process, "reloaded")
         assert greeted(folder) == '"at last you"'
         stopped(process, number)
     assert processes_in(folder) == []
@@ -146,7 +146,7 @@ def test_a_file_that_is_saved_while_the_code_loads_is_not_missed(folder: Path) -
     )
     with started(folder, "dev") as process:
         read_until(process, "changed: part.py")
-        read_until(process, READY)
+        read_until(process, "reloaded")
         assert greeted(folder) == '"new you"'
         stopped(process, signal.SIGINT)
 
@@ -161,7 +161,7 @@ def test_other_folders_can_be_watched(
         (other / "notes.txt").write_text("no code")
         (other / "more.py").write_text("number = 1\n")
         assert "notes" not in read_until(process, "changed: more.py")
-        read_until(process, READY)
+        read_until(process, "reloaded")
         stopped(process, signal.SIGTERM)
 
 

@@ -12,7 +12,7 @@ from tests.words import new_id
 def test_the_gates_of_a_waiting_job_are_told_in_order(folder: Path, stock: Stock) -> None:
     text = told(folder, "explain", stock.waiting)
     assert text == (
-        f"job {stock.waiting} of task greet on queue mail: waiting\n"
+        f"job {stock.waiting} of task greet on queue mail: waiting, no live worker can run it\n"
         "  open       its queue is not paused\n"
         "  open       it has not expired\n"
         "  open       it is due\n"
@@ -20,8 +20,8 @@ def test_the_gates_of_a_waiting_job_are_told_in_order(folder: Path, stock: Stock
         "  closed     no live worker can run it\n"
         "             opens with a worker that serves queue 'mail': fairlead worker MODULE:APP\n"
         "  later      a slot is looked for when the gates above are open\n"
-        "  before it  due jobs of its queue: 0\n"
-        "  start      unknown: not before that gate opens\n"
+        "  before it  0 due jobs of its queue\n"
+        "  start      unknown: not before what is closed opens\n"
     )
     [explained] = objects(folder, "explain", stock.waiting)
     assert [gate["gate"] for gate in explained["gates"]] == [*GATES, Gate.NO_SLOT]
@@ -44,7 +44,7 @@ def test_every_closed_gate_says_what_opens_it(folder: Path, stock: Stock) -> Non
         f"its time, or now: fairlead jobs retry {stock.later}",
         "a worker that serves queue 'mail': fairlead worker MODULE:APP",
     ]
-    assert lines[-2] == "  before it  due jobs of its queue: 1"
+    assert lines[-2] == "  before it  1 due job of its queue"
 
 
 def test_what_it_says_opens_a_gate_does(folder: Path, stock: Stock) -> None:
@@ -72,7 +72,7 @@ def test_a_job_that_does_not_wait_is_explained_too(folder: Path, stock: Stock) -
         stock.done: f"ago; fairlead jobs show {stock.done} has its result\n",
         stock.bad: f"(exhausted: ValueError: no such name: bad); fairlead dead show {stock.bad}\n",
         stock.cancelled: "ago (cancelled)\n",
-        stock.running: ") and is renewed\n",
+        stock.running: "), unless its worker renews it\n",
     }
     for job_id, words in ending.items():
         text = told(folder, "explain", job_id)

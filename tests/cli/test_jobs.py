@@ -321,7 +321,7 @@ def test_a_dry_run_shows_and_does_nothing(folder: Path, stock: Stock) -> None:
     ]
     text = told(folder, "jobs", "cancel", stock.waiting, "--dry-run")
     assert text.startswith("would cancel 1 job:\nID ")
-    assert told(folder, "jobs", "retry", "--queue", "x", "--dry-run") == "would retry 0 jobs\n"
+    assert told(folder, "jobs", "retry", "--queue", "x", "--dry-run") == "no job matches\n"
     assert with_store(folder, lambda store: store.count()) == {
         "mail": {"waiting": 2, "running": 1, "done": 1, "cancelled": 1, "dead": 1},
         "reports": {"dead": 1},
@@ -334,7 +334,9 @@ def test_jobs_are_cancelled_by_id_and_by_filter(folder: Path, stock: Stock) -> N
     assert answer.returncode == 0
     assert answer.stderr == f"job {stock.done} is done: not cancelled\n"
     assert answer.stdout == "cancelled 1 job\n"
-    assert told(folder, "jobs", "cancel", "--queue", "mail", "--yes") == "cancelled 2 jobs\n"
+    assert told(folder, "jobs", "cancel", "--queue", "mail", "--yes") == (
+        "cancelled 2 jobs; a running one ends when its handler notices\n"
+    )
     assert [state_of(folder, stock[at]) for at in (4, 5, 6)] == [
         "running",
         "cancelled",
@@ -370,7 +372,9 @@ def test_jobs_run_again_or_sooner(folder: Path, stock: Stock) -> None:
 
 def test_only_ended_jobs_are_deleted(folder: Path, stock: Stock) -> None:
     answer = run(folder, "jobs", "delete", stock.waiting, stock.cancelled, "--yes", **APP)
-    assert answer.stderr == f"job {stock.waiting} is waiting: not deleted\n"
+    assert answer.stderr == (
+        f"job {stock.waiting} is waiting: not deleted; cancel it first: fairlead jobs cancel\n"
+    )
     assert answer.stdout == "deleted 1 job\n"
     assert objects(folder, "jobs", "delete", "--state", "done", "--yes") == [
         {"verb": "delete", "matched": 1, "count": 1, "dry_run": False}
@@ -378,7 +382,7 @@ def test_only_ended_jobs_are_deleted(folder: Path, stock: Stock) -> None:
     assert state_of(folder, stock.done) is None
     assert state_of(folder, stock.bad) == "dead"
     assert refused(folder, "jobs", "delete", "--state", "waiting", "--yes", **APP) == (
-        "a waiting job cannot be deleted"
+        "a waiting job cannot be deleted; cancel it first: fairlead jobs cancel"
     )
     assert refused(folder, "jobs", "retry", "--state", "running", **APP) == (
         "a running job cannot be retried"
@@ -388,12 +392,12 @@ def test_only_ended_jobs_are_deleted(folder: Path, stock: Stock) -> None:
 @pytest.mark.parametrize("arguments", [[], [UNKNOWN, "--queue", "mail"]])
 def test_either_ids_or_a_filter_or_all(folder: Path, stock: Stock, arguments: list[str]) -> None:
     assert refused(folder, "jobs", "delete", *arguments, **APP) == (
-        "which jobs? Give ids, or a filter such as --queue, or --all; one of these"
+        "which jobs? Name them by ids, or by a filter such as --queue, or all of them by --all"
     )
 
 
 def test_a_filter_that_matches_nothing_does_nothing(folder: Path, stock: Stock) -> None:
-    assert told(folder, "jobs", "delete", "--queue", "nothing") == "deleted 0 jobs\n"
+    assert told(folder, "jobs", "delete", "--queue", "nothing") == "no job matches\n"
     assert audit_lines(folder) == []
 
 

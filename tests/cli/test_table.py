@@ -11,7 +11,7 @@ from fairlead.core.job import NewJob
 from tests.cli.shop import APP, Stock, many_dead, run, terminal, told, with_store
 from tests.words import new_id
 
-COLUMNS = (Column("NAME", gives_way=True), Column("COUNT", right=True), Column("WHY"))
+COLUMNS = (Column("NAME", least=6), Column("COUNT", right=True, goes=1), Column("WHY", goes=2))
 
 
 def plain(lines: list[str]) -> list[str]:
