@@ -1,82 +1,30 @@
 """`fairlead worker`: what it says when something is wrong, and what it does when nothing is."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from fairlead import Fairlead
-
-FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
-
-SHOP = """
-from fairlead import Fairlead, Pool, Queue
-
-app = Fairlead(
-    "sqlite:///jobs.db",
-    queues=[
-        Queue("mail", weight=4),
-        Queue("reports"),
-        Queue("alarms", critical=True, tasks=["alarm"]),
-    ],
-    pools=[Pool("post", queues=["mail"], slots=7), Pool("rest")],
-)
-number = 7
+from tests.cli import shop
 
 
-@app.task(name="greet", queue="mail")
-async def greet(name: str) -> str:
-    return f"hello {name}"
-
-
-@app.task(name="add")
-def add(a: int, b: int) -> int:
-    return a + b
-
-
-@app.task(name="alarm", queue="alarms")
-def alarm() -> None: ...
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "shop.py").write_text(SHOP)
-    return tmp_path
-
-
-def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD")}
-    return subprocess.run(
-        [FAIRLEAD, "worker", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**clean, **environ},
-        timeout=40,
-    )
+def run(folder: Path, *arguments: str, **environ: str) -> CompletedProcess[str]:
+    return shop.run(folder, "worker", *arguments, **environ)
 
 
 def refused(folder: Path, *arguments: str, code: int = 2) -> str:
-    """Run it, insist that it is refused in one sentence, and return that."""
-    answer = run(folder, *arguments)
-    assert answer.returncode == code, answer.stderr
-    assert answer.stdout == ""
-    assert "Traceback" not in answer.stderr
-    lines = [line for line in answer.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(lines) == 1, answer.stderr
-    return lines[0].removeprefix("Error: ")
+    return shop.refused(folder, "worker", *arguments, code=code)
 
 
 def test_help_says_what_it_does_and_how_to_stop_it(folder: Path) -> None:
     text = run(folder, "--help").stdout
-    assert "Usage: fairlead worker [OPTIONS] MODULE:APP" in text
-    assert "Example: fairlead worker shop:app --processes 2 --queue mail=4" in text
+    assert "Usage: fairlead worker [OPTIONS] [MODULE:APP]" in text
+    assert (
+        "Example: fairlead worker shop:app --processes 2 --queue mail=4 --queue reports\n" in text
+    )
     for word in ("Ctrl-C", "SIGTERM", "SIGHUP", "--drain", "--grace", "--slots", "[default: all]"):
         assert word in text
 
@@ -192,7 +140,7 @@ def test_a_choice_that_cannot_be(folder: Path, arguments: list[str], told: str) 
 
 
 def test_no_app_at_all(folder: Path) -> None:
-    assert "MODULE:APP" in refused(folder)
+    assert refused(folder).startswith("a worker needs your app: name it first, as in `shop:app`")
 
 
 # What is right

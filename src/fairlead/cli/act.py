@@ -32,7 +32,7 @@ class Operation(NamedTuple):
     """Something that can be done to jobs in some states; by filter only in the usual ones.
 
     `instead` says what to do with a job in another state, `others` what became of
-    those that were not changed, `after` what is still to come.
+    those that were not changed, `after` what is still to come of running ones.
     """
 
     verb: str
@@ -162,7 +162,8 @@ async def _by_ids(store: Backend, operation: Operation, ids: list[JobId], care: 
         _ask(operation, operation.counting(len(fit)), fit, care)
     by = action(operation.verb, " ".join(ids[:_SHOWN]) + (" …" if len(ids) > _SHOWN else ""))
     done = await operation.do(store, [record.id for record in fit], operation.states, by)
-    _tell(operation, len(fit), len(done), care)
+    running = any(record.state is State.RUNNING for record in fit)
+    _tell(operation, len(fit), len(done), care, running=running)
 
 
 async def _by_filter(store: Backend, operation: Operation, which: Filter, care: Care) -> None:
@@ -180,7 +181,8 @@ async def _by_filter(store: Backend, operation: Operation, which: Filter, care: 
         last = batch[-1].id
         ids = [record.id for record in batch]
         done += len(await operation.do(store, ids, which.states, by))
-    _tell(operation, total, done, care)
+    running = any(State.RUNNING in states for states in counts.values())
+    _tell(operation, total, done, care, running=running)
 
 
 def _uncertain(operation: Operation, jobs: Sequence[JobRecord]) -> int:
@@ -228,14 +230,14 @@ def _tell_dry_run(operation: Operation, count: int, jobs: Sequence[JobRecord], c
         click.echo(f"… and {count - _SHOWN:,} more")
 
 
-def _tell(operation: Operation, matched: int, count: int, care: Care) -> None:
+def _tell(operation: Operation, matched: int, count: int, care: Care, *, running: bool) -> None:
     if care.json:
         _tell_json(operation, matched, count, care)
         return
     less = f" of {matched:,} that were found; the others {operation.others}"
     click.echo(
         f"{operation.past} {operation.counting(count)}"
-        f"{less if count < matched else ''}{operation.after if count else ''}"
+        f"{less if count < matched else ''}{operation.after if running else ''}"
     )
 
 

@@ -18,7 +18,7 @@ _ADVICE = {
 
 @click.command(
     cls=Command,
-    epilog='Example: eval "$(fairlead completion bash)"',
+    epilog="Example: fairlead completion bash >> ~/.bashrc",
     short_help="Complete commands in your shell.",
 )
 @click.argument("shell", type=click.Choice(list(_ADVICE)), required=False)

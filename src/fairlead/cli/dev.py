@@ -56,11 +56,20 @@ def dev(
     Code that cannot be imported is told of, and the old code runs on. In production use
     `fairlead worker`.
     """
-    began = time.time()
     _check_extra()
     # Python takes code of the same size and second for the same; here it may well be new.
     sys.dont_write_bytecode = True
-    watched = folders or (Path(),)
+    # To be told to stop is the same by either signal, also while the code loads.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _run(folders or (Path(),), Choice((), queues, slots), log_level)
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+
+
+def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
+    """Load the app and work, or wait for code that can be loaded."""
+    began = time.time()
     desk = Desk(named_app(), None)
     try:
         app = desk.need_app("a worker")
@@ -71,7 +80,6 @@ def dev(
         if asyncio.run(_until_change(watched, began)):
             _begin_anew()
         return
-    choice = Choice((), queues, slots)
     workshop = app.workshop(choice=choice)
     desk.store  # noqa: B018 (says what is wrong with it)
     app.open()

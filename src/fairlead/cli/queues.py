@@ -134,8 +134,8 @@ async def _check_known(desk: Desk, store: Backend, name: str) -> None:
 
 
 def _no_queue(name: str, names: Collection[str]) -> Problem:
-    known = ", ".join(sorted(names))
-    return nothing(f"there is no queue {name!r}{did_you_mean(name, names)}; there is {known}")
+    known = f"there is {', '.join(sorted(names))}" if names else "name your app if it declares it"
+    return nothing(f"there is no queue {name!r}{did_you_mean(name, names)}; {known}")
 
 
 async def _views(desk: Desk, store: Backend, which: Filter) -> list[View]:

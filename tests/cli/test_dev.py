@@ -1,0 +1,175 @@
+"""`fairlead dev`: the code changes, and the worker with it."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fairlead.core.job import State
+from tests.cli.shop import (
+    SHOP,
+    eventually,
+    greeting,
+    read_until,
+    refused,
+    run,
+    started,
+    with_store,
+)
+
+READY = "  stop   Ctrl-C"
+
+
+def greeted(folder: Path) -> str | None:
+    """Enqueue a job, wait until it is done, and return its result."""
+    job = greeting("you")
+    with_store(folder, lambda store: store.put([job]))
+
+    def ended() -> bool:
+        found = with_store(folder, lambda store: store.find(job.id))
+        assert found is not None
+        assert found.state in (State.WAITING, State.RUNNING, State.DONE), found
+        return found.state is State.DONE
+
+    eventually(ended)
+    found = with_store(folder, lambda store: store.find(job.id))
+    assert found is not None
+    return found.result
+
+
+def say(folder: Path, word: str) -> None:
+    (folder / "shop.py").write_text(SHOP.replace("hello", word))
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Return the processes that work in this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if os.readlink(entry / "cwd") == str(folder):
+                    found.append(entry.name)
+    return found
+
+
+def stopped(process: "subprocess.Popen[str]", number: signal.Signals) -> str:
+    process.send_signal(number)
+    text, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, text
+    assert "Traceback" not in text
+    assert text.endswith("stopped\n")
+    return text
+
+
+def test_new_code_runs_and_broken_code_does_not(folder: Path) -> None:
+    with started(folder, "dev") as process:
+        read_until(process, READY)
+        assert greeted(folder) == '"hello you"'
+        first = process.pid
+
+        say(folder, "good morning")
+        read_until(process, "changed: shop.py")
+        read_until(process, "reloaded")
+        assert greeted(folder) == '"good morning you"'
+
+        (folder / "shop.py").write_text(SHOP + "\nimport nothing_like_it\n")
+        text = read_until(process, "not reloaded; the old code runs on")
+        assert "module 'shop' cannot be imported: ModuleNotFoundError: No module named" in text
+        assert f"({folder / 'shop.py'}, line " in text
+        assert greeted(folder) == '"good morning you"'
+
+        say(folder, "good night")
+        read_until(process, "reloaded")
+        assert greeted(folder) == '"good night you"'
+        assert process.pid == first
+        assert processes_in(folder) == [str(first)], "one process, and nothing left of the trials"
+        text = stopped(process, signal.SIGINT)
+        assert "done in " in text
+    assert processes_in(folder) == []
+
+
+def test_sigterm_stops_it_too(folder: Path) -> None:
+    with started(folder, "dev", "--log-level", "info", "--slots", "2") as process:
+        text = read_until(process, READY)
+        assert "  app    shop:app\n" in text
+        assert "post: 2 slots on the loop; queues mail (4)" in text
+        assert greeted(folder) == '"hello you"'
+        assert "done in " not in stopped(process, signal.SIGTERM)
+    assert processes_in(folder) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_app_that_cannot_be_imported_is_waited_for(folder: Path, number: signal.Signals) -> None:
+    (folder / "shop.py").write_text("def f(:\n")
+    with started(folder, "dev") as process:
+        text = read_until(process, "waiting for a change")
+        assert text.startswith(
+            "module 'shop' cannot be imported: SyntaxError: invalid syntax (shop.py, line 1)\n"
+        )
+        if number == signal.SIGINT:
+            eventually(lambda: watches(process.pid))
+            stopped(process, number)
+            return
+        eventually(lambda: watches(process.pid))
+        (folder / "shop.py").write_text("1 / 0\n")
+        assert "ZeroDivisionError" in read_until(process, "waiting for a change")
+        eventually(lambda: watches(process.pid))
+        say(folder, "at last")
+        read_until(process, "reloaded")
+        assert greeted(folder) == '"at last you"'
+        stopped(process, number)
+    assert processes_in(folder) == []
+
+
+def watches(pid: int) -> bool:
+    """Say whether a process has the kernel tell it of changes."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if "inotify" in os.readlink(entry):
+                info = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
+                if "inotify wd:" in info:
+                    return True
+    return False
+
+
+def test_a_file_that_is_saved_while_the_code_loads_is_not_missed(folder: Path) -> None:
+    """Here the module itself saves another one, after it has loaded that."""
+    (folder / "part.py").write_text("WORD = 'old'\n")
+    (folder / "shop.py").write_text(
+        SHOP.replace("hello {name}", "{part.WORD} {name}")
+        + "\nimport pathlib, part\n"
+        + "if part.WORD == 'old':\n"
+        + "    pathlib.Path('part.py').write_text(\"WORD = 'new'\\n\")\n"
+    )
+    with started(folder, "dev") as process:
+        read_until(process, "changed: part.py")
+        read_until(process, "reloaded")
+        assert greeted(folder) == '"new you"'
+        stopped(process, signal.SIGINT)
+
+
+def test_other_folders_can_be_watched(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    with started(folder, "dev", "--watch", str(other)) as process:
+        read_until(process, READY)
+        eventually(lambda: watches(process.pid))
+        (other / "notes.txt").write_text("no code")
+        (other / "more.py").write_text("number = 1\n")
+        assert "notes" not in read_until(process, "changed: more.py")
+        read_until(process, "reloaded")
+        stopped(process, signal.SIGTERM)
+
+
+def test_what_no_change_of_code_can_mend_is_refused(folder: Path) -> None:
+    assert refused(folder, "dev").startswith("a worker needs your app: name it first")
+    (folder / "jobs.db").write_text("only a text, and not a short one " * 50)
+    answer = run(folder, "dev", "shop:app")
+    assert answer.returncode == 1
+    assert "Error: sqlite:///jobs.db: file is not a database" in answer.stderr
+    assert "the app has no queue 'mial'" in refused(folder, "dev", "shop:app", "--queue", "mial")
+    assert "does not exist" in refused(folder, "dev", "shop:app", "--watch", "nowhere")

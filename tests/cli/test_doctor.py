@@ -1,0 +1,160 @@
+"""`fairlead doctor`: what is wrong, what to do about it, and an exit code for scripts."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shop import SHOP, Stock, objects, read_until, started, told, with_store
+
+
+def findings(folder: Path, code: int = 4) -> dict[str, str]:
+    """Return the problems with their remedies, but for that of an old SQLite."""
+    [checkup] = objects(folder, "doctor", code=code)
+    found = {each["problem"]: each["remedy"] for each in checkup["findings"]}
+    return {problem: found[problem] for problem in found if "3.51.3" not in problem}
+
+
+def change(folder: Path, statement: str) -> None:
+    raw = sqlite3.connect(folder / "jobs.db")
+    with raw:
+        raw.execute(statement)
+    raw.close()
+
+
+def test_a_sound_store_is_told_with_its_facts(folder: Path) -> None:
+    with_store(folder, lambda store: store.count())
+    text = told(folder, "doctor")
+    facts = dict(line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines()[:7])
+    assert facts["store"] == "sqlite:///jobs.db"
+    assert facts["file"] == str(folder / "jobs.db")
+    assert facts["durability"] == "durable"
+    assert facts["sqlite"] == sqlite3.sqlite_version
+    for name in ("fairlead", "python", "click", "msgspec", "uvloop", "watchfiles", "room"):
+        assert f"\n{name} " in text
+    assert findings(folder, code=0) == {}
+
+
+def test_what_is_well_is_said(folder: Path) -> None:
+    """SQLite of this machine may have a known bug, which is told beside it."""
+    with_store(folder, lambda store: store.count())
+    text = told(folder, "doctor")
+    fixed = sqlite3.sqlite_version_info >= (3, 51, 3)
+    assert ("all is well" in text) == fixed
+    assert ("can damage a file when two connections checkpoint at once" in text) != fixed
+
+
+def test_jobs_that_nobody_works_on_are_told(folder: Path, stock: Stock) -> None:
+    text = told(folder, "doctor", code=4)
+    assert "wrong  no worker is live, and jobs wait: 2\n  fix  fairlead worker MODULE:APP\n" in text
+    assert (
+        "note   dead letters that wait for a person: 2\n  fix  fairlead dead list --by-error\n"
+    ) in text
+    told(folder, "queues", "pause", "mail")
+    assert findings(folder) == {
+        "no worker is live, and jobs wait: 2": "fairlead worker MODULE:APP",
+        "queue 'mail' is paused; jobs that wait in it: 2": "fairlead queues resume mail",
+        "dead letters that wait for a person: 2": "fairlead dead list --by-error",
+    }
+
+
+def test_notes_alone_are_no_failure(folder: Path, stock: Stock) -> None:
+    told(folder, "jobs", "cancel", "--state", "waiting", "--yes")
+    assert findings(folder, code=0) == {
+        "dead letters that wait for a person: 2": "fairlead dead list --by-error"
+    }
+
+
+def test_a_queue_that_no_live_worker_serves_is_told(folder: Path) -> None:
+    told(folder, "enqueue", "add", "[1, 2]", "--queue", "reports")
+    with started(folder, "worker", "--queue", "mail") as worker:
+        read_until(worker, "is ready")
+        assert findings(folder) == {
+            "no live worker serves queue 'reports', and jobs wait in it: 1": (
+                "start a worker that does: fairlead worker MODULE:APP --queue reports"
+            )
+        }
+        worker.terminate()
+        worker.communicate()
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE fairlead_job SET parked = 7 WHERE id = '{later}'", "job {later} is parked for no"),
+        (
+            "UPDATE fairlead_finished SET state = 'odd' WHERE id = '{done}'",
+            "finished job {done} is",
+        ),
+        ("UPDATE fairlead_dead SET id = '{done}' WHERE id = '{bad}'", "job {done} is finished and"),
+        ("UPDATE fairlead_dead SET reason = NULL WHERE id = '{bad}'", "dead letter {bad} has no"),
+        (
+            "UPDATE fairlead_job SET worker = NULL WHERE id = '{running}'",
+            "job {running} does not agree with itself about running",
+        ),
+        (
+            "INSERT INTO fairlead_worker (id, capable, live_until) VALUES ('w9', '{{', 1 << 60)",
+            "worker w9 cannot be read",
+        ),
+    ],
+)
+def test_damage_is_found_and_not_stumbled_over(
+    folder: Path, stock: Stock, statement: str, problem: str
+) -> None:
+    change(folder, statement.format(**stock._asdict()))
+    found = findings(folder)
+    [told_of] = [each for each in found if each.startswith(problem.format(**stock._asdict()))]
+    assert found[told_of] == "keep a copy of the file, and report it"
+
+
+def test_what_sqlite_itself_finds_is_told(folder: Path, stock: Stock) -> None:
+    """An index that lacks entries, because it is for other rows than it was made for."""
+    raw = sqlite3.connect(folder / "jobs.db")
+    with raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, 'parked = 1', 'parked = 0') "
+            "WHERE name = 'fairlead_job_due'"
+        )
+    raw.close()
+    found = findings(folder)
+    assert [remedy for problem, remedy in found.items() if problem.startswith("SQLite: ")]
+
+
+def test_a_file_that_others_can_read_is_told(folder: Path) -> None:
+    with_store(folder, lambda store: store.count())
+    (folder / "jobs.db").chmod(0o644)
+    assert findings(folder, code=0) == {
+        "every user of this machine can read the file, and with it all arguments": (
+            f"chmod o-rwx {folder / 'jobs.db'}*"
+        )
+    }
+
+
+def test_settings_that_will_hurt_are_told(folder: Path) -> None:
+    with_store(folder, lambda store: store.count())
+    (folder / "shop.py").write_text(
+        SHOP.replace('tasks=["alarm"]', 'tasks=["alarm", "alrm"]')
+        + '\n@app.task(name="pay", effects="external")\ndef pay() -> None: ...\n'
+    )
+    assert findings(folder) == {
+        "the critical queue 'alarms' is kept for task 'alrm', which the app does not have": (
+            "mend the name in the queue's `tasks`"
+        ),
+        "task 'pay' has outside effects and no way to find out about them, so a run that is cut "
+        "off becomes a dead letter": (
+            "give it a `reconcile`, or mark it idempotent=True if repeating does no harm"
+        ),
+    }
+    (folder / "bare.py").write_text(
+        "from fairlead import Fairlead\napp = Fairlead('sqlite:///jobs.db')\n"
+    )
+    text = told(folder, "doctor", "bare:app", code=4)
+    assert "wrong  the app has no tasks\n  fix  import the modules that define them" in text
+
+
+def test_a_store_without_a_schema_is_not_given_one(folder: Path) -> None:
+    assert findings(folder) == {
+        "there is no Fairlead schema in it yet": "fairlead migrate up, or enqueue a job"
+    }
+    assert not (folder / "jobs.db").exists()
