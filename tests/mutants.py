@@ -341,6 +341,41 @@ MUTANTS = [
         "found < room",
         "tests/runtime/test_parts.py",
     ),
+    Mutant(
+        "what cannot be undone asks first",
+        "cli/act.py",
+        "    if care.yes:\n        return\n    uncertain",
+        "    if care is not None:\n        return\n    uncertain",
+        "tests/cli/test_jobs.py",
+    ),
+    Mutant(
+        "looking makes no schema and changes none",
+        "cli/desk.py",
+        "            if check:\n",
+        "            if not check:\n",
+        "tests/cli/test_migrate.py",
+    ),
+    Mutant(
+        "new arguments are checked before they are saved",
+        "cli/dead.py",
+        'return signature.read(sys.stdin.read() if given == "-" else given)',
+        'return sys.stdin.read() if given == "-" else given',
+        "tests/cli/test_dead.py",
+    ),
+    Mutant(
+        "dev gives back what its threads would not let go of",
+        "cli/dev.py",
+        "    if worker:\n",
+        "    if worker and not worker:\n",
+        "tests/cli/test_dev.py",
+    ),
+    Mutant(
+        "a message of the store steers no terminal (T9)",
+        "cli/command.py",
+        "super().__init__(hinted(escaped(message)))",
+        "super().__init__(hinted(message))",
+        "tests/cli",
+    ),
 ]
 
 # What some mutants need to be runnable at all.
