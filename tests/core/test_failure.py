@@ -324,6 +324,12 @@ def test_ids_do_not_matter_for_the_fingerprint(one: uuid.UUID, other: uuid.UUID)
     )
 
 
+def test_quoted_values_do_not_matter_for_the_fingerprint() -> None:
+    messages = ["no @ in 'nobody'", "no @ in 'a \"b\" c'", 'no @ in "somebody"', "no @ in ''"]
+    assert len({described("ValueError", message).fingerprint for message in messages}) == 1
+    assert described("E", "it's 1").fingerprint != described("E", "its 1").fingerprint
+
+
 def test_another_message_has_another_fingerprint() -> None:
     assert print_of(lambda: find_user("no user")) != print_of(lambda: find_user("no account"))
 

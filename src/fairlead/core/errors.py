@@ -227,7 +227,7 @@ class Signal(Exception):
 
 
 class RetryAfter(Signal):
-    """Try again after this many seconds; counts as an attempt."""
+    """Try again after this many seconds, plus the task's jitter; counts as an attempt."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         self.seconds, self.reason = seconds, reason

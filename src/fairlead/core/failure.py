@@ -19,14 +19,17 @@ TRACEBACK_LIMIT = 16_384
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OUR_WORDS = ("Crashed", "LeaseLost", "TimedOut")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\b[0-9a-fA-F]{32}\b|\d+")
+_VARYING = re.compile(
+    r"'[^']*'|\"[^\"]*\"|0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\b[0-9a-fA-F]{32}\b|\d+"
+)
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
     """An exception as kept with the job: its class, message, traceback and fingerprint.
 
     Failures with the same fingerprint have the same class, the same message but
-    for numbers and ids, and come from the same function of the application.
+    for numbers, ids and quoted values, and come from the same function of the
+    application.
     """
 
     error: str
