@@ -55,9 +55,7 @@ def test_options_are_those_of_using(folder: Path) -> None:
     [
         (["gret", "{}"], "the app has no task 'gret' (did you mean 'greet'?); `fairlead tasks"),
         (["greet"], "call of task 'greet': object missing required field `name`; it takes (name"),
-        (["greet", "{"], "call of task 'greet': this is not JSON: input data was truncated"),
         (["greet", "['x']"], "call of task 'greet': this is not JSON: invalid character (byte 1)"),
-        (["greet", '"x"'], "call of task 'greet': expected `object`, got `str`"),
         (["greet", '["x", 2]'], "call of task 'greet': 2 arguments are too many"),
         (["add", '{"a": 1, "b": "2"}'], "argument 'b' of task 'add': expected `int`, got `str`"),
         (["greet", '["x"]', "--queue", "mial"], "no queue is declared as 'mial' (did you mean 'm"),

@@ -158,14 +158,12 @@ def test_a_damaged_job_is_shown_or_named_but_stops_nobody(
 ) -> None:
     damaged = {"dead": stock.bad, "finished": stock.done, "job": stock.later}[table]
     damage(folder, f"UPDATE fairlead_{table} SET {change} WHERE id = '{damaged}'")
-    for arguments in (["list", "--tag", "post"], ["show", damaged]):
-        answer = run(folder, "jobs", *arguments, **APP)
-        assert "Traceback (most" not in answer.stderr
-        if answer.returncode == 0:
-            assert damaged in answer.stdout or "options" in change
-        else:
-            assert answer.returncode == 1
-            assert damaged in answer.stderr or "decode" in answer.stderr
+    arguments = ["show", damaged] if table == "dead" else ["list", "--queue", "mail"]
+    answer = run(folder, "jobs", *arguments, **APP)
+    assert "Traceback (most" not in answer.stderr
+    assert answer.returncode in (0, 1)
+    told = answer.stderr if answer.returncode else answer.stdout
+    assert damaged in told or "decode" in told
 
 
 def damage(folder: Path, statement: str) -> None:
