@@ -19,6 +19,7 @@ from tests.cli.shop import (
     started,
     with_store,
 )
+from tests.words import new_job
 
 READY = "  stop   Ctrl-C"
 
@@ -173,3 +174,23 @@ def test_what_no_change_of_code_can_mend_is_refused(folder: Path) -> None:
     assert "Error: sqlite:///jobs.db: file is not a database" in answer.stderr
     assert "the app has no queue 'mial'" in refused(folder, "dev", "shop:app", "--queue", "mial")
     assert "does not exist" in refused(folder, "dev", "shop:app", "--watch", "nowhere")
+
+
+def test_the_job_of_a_plain_function_is_given_back_when_dev_ends(folder: Path) -> None:
+    """A thread cannot be stopped; its job must not stay leased to a program that is no more."""
+    code = SHOP + (
+        '\n\n@app.task(name="grip")\ndef grip() -> None:\n    import time\n\n    time.sleep(60)\n'
+    )
+    (folder / "shop.py").write_text(code)
+    job = new_job("grip", "default")
+    with_store(folder, lambda store: store.put([job]))
+    with started(folder, "dev", "shop:app") as process:
+        read_until(process, "started after")
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+    assert f"job {job.id} was cut off: waiting" in text
+    found = with_store(folder, lambda store: store.find(job.id))
+    assert found is not None
+    assert (found.state, found.attempt) == (State.WAITING, 0)
+    assert processes_in(folder) == []

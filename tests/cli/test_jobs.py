@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.failure import described
 from fairlead.core.job import NewJob
+from fairlead.core.outcome import Failed
 from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
 from tests.cli.shop import (
@@ -32,7 +34,7 @@ from tests.cli.shop import (
     told,
     with_store,
 )
-from tests.words import claim, done, new_id
+from tests.words import claim, done, new_id, settled
 
 # Looking
 
@@ -182,7 +184,7 @@ def test_a_job_at_the_end_of_time_is_shown_in_every_time_zone(folder: Path) -> N
 
 def test_output_that_nobody_reads_to_its_end_is_no_error(folder: Path) -> None:
     with_store(folder, lambda store: many_dead(store, 900))
-    for arguments in (["--limit", "900"], ["--limit", "900", "--watch", "0.1"]):
+    for arguments in (["--limit", "900"], ["--limit", "900", "--watch", "--every", "0.1"]):
         process = subprocess.Popen(
             [FAIRLEAD, "jobs", "list", "--json", *arguments],
             stdout=subprocess.PIPE,
@@ -482,3 +484,25 @@ def test_what_changes_while_a_person_thinks_is_left_alone(folder: Path, stock: S
     assert state_of(folder, stock.bad) == "waiting"
     with_store(folder, lambda store: claim(store, Queue("mail")))
     assert json.loads(told(folder, "jobs", "show", stock.bad, "--json"))["state"] == "running"
+
+
+def test_what_a_handler_said_cannot_steer_the_terminal_of_who_waits(folder: Path) -> None:
+    job = greeting("you")
+
+    async def fail(store: Backend) -> None:
+        await store.put([job])
+        [claimed] = await claim(store, Queue("mail"))
+        evil = described("Oops", "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt")
+        await store.settle([settled(claimed, Failed(evil, transient=False))])
+
+    with_store(folder, fail)
+    answers = [
+        run(folder, "jobs", "wait", "shop:app", job.id),
+        run(folder, "jobs", "wait", "shop:app", job.id, "--json"),
+        run(folder, "dead", "show", "shop:app", job.id),
+        run(folder, "dead", "list", "shop:app", "--by-error"),
+        run(folder, "explain", "shop:app", job.id, "--json"),
+    ]
+    for answer in answers:
+        assert "owned" in answer.stdout + answer.stderr
+        assert not set("\x1b\x07\x9b\u202e") & set(answer.stdout + answer.stderr)

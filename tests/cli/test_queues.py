@@ -141,7 +141,7 @@ def test_a_live_worker_is_listed_with_what_it_does(folder: Path, live: str) -> N
     page = told(folder, "queues", "show", "mail")
     assert page.startswith("queue mail: served\n")
     assert page.endswith(f"  served by   {live}: pool post\n")
-    with terminal(folder, "workers", "list", "--watch", "0.1") as screen:
+    with terminal(folder, "workers", "list", "--watch", "--every", "0.1") as screen:
         screen.until(live, times=2)
         screen.type("\x03")
         assert screen.end() == 0

@@ -22,7 +22,6 @@ from fairlead.core.store import Backend
 from fairlead.core.text import escaped
 from fairlead.producer import found
 
-_BATCH = 500
 _SHOWN = 10
 Command = Callable[..., Any]
 Do = Callable[[Backend, Collection[JobId], Collection[State], Action], Awaitable[Collection[JobId]]]
@@ -176,11 +175,11 @@ async def _by_filter(store: Backend, operation: Operation, which: Filter, care: 
     per_queue = ", ".join(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
     _ask(operation, f"{operation.counting(total)} ({per_queue})", first, care)
     by = action(operation.verb, in_words(which))
-    done, last = 0, None
-    while batch := await store.jobs(which, _BATCH, last):
-        last = batch[-1].id
+    done, batch = 0, first  # What was enqueued since the question is not meant.
+    while batch:
         ids = [record.id for record in batch]
         done += len(await operation.do(store, ids, which.states, by))
+        batch = await store.jobs(which, MOST_LISTED, ids[-1])
     running = any(State.RUNNING in states for states in counts.values())
     _tell(operation, total, done, care, running=running)
 

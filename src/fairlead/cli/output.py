@@ -25,23 +25,27 @@ class Output(NamedTuple):
 
 json_option = click.option("--json", "json", is_flag=True, help="One JSON object per line.")
 _watch_option = click.option(
-    "--watch",
+    "--watch", is_flag=True, help="Show it again and again; Ctrl-C ends it."
+)
+_every_option = click.option(
+    "--every",
     type=click.FloatRange(0.1, 3600),
-    is_flag=False,
-    flag_value=2.0,
-    metavar="[SECONDS]",
-    help="Show it again and again, every 2 s if not told otherwise; Ctrl-C ends it.",
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --watch looks.",
 )
 
 
 def shown(command: Command) -> Command:
-    """Give a command --json and --watch, and their choice as `output`."""
+    """Give a command --json, --watch and --every, and their choice as `output`."""
 
     @json_option
     @_watch_option
+    @_every_option
     @functools.wraps(command)
-    def with_output(*args: Any, json: bool, watch: float | None, **named: Any) -> Any:
-        return command(*args, output=Output(json, watch), **named)
+    def with_output(*args: Any, json: bool, watch: bool, every: float, **named: Any) -> Any:
+        return command(*args, output=Output(json, every if watch else None), **named)
 
     return with_output
 

@@ -36,6 +36,12 @@ _decode_heads = msgspec.json.Decoder(list[Head]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
 
+_TIMES = (
+    *("run_at", "order_at", "enqueued_at", "expires_at"),
+    *("claimed_at", "lease_until", "finished_at"),
+)
+
+
 def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
     """Return a job in whatever state."""
     records = _records(connection.execute(statements()["find"], {"id": job_id}))
@@ -53,6 +59,9 @@ def _record(values: dict[str, Any]) -> JobRecord:
     if parked not in _PARKED:
         raise DecodeError(f"job {values['id']}", f"it is parked for the unknown reason {parked!r}")
     values["gate"] = _PARKED[parked]
+    for name in _TIMES:
+        if not isinstance(values[name], int | None):
+            raise DecodeError(f"job {values['id']}", f"its {name} is {values[name]!r}, not a time")
     values["priority"] = (values["run_at"] - values.pop("order_at")) // SECOND
     values["cancel_requested"] = bool(values["cancel_requested"])
     values["errors"] = decode_errors(values["errors"])
