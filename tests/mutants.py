@@ -281,15 +281,15 @@ MUTANTS = [
     Mutant(
         "what explain says is what the next claim does",
         "insight/explain.py",
-        "running={queue.name: sum(c.get(queue.name, 0) for c in own) for queue in queues},",
+        "running={q.name: busy.get(process, {}).get(q.name, 0) for q in pool.queues},",
         "",
         "tests/insight",
     ),
     Mutant(
         "explain counts every process of a worker",
         "insight/explain.py",
-        "pool.slots * worker.processes,",
-        "pool.slots,",
+        "for process in (*sorted(busy), *idle)",
+        "for process in (*sorted(busy), *idle)[:1]",
         "tests/insight",
     ),
     Mutant(
@@ -365,8 +365,8 @@ MUTANTS = [
     Mutant(
         "dev gives back what its threads would not let go of",
         "cli/dev.py",
-        "    if worker:\n",
-        "    if worker and not worker:\n",
+        "    if left:\n",
+        "    if left and not left:\n",
         "tests/cli/test_dev.py",
     ),
     Mutant(

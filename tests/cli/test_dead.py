@@ -1,16 +1,22 @@
 """`fairlead dead`: dead letters are listed, mended, replayed and deleted."""
 
+import asyncio
+import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
 
+from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
+from fairlead.core.outcome import Ambiguous
 from fairlead.core.queue import Queue
+from fairlead.core.store import Backend
 from tests.cli.shop import (
     APP,
     Stock,
     audit_lines,
+    greeting,
     many_dead,
     objects,
     refused,
@@ -21,7 +27,7 @@ from tests.cli.shop import (
     told,
     with_store,
 )
-from tests.words import claim
+from tests.words import claim, done, settled
 
 
 def payload(folder: Path, job_id: JobId) -> str:
@@ -230,3 +236,48 @@ def test_a_replay_by_filter_asks_first(folder: Path, stock: Stock, keys: str) ->
         screen.type(keys)
         assert screen.end() == (0 if keys == "y\r" else 4)
     assert state_of(folder, stock.bad) == ("waiting" if keys == "y\r" else "dead")
+
+
+def test_a_dead_letter_that_cannot_be_read_stops_nobody_and_can_be_deleted(folder: Path) -> None:
+    async def prepare(store: Backend) -> list[JobId]:
+        return await many_dead(store, 3)
+
+    ids = with_store(folder, prepare)
+    with sqlite3.connect(folder / "jobs.db") as raw:
+        raw.execute(
+            "UPDATE fairlead_dead SET payload = CAST(x'ff00fe' AS TEXT) WHERE id = ?", (ids[1],)
+        )
+        raw.execute("UPDATE fairlead_dead SET payload = x'ff' WHERE id = ?", (ids[2],))
+    raw.close()
+    listed = told(folder, "dead", "list")
+    assert all(job_id in listed for job_id in ids)
+    assert "not JSON" in told(folder, "dead", "show", ids[1])
+    assert told(folder, "dead", "delete", ids[1], "--yes") == "deleted 1 dead letter\n"
+    assert told(folder, "dead", "replay", "--all", "--yes") == "replayed 2 dead letters\n"
+
+
+def test_a_job_that_ended_since_it_was_seen_is_not_run_again(folder: Path) -> None:
+    """While a person thinks about the question, things go on."""
+
+    async def prepare(store: Backend) -> tuple[JobId, JobId]:
+        uncertain, later = greeting("a"), greeting("b", delay=SECOND // 10)
+        await store.put([uncertain])
+        [claimed] = await claim(store, Queue("mail"))
+        await store.settle([settled(claimed, Ambiguous("who knows"))])
+        await store.put([later])
+        return uncertain.id, later.id
+
+    async def end(store: Backend) -> None:
+        await asyncio.sleep(0.2)
+        [claimed] = await claim(store, Queue("mail"))
+        await store.settle([done(claimed, "1")])
+
+    uncertain, later = with_store(folder, prepare)
+    with terminal(folder, "jobs", "retry", uncertain, later) as screen:
+        screen.until("retry 2 jobs? [y/N]")
+        assert "1 uncertain job, whose outside effect may have happened" in screen.text
+        with_store(folder, end)
+        screen.type("y\n")
+        assert screen.end() == 0
+    assert "retried 1 job of 2 that were found" in screen.text
+    assert (state_of(folder, uncertain), state_of(folder, later)) == ("waiting", "done")

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -176,21 +177,44 @@ def test_what_no_change_of_code_can_mend_is_refused(folder: Path) -> None:
     assert "does not exist" in refused(folder, "dev", "shop:app", "--watch", "nowhere")
 
 
-def test_the_job_of_a_plain_function_is_given_back_when_dev_ends(folder: Path) -> None:
+GRIP = """
+
+@app.task(name="grip")
+def grip() -> None:
+    import time
+
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("impatient", [False, True], ids=["one signal", "many signals"])
+def test_the_job_of_a_plain_function_is_given_back_when_dev_ends(
+    folder: Path, impatient: bool
+) -> None:
     """A thread cannot be stopped; its job must not stay leased to a program that is no more."""
-    code = SHOP + (
-        '\n\n@app.task(name="grip")\ndef grip() -> None:\n    import time\n\n    time.sleep(60)\n'
-    )
-    (folder / "shop.py").write_text(code)
+    (folder / "shop.py").write_text(SHOP + GRIP)
     job = new_job("grip", "default")
     with_store(folder, lambda store: store.put([job]))
     with started(folder, "dev", "shop:app") as process:
         read_until(process, "started after")
         process.send_signal(signal.SIGTERM)
+        read_until(process, "stopped")
+        while impatient and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
         text, _ = process.communicate(timeout=30)
         assert process.returncode == 0
     assert f"job {job.id} was cut off: waiting" in text
     found = with_store(folder, lambda store: store.find(job.id))
     assert found is not None
     assert (found.state, found.attempt) == (State.WAITING, 0)
+    assert processes_in(folder) == []
+
+
+def test_new_code_that_hangs_does_not_keep_dev_from_ending(folder: Path) -> None:
+    with started(folder, "dev", "shop:app") as process:
+        read_until(process, READY)
+        (folder / "shop.py").write_text("import time\n\ntime.sleep(60)\n" + SHOP)
+        read_until(process, "changed: shop.py")
+        assert "stopped" in stopped(process, signal.SIGTERM)
     assert processes_in(folder) == []

@@ -17,7 +17,7 @@ from fairlead.core.job import Gate, NewJob, State
 from fairlead.core.queue import Queue
 from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Backend
-from fairlead.insight.explain import explain, plan_of
+from fairlead.insight.explain import explain, plans_of
 from fairlead.stores import store_for
 from tests.words import claim, done, new_job, plan
 
@@ -45,7 +45,8 @@ jobs = st.lists(
 
 async def next_claims(store: Backend, worker: Worker) -> set[JobId]:
     running = await store.running()
-    claimed = [await store.claim(plan_of(worker, pool, running)) for pool in worker.pools]
+    plans = [plan for pool in worker.pools for plan in plans_of(worker, pool, running)]
+    claimed = [await store.claim(plan) for plan in plans]
     return {job.id for each in claimed for job in each.jobs}
 
 
@@ -163,6 +164,25 @@ async def test_the_slots_of_all_processes_of_a_worker_count(store: Backend) -> N
     await store.put(waiting)
     gates = [(await explain(store, job.id)).gate for job in waiting]
     assert gates == [None] * 6 + [Gate.NO_SLOT]
+
+
+async def test_each_process_keeps_its_own_half_from_critical_jobs(store: Backend) -> None:
+    """Two processes of three slots run one critical job each there, and one in the reserve."""
+    await store.announce(Worker("w1", {"t": 1}, (POOL,), processes=2), 100 * SECOND)
+    waiting = [new_job(queue="alarm") for _ in range(5)]
+    await store.put(waiting)
+    gates = [(await explain(store, job.id)).gate for job in waiting]
+    assert gates == [None] * 4 + [Gate.NO_SLOT]
+
+
+async def test_the_free_slots_of_all_workers_count(store: Backend) -> None:
+    pool = PoolShare("default", 1, POOL.queues)
+    for name in ("w1", "w2"):
+        await store.announce(Worker(name, {"t": 1}, (pool,)), 100 * SECOND)
+    waiting = [new_job() for _ in range(3)]
+    await store.put(waiting)
+    gates = [(await explain(store, job.id)).gate for job in waiting]
+    assert gates == [None, None, Gate.NO_SLOT]
 
 
 async def test_the_start_of_a_delayed_job_is_its_time(store: Backend) -> None:

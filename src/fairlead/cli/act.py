@@ -3,7 +3,7 @@
 import functools
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -75,6 +75,7 @@ CANCEL = Operation(
     LIVE,
     LIVE,
     _cancel,
+    others="were asked before, or ended meanwhile",
     after="; a running one ends when its handler notices",
 )
 RETRY = Operation(
@@ -157,12 +158,13 @@ async def _by_ids(store: Backend, operation: Operation, ids: list[JobId], care: 
     if care.dry_run:
         _tell_dry_run(operation, len(fit), fit, care)
         return
-    if operation.destructive or _uncertain(operation, fit):
-        _ask(operation, operation.counting(len(fit)), fit, care)
+    uncertain = _uncertain(operation, fit)
+    if operation.destructive or uncertain:
+        _ask(operation, operation.counting(len(fit)), uncertain, care)
     by = action(operation.verb, " ".join(ids[:_SHOWN]) + (" …" if len(ids) > _SHOWN else ""))
-    done = await operation.do(store, [record.id for record in fit], operation.states, by)
+    done = await _do(store, operation, fit, operation.states, by)
     running = any(record.state is State.RUNNING for record in fit)
-    _tell(operation, len(fit), len(done), care, running=running)
+    _tell(operation, len(fit), done, care, running=running)
 
 
 async def _by_filter(store: Backend, operation: Operation, which: Filter, care: Care) -> None:
@@ -173,15 +175,48 @@ async def _by_filter(store: Backend, operation: Operation, which: Filter, care: 
         _tell_dry_run(operation, total, first[:_SHOWN], care)
         return
     per_queue = ", ".join(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
-    _ask(operation, f"{operation.counting(total)} ({per_queue})", first, care)
+    if not care.yes:
+        uncertain = 0
+        async for batch in _batches(store, which, first):
+            uncertain += _uncertain(operation, batch)
+        _ask(operation, f"{operation.counting(total)} ({per_queue})", uncertain, care)
     by = action(operation.verb, in_words(which))
-    done, batch = 0, first  # What was enqueued since the question is not meant.
-    while batch:
-        ids = [record.id for record in batch]
-        done += len(await operation.do(store, ids, which.states, by))
-        batch = await store.jobs(which, MOST_LISTED, ids[-1])
+    done = 0
+    async for batch in _batches(store, which, first):
+        done += await _do(store, operation, batch, which.states, by)
     running = any(State.RUNNING in states for states in counts.values())
     _tell(operation, total, done, care, running=running)
+
+
+async def _batches(
+    store: Backend, which: Filter, first: list[JobRecord]
+) -> AsyncIterator[list[JobRecord]]:
+    """Go through what a filter means, from these on; what was enqueued since is not meant."""
+    batch = first
+    while batch:
+        last = batch[-1].id
+        yield batch
+        batch = await store.jobs(which, MOST_LISTED, last)
+
+
+async def _do(
+    store: Backend,
+    operation: Operation,
+    jobs: Sequence[JobRecord],
+    states: Collection[State],
+    by: Action,
+) -> int:
+    """Act on each job as it was seen; what has changed since is left alone.
+
+    To cancel is meant either way: a job may well have started since.
+    """
+    done = 0
+    for state in sorted({job.state for job in jobs}):
+        ids = [job.id for job in jobs if job.state is state]
+        done += len(
+            await operation.do(store, ids, states if operation.do is _cancel else {state}, by)
+        )
+    return done
 
 
 def _uncertain(operation: Operation, jobs: Sequence[JobRecord]) -> int:
@@ -191,11 +226,10 @@ def _uncertain(operation: Operation, jobs: Sequence[JobRecord]) -> int:
     return sum(job.reason == Reason.UNCERTAIN for job in jobs)
 
 
-def _ask(operation: Operation, what: str, jobs: Sequence[JobRecord], care: Care) -> None:
+def _ask(operation: Operation, what: str, uncertain: int, care: Care) -> None:
     """Ask a person; a script must have said yes before."""
     if care.yes:
         return
-    uncertain = _uncertain(operation, jobs)
     if uncertain:
         told = counted(uncertain, "uncertain job")
         click.echo(f"among them: {told}, whose outside effect may have happened", err=True)

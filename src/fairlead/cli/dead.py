@@ -135,16 +135,26 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
         click.echo("nothing to change: the arguments are the same")
 
 
+def _indented(payload: str) -> str:
+    try:
+        return msgspec.json.format(payload, indent=2) + "\n"
+    except msgspec.MsgspecError:
+        return payload  # Not JSON: that is what is to be mended.
+
+
 def _written(signature: Signature, given: str | None, old: str) -> str:
     """Return the new payload: as it was given, or as a person writes it in an editor."""
     if given is not None:
         return signature.read(sys.stdin.read() if given == "-" else given)
     if not sys.stdin.isatty():
         raise click.UsageError("no new arguments; give them as JSON, or - to read them from stdin")
-    text = msgspec.json.format(old, indent=2) + "\n"
+    text = _indented(old)
     while True:
-        with on_ctrl_c(lambda *_: None):  # It is meant for the editor.
-            edited = click.edit(text, extension=".json")
+        try:
+            with on_ctrl_c(lambda *_: None):  # It is meant for the editor.
+                edited = click.edit(text, extension=".json")
+        except (OSError, UnicodeError) as problem:
+            raise Problem(f"what the editor saved cannot be read: {problem}") from None
         if edited is None:
             raise Problem("nothing was saved", Exit.UNSUCCESSFUL)
         try:

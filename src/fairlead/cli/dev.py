@@ -8,7 +8,6 @@ if it can be imported, this one gives its jobs back and begins anew with it.
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -25,6 +24,7 @@ from fairlead.core.errors import ConfigError, MissingExtra
 from fairlead.core.events import Died, Retried
 from fairlead.core.text import escaped
 from fairlead.log import set_up
+from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice
 
 _GRACE = 5.0
@@ -88,9 +88,13 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
     else:
         greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
     set_up(app.events, log_level, "plain")
-    worker, again = asyncio.run(_serve(app, desk.target or "", choice, watched, began))
-    if worker:
-        _give_back(desk.target or "", worker, again=again)
+    worker = app.worker(queues=choice.queues, slots=choice.slots, grace=_GRACE)
+    try:
+        left, again = asyncio.run(_serve(app, worker, desk.target or "", watched, began))
+    except KeyboardInterrupt:  # A second one, from who would not wait for the grace time.
+        left, again = True, False
+    if left:
+        _give_back(desk.target or "", worker.name, again=again)
     if again:
         _begin_anew()
 
@@ -103,24 +107,23 @@ def _check_extra() -> None:
 
 
 async def _serve(
-    app: Fairlead, target: str, choice: Choice, folders: Sequence[Path], began: float
-) -> tuple[str | None, bool]:
-    """Work until told to stop; says who has jobs left in threads, and whether new code came."""
-    worker = app.worker(queues=choice.queues, slots=choice.slots, grace=_GRACE)
+    app: Fairlead, worker: EmbeddedWorker, target: str, folders: Sequence[Path], began: float
+) -> tuple[bool, bool]:
+    """Work until told to stop; says whether jobs are left in threads, and whether new code came."""
     again = False
     try:
         with _stopped_by_signals(), _tracebacks(app):
             async with worker:
                 async for names in _changes(folders, began):
                     click.echo(f"changed: {', '.join(names)}", err=True)
-                    again = await asyncio.to_thread(_can_be_imported, target)
+                    again = await _can_be_imported(target)
                     if again:
                         break
                     click.echo("not reloaded; the old code runs on", err=True)
         left = await app.store.held(worker.name)
     finally:
         await app.aclose()
-    return worker.name if left else None, again
+    return bool(left), again
 
 
 async def _until_change(folders: Sequence[Path], began: float) -> bool:
@@ -140,7 +143,14 @@ def _stopped_by_signals() -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
+        _ignore_signals()
         click.echo("stopped", err=True)
+
+
+def _ignore_signals() -> None:
+    """Let nobody who is impatient cut off what is left to do, also across an exec: it is short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
@@ -196,10 +206,17 @@ def _newer_than(began: float) -> set[str]:
     return {path.name for path in paths if path.exists() and path.stat().st_mtime > began}
 
 
-def _can_be_imported(target: str) -> bool:
+async def _can_be_imported(target: str) -> bool:
     """Try the new code in a process of its own, which says what is wrong with it."""
-    command = [sys.executable, "-B", "-m", "fairlead.cli.process", "check", target]
-    return subprocess.run(command, check=False).returncode == 0  # noqa: S603 (our own module)
+    check = await asyncio.create_subprocess_exec(
+        sys.executable, "-B", "-m", "fairlead.cli.process", "check", target
+    )
+    try:
+        return await check.wait() == 0
+    finally:
+        if check.returncode is None:  # We are told to stop, and it may hang.
+            check.kill()
+            await check.wait()
 
 
 def _give_back(target: str, worker: str, *, again: bool) -> None:
@@ -208,6 +225,7 @@ def _give_back(target: str, worker: str, *, again: bool) -> None:
     A thread cannot be stopped, but it ends with the program it belongs to; only then
     its job may run elsewhere.
     """
+    _ignore_signals()
     if again:
         os.environ[_AGAIN] = "1"
     then = sys.orig_argv if again else []

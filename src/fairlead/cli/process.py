@@ -24,6 +24,8 @@ from fairlead.runtime.solo import Solo
 from fairlead.runtime.spawn import die_with_parent
 from fairlead.runtime.stacks import answer
 
+_LEAVE_SECONDS = 10
+
 
 def main() -> None:
     """Do what the first argument says."""
@@ -75,6 +77,7 @@ def _solo(target: str, channel: int, stacks: int) -> None:
 
 
 def _leave(target: str, worker: str, *command: str) -> None:
+    signal.alarm(_LEAVE_SECONDS)  # Signals are ignored here, so nothing may hang.
     app = load_app(target)
 
     async def give_back() -> None:
@@ -89,7 +92,10 @@ def _leave(target: str, worker: str, *command: str) -> None:
         await app.aclose()
 
     asyncio.run(give_back())
+    signal.alarm(0)
     if command:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.execv(sys.executable, command)  # noqa: S606 (what we were started with)
 
 

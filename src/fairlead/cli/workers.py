@@ -56,7 +56,7 @@ def _table(seen: Seen) -> list[str]:
     rows = [
         (
             worker.id,
-            ago(worker.started_at),
+            ago(worker.started_at or None),
             str(worker.processes),
             f"{sum(pool.slots for pool in worker.pools) * worker.processes:,}",
             f"{_running(worker, running):,}",

@@ -229,13 +229,14 @@ class Admin(ABC):
         """Return what a claim with this plan would look at now: `limit` jobs of each queue.
 
         Those are the first ones in order that are not running, whichever gate
-        holds them, but for delayed ones. `select` of it is what the claim gives, if the
+        holds them, but for delayed ones and those parked for want of a worker that knows
+        more. `select` of it is what the claim gives, if the
         worker's last claim looked through all of its queues (see `selection.LOOK`).
         """
 
     @abstractmethod
     async def ahead(self, job_id: JobId) -> int:
-        """Count the due jobs before this one in the order of its queue."""
+        """Count the due jobs before this one in the order of its queue, parked ones not."""
 
     @abstractmethod
     async def unknown(self) -> dict[tuple[str, int], int]:

@@ -1,7 +1,8 @@
 """Why a job waits: the gates of the selection rule, in order, and what would open each.
 
-The rule itself is asked, with a plan for each pool of each live worker that
-serves the job's queue, on a snapshot of what its next claim would see. So what is
+The rule itself is asked, with a plan for every process of each live worker that
+serves the job's queue, one after the other, on snapshots of what their next claims
+would see. So what is
 said here is what the next claim does, with two things the store does not know: the
 credits by which a worker takes turns between queues, which are taken for even, and
 how many jobs it claims ahead of its slots when they are very quick, taken for none.
@@ -60,47 +61,73 @@ async def explain(store: Backend, job_id: JobId) -> Explanation:
     views = await _views(store, job)
     # Again, and not older than the views: a job that was claimed meanwhile needs no slot.
     job = await found(store, job_id)
-    now = views[0].now
+    now = views[0].snapshot.now
     if not may_be_claimed(job, now):
         return Explanation(job, now)
     lines = await store.recent(now - WINDOW, queue=job.queue)
     return judge(job, views, await store.ahead(job_id), lines)
 
 
-async def _views(store: Backend, job: JobRecord) -> list[Snapshot]:
-    """Return what each pool that serves the job's queue would see; never none."""
+class View(msgspec.Struct, frozen=True):
+    """What a pool of a worker would see, and what each of its processes would ask for."""
+
+    snapshot: Snapshot
+    plans: tuple[ClaimPlan, ...]
+
+
+async def _views(store: Backend, job: JobRecord) -> list[View]:
+    """Return the view of each pool that serves the job's queue; never none."""
     running = await store.running()
-    plans = [
-        plan_of(worker, pool, running)
+    served = [
+        plans_of(worker, pool, running)
         for worker in await store.workers()
         for pool in worker.pools_for(job.queue)
     ]
-    nobody = ClaimPlan("", (Share(job.queue),), 0, 0, capable={})
-    return [await store.snapshot(plan, _needed(plan)) for plan in plans or [nobody]]
+    if not served:
+        served = [(ClaimPlan("", (Share(job.queue),), 0, 0, capable={}),)]
+    limit = sum(_room(plan) for plans in served for plan in plans) + LOOK
+    return [View(await store.snapshot(plans[0], limit), plans) for plans in served]
 
 
-def plan_of(worker: Worker, pool: PoolShare, running: Mapping[str, Mapping[str, int]]) -> ClaimPlan:
-    """Return what a pool would ask for next, all processes of its worker taken together."""
-    own = [
-        counts
+def plans_of(
+    worker: Worker, pool: PoolShare, running: Mapping[str, Mapping[str, int]]
+) -> tuple[ClaimPlan, ...]:
+    """Return what the processes of a worker would ask for next for one of their pools."""
+    busy = {
+        process: counts
         for process, counts in running.items()
         if process == worker.id or process.startswith(f"{worker.id}/")
-    ]
-    # Each process has reserve slots of its own.
-    queues = tuple(replace(q, reserved=q.reserved * worker.processes) for q in pool.queues)
-    return ClaimPlan(
-        worker.id,
-        queues,
-        pool.slots * worker.processes,
-        0,
-        running={queue.name: sum(c.get(queue.name, 0) for c in own) for queue in queues},
-        capable=worker.capable,
+    }
+    idle = [f"{worker.id}/new-{n}" for n in range(worker.processes - len(busy))]
+    return tuple(
+        ClaimPlan(
+            process,
+            pool.queues,
+            pool.slots,
+            0,
+            running={q.name: busy.get(process, {}).get(q.name, 0) for q in pool.queues},
+            capable=worker.capable,
+        )
+        for process in (*sorted(busy), *idle)
     )
 
 
-def _needed(plan: ClaimPlan) -> int:
-    """Return how many jobs of a queue the rule looks at, at most."""
-    return plan.slots + sum(queue.reserved for queue in plan.queues) + LOOK
+def _room(plan: ClaimPlan) -> int:
+    return plan.slots + sum(queue.reserved for queue in plan.queues)
+
+
+def starting(views: Sequence[View]) -> set[JobId]:
+    """Return the jobs that the next claims take, one claim after the other."""
+    taken: set[JobId] = set()
+    for view in views:
+        for plan in view.plans:
+            left = [
+                replace(line, heads=[head for head in line.heads if head.id not in taken])
+                for line in view.snapshot.lines
+            ]
+            chosen = select(replace(view.snapshot, plan=plan, lines=left)).chosen
+            taken |= {head.id for _, head in chosen}
+    return taken
 
 
 def may_be_claimed(job: JobRecord, now: int) -> bool:
@@ -110,7 +137,7 @@ def may_be_claimed(job: JobRecord, now: int) -> bool:
 
 
 def judge(
-    job: JobRecord, views: Sequence[Snapshot], ahead: int, lines: Sequence[Attempt]
+    job: JobRecord, views: Sequence[View], ahead: int, lines: Sequence[Attempt]
 ) -> Explanation:
     """Ask the rule in every view, and tell of the one that lets the job come furthest."""
     head = Head(
@@ -122,7 +149,13 @@ def judge(
         job.expires_at,
         lost=job.lease_until is not None,
     )
-    gate, view = max(((_gate(head, job.queue, view), view) for view in views), key=_how_far)
+    starts = job.id in starting(views)
+    snapshots = [view.snapshot for view in views]
+    gate, view = max(
+        ((gate_of(head, _line(each, job.queue), each), each) for each in snapshots), key=_how_far
+    )
+    if gate is None and not starts:
+        gate = Gate.NO_SLOT
     line = _line(view, job.queue)
     closed = {each: question(head, line, view) for each, question in GATES.items()}
     closed[Gate.NO_SLOT] = gate is Gate.NO_SLOT
@@ -133,15 +166,6 @@ def judge(
     first = next((each for each in (Gate.PAUSED, Gate.NO_CAPABLE_WORKER) if closed[each]), gate)
     starts_at, basis = _start(first, job, ahead, lines, view.now)
     return Explanation(job, view.now, gate, gates, ahead, starts_at, basis)
-
-
-def _gate(head: Head, queue: str, view: Snapshot) -> Gate | None:
-    """Return the first closed gate by this view; None if its claim takes the job."""
-    gate = gate_of(head, _line(view, queue), view)
-    if gate is not None:
-        return gate
-    taken = any(chosen.id == head.id for _, chosen in select(view).chosen)
-    return None if taken else Gate.NO_SLOT
 
 
 def _how_far(judged: tuple[Gate | None, Snapshot]) -> int:

@@ -42,6 +42,8 @@ class Keeper:
         self._worker = worker
         self._boards = boards
         self._tell = tell
+        self.serving = True
+        """Whether it still claims; a worker that stops knows its tasks, but serves nobody."""
         self.contact = Contact(
             worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
         )
@@ -70,7 +72,7 @@ class Keeper:
         shop = self._workshop
         pools = tuple(
             PoolShare(pool.name, pool.slots, tuple(queue.share for queue in pool.queues))
-            for pool in shop.pools
+            for pool in (shop.pools if self.serving else ())
         )
         worker = Worker(self._worker, shop.capable, pools, shop.terms.processes)
         await shop.store.announce(worker, shop.terms.lease_micros)

@@ -303,6 +303,7 @@ class Supervisor:
         by = asyncio.get_running_loop().time() + grace + 2 * self._terms.patience
         self._stop_by = by if self._stop_by is None else min(by, self._stop_by)
         self._stop_now = not grace
+        self._keeper.serving = False
         self._events.emit(WorkerStopping(self._worker, why, grace))
         for child in self._children:
             child.tell(Stop(grace))

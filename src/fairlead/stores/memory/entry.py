@@ -36,6 +36,11 @@ class Entry(msgspec.Struct):
         return self.order_at, self.new.id
 
     @property
+    def unknown_task(self) -> bool:
+        """Whether it is parked because no live worker knows its task."""
+        return self.parked is Gate.NO_CAPABLE_WORKER
+
+    @property
     def head(self) -> Head:
         """What the selection rule sees of it."""
         return Head(

@@ -23,7 +23,7 @@ from fairlead.core.admin import (
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
-from fairlead.core.selection import ClaimPlan, Line, Snapshot
+from fairlead.core.selection import ClaimPlan, Line, Snapshot, can_run
 from fairlead.core.store import Backend
 from fairlead.stores.memory.entry import Entry, revived
 from fairlead.stores.memory.line import MemoryLine
@@ -126,7 +126,12 @@ class MemoryStore(MemoryLine, Backend):
             standing = [
                 entry
                 for entry in sorted(self._live.values(), key=lambda entry: entry.place)
-                if entry.lease_until <= now and entry.run_at <= now
+                if entry.lease_until <= now
+                and entry.run_at <= now
+                and (
+                    not entry.unknown_task
+                    or can_run(plan.capable, entry.new.task, entry.new.version)
+                )
             ]
             lines = [
                 Line(
@@ -144,12 +149,15 @@ class MemoryStore(MemoryLine, Backend):
             job = self._live.get(job_id)
             if job is None:
                 return 0
-            due = [entry for entry in self._due_entries() if entry.new.queue == job.new.queue]
-            return sum(entry.place < job.place for entry in due)
+            return sum(entry.place < job.place for entry in self._in_order(job.new.queue))
 
     def _due_entries(self) -> list[Entry]:
         now = self._clock.now()
         return [e for e in self._live.values() if not e.lease_until and e.run_at <= now]
+
+    def _in_order(self, queue: str) -> list[Entry]:
+        """Return the due jobs of a queue that stand in its order, or will with the next look."""
+        return [e for e in self._due_entries() if e.new.queue == queue and not e.unknown_task]
 
     async def unknown(self) -> dict[tuple[str, int], int]:
         """Count the jobs parked for want of a capable worker, by task and version."""
@@ -194,7 +202,7 @@ class MemoryStore(MemoryLine, Backend):
             now = self._clock.now()
             for job_id in job_ids:
                 entry = self._live.get(job_id)
-                if entry is None or entry.record().state not in states:
+                if entry is None or entry.cancel or entry.record().state not in states:
                     continue
                 if entry.lease_until:
                     entry.cancel = reason

@@ -54,6 +54,7 @@ def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
 
 
 def _record(values: dict[str, Any]) -> JobRecord:
+    values = {name: _readable(value) for name, value in values.items()}
     values["state"] = _state(values["state"], f"job {values['id']}")
     parked = values.pop("parked")
     if parked not in _PARKED:
@@ -66,6 +67,10 @@ def _record(values: dict[str, Any]) -> JobRecord:
     values["cancel_requested"] = bool(values["cancel_requested"])
     values["errors"] = decode_errors(values["errors"])
     return JobRecord(**values)
+
+
+def _readable(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _state(name: str, whose: str) -> State:
@@ -160,7 +165,7 @@ def snapshot(connection: sqlite3.Connection, plan: ClaimPlan, limit: int, now: i
     try:
         stopped = paused(connection)
         lines = [
-            Line(queue, _standing(connection, queue.name, limit, now), queue.name in stopped)
+            Line(queue, _standing(connection, plan, queue.name, limit, now), queue.name in stopped)
             for queue in plan.queues
         ]
     finally:
@@ -168,17 +173,17 @@ def snapshot(connection: sqlite3.Connection, plan: ClaimPlan, limit: int, now: i
     return Snapshot(plan, now, lines)
 
 
-def _standing(connection: sqlite3.Connection, queue: str, limit: int, now: int) -> list[Head]:
-    return _decode_heads(ask(connection, "standing", queue=queue, limit=limit, now=now))
+def _standing(
+    connection: sqlite3.Connection, plan: ClaimPlan, queue: str, limit: int, now: int
+) -> list[Head]:
+    capable = None if plan.capable is None else to_json(dict(plan.capable))
+    values = {"queue": queue, "limit": limit, "now": now, "capable": capable}
+    return _decode_heads(ask(connection, "standing", **values))
 
 
 def ahead(connection: sqlite3.Connection, job_id: JobId, now: int) -> int:
     """Count the due jobs before this one in its queue."""
-    counts = [
-        ask(connection, "ahead", id=job_id, now=now),
-        *(ask(connection, "ahead_parked", id=job_id, now=now, parked=kind) for kind in (1, 2)),
-    ]
-    return sum(map(int, counts))
+    return int(ask(connection, "ahead", id=job_id, now=now))
 
 
 def unknown(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:

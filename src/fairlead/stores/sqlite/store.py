@@ -58,6 +58,7 @@ class _Session:
             raise
         finally:
             lock.close()
+        first.text_factory = _lenient
         self._idle = [first]
         self._reading = 0
         self._closing = False
@@ -75,7 +76,8 @@ class _Session:
             self._reading += 1
             connection = self._idle.pop() if self._idle else None
         try:
-            connection = connection or self._place.connect()
+            if connection is None:
+                connection = self._reader()
             return patiently(self._place, lambda: question(connection))
         finally:
             with self._change:
@@ -83,6 +85,12 @@ class _Session:
                 if connection is not None:
                     self._idle.append(connection)
                 self._change.notify_all()
+
+    def _reader(self) -> sqlite3.Connection:
+        """Connect for people: a text that somebody damaged is shown as far as it can be read."""
+        connection = self._place.connect()
+        connection.text_factory = _lenient
+        return connection
 
     def watch(self) -> Watch:
         """Return the running loop's watch, and drop those of loops that are no more."""
@@ -106,6 +114,10 @@ class _Session:
         self.writer.close()
         for reader in self._idle:
             reader.close()
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 class SqliteStore(Backend):

@@ -101,8 +101,8 @@ WHERE lease_until = 0 AND run_at <= :now GROUP BY queue
 SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP BY 1, 2
 
 -- name: standing
--- The first jobs of a queue in order that no lease keeps, parked or not, but for delayed ones.
--- Each kind has an index of its own.
+-- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
+-- and those that were parked and can be run now. Each kind has an index of its own.
 SELECT json_group_array(json_array(
     id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false'))
 ))
@@ -122,23 +122,28 @@ FROM (
     SELECT * FROM (
         SELECT * FROM fairlead_job INDEXED BY fairlead_job_unknown
         WHERE parked = 2 AND queue = :queue AND lease_until <= :now AND run_at <= :now
+          AND (:capable IS NULL OR EXISTS (
+              SELECT 1 FROM json_each(:capable) AS known
+              WHERE known.key = task AND known.value >= version
+          ))
         ORDER BY order_at, id LIMIT :limit
     )
     ORDER BY order_at, id LIMIT :limit
 )
 
 -- name: ahead
--- Costs what is ahead, and what is parked: those in the order are found by its index.
-SELECT count(*) FROM fairlead_job AS job
-CROSS JOIN fairlead_job AS other ON other.queue = job.queue
-WHERE job.id = :id AND other.parked = 0 AND other.lease_until = 0 AND other.run_at <= :now
-  AND (other.order_at, other.id) < (job.order_at, job.id)
-
--- name: ahead_parked
-SELECT count(*) FROM fairlead_job AS job
-CROSS JOIN fairlead_job AS other ON other.queue = job.queue
-WHERE job.id = :id AND other.parked = :parked AND other.lease_until = 0 AND other.run_at <= :now
-  AND (other.order_at, other.id) < (job.order_at, job.id)
+-- Those in the order are found by its index, those that fell due by theirs.
+SELECT (
+    SELECT count(*) FROM fairlead_job AS job
+    CROSS JOIN fairlead_job AS other ON other.queue = job.queue
+    WHERE job.id = :id AND other.parked = 0 AND other.lease_until = 0 AND other.run_at <= :now
+      AND (other.order_at, other.id) < (job.order_at, job.id)
+) + (
+    SELECT count(*) FROM fairlead_job AS job
+    CROSS JOIN fairlead_job AS other ON other.queue = job.queue
+    WHERE job.id = :id AND other.parked = 1 AND other.lease_until = 0 AND other.run_at <= :now
+      AND (other.order_at, other.id) < (job.order_at, job.id)
+)
 
 -- name: unknown_counts
 SELECT task, version, count(*) FROM fairlead_job WHERE parked = 2 GROUP BY task, version
@@ -150,7 +155,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0
 
 -- name: ask_cancel
 UPDATE fairlead_job SET cancel = :reason
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until > 0
+WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until > 0 AND cancel IS NULL
 RETURNING id
 
 -- name: pause
