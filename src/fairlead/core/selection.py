@@ -181,10 +181,12 @@ GATES: dict[Gate, Callable[[Head, Line, Snapshot], bool]] = {
 }
 """Every gate, with the question whether it is closed before a job."""
 
+_QUESTIONS = tuple(GATES.items())
+
 
 def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
     """Return the first closed gate before this job, or None if it may start."""
-    for gate, closed in GATES.items():
+    for gate, closed in _QUESTIONS:
         if closed(head, line, snapshot):
             return gate
     return None
