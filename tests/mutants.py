@@ -187,9 +187,8 @@ MUTANTS = [
     Mutant(
         "a connection is not used again while a cancelled question still runs on it (F19)",
         f"{SQLITE}/store.py",
-        "            connection = connection or self._place.connect()\n",
-        "            connection = connection or self._place.connect()\n"
-        "            self._idle.append(connection)\n",
+        "                connection = self._reader()\n",
+        "                connection = self._reader()\n            self._idle.append(connection)\n",
         "tests/stores/test_sqlite.py",
     ),
     Mutant(
@@ -344,8 +343,8 @@ MUTANTS = [
     Mutant(
         "what cannot be undone asks first",
         "cli/act.py",
-        "    if care.yes:\n        return\n    uncertain",
-        "    if care is not None:\n        return\n    uncertain",
+        "    if care.yes:\n        return\n    if uncertain",
+        "    if care is not None:\n        return\n    if uncertain",
         "tests/cli/test_jobs.py",
     ),
     Mutant(
