@@ -102,7 +102,7 @@ def test_a_flaky_job_that_fails_less_often_or_for_good() -> None:
 # Dead letters
 
 
-def test_a_dead_letter_after_one_run_says_why() -> None:
+def test_a_dead_letter_after_one_run_is_as_it_should_be() -> None:
     dead = record(State.DEAD, Reason.PERMANENT, "no such currency")
     checks.dead_at_once(dead, [line("a", outcome="failed")], Reason.PERMANENT)
 

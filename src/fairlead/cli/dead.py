@@ -154,7 +154,9 @@ def _written(signature: Signature, given: str | None, old: str) -> str:
             with on_ctrl_c(lambda *_: None):  # It is meant for the editor.
                 edited = click.edit(text, extension=".json")
         except (OSError, UnicodeError) as problem:
-            raise Problem(f"what the editor saved cannot be read: {problem}") from None
+            raise Problem(
+                f"what the editor saved cannot be read: {problem}; give JSON instead"
+            ) from None
         if edited is None:
             raise Problem("nothing was saved", Exit.UNSUCCESSFUL)
         try:

@@ -103,7 +103,7 @@ def _check_extra() -> None:
     try:
         import watchfiles  # noqa: F401, PLC0415 (an extra)
     except ImportError:
-        raise MissingExtra("cli", "fairlead dev watches files, which") from None
+        raise MissingExtra("cli", "fairlead dev (by watchfiles)") from None
 
 
 async def _serve(

@@ -69,11 +69,7 @@ def _table(seen: Seen) -> list[str]:
 
 
 def _running(worker: Worker, running: Mapping[str, Mapping[str, int]]) -> int:
-    return sum(
-        sum(counts.values())
-        for process, counts in running.items()
-        if process == worker.id or process.startswith(f"{worker.id}/")
-    )
+    return sum(sum(counts.values()) for process, counts in running.items() if worker.owns(process))
 
 
 def _objects(seen: Seen) -> list[str]:

@@ -143,6 +143,10 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: int = 0
     live_until: int = 0
 
+    def owns(self, process: str) -> bool:
+        """Say whether a process that claims under this id is one of its own."""
+        return process == self.id or process.startswith(f"{self.id}/")
+
     def pools_for(self, queue: str) -> list[PoolShare]:
         """Return its pools that serve a queue."""
         return [pool for pool in self.pools if any(each.name == queue for each in pool.queues)]

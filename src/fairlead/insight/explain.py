@@ -93,11 +93,7 @@ def plans_of(
     worker: Worker, pool: PoolShare, running: Mapping[str, Mapping[str, int]]
 ) -> tuple[ClaimPlan, ...]:
     """Return what the processes of a worker would ask for next for one of their pools."""
-    busy = {
-        process: counts
-        for process, counts in running.items()
-        if process == worker.id or process.startswith(f"{worker.id}/")
-    }
+    busy = {process: counts for process, counts in running.items() if worker.owns(process)}
     idle = [f"{worker.id}/new-{n}" for n in range(worker.processes - len(busy))]
     return tuple(
         ClaimPlan(
