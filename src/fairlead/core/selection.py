@@ -198,7 +198,7 @@ def select(snapshot: Snapshot) -> Selection:
     Looks at no more jobs than it must: those it chooses, those it steps over,
     and one more per queue.
     """
-    room = _Room(snapshot.plan)
+    room = Room(snapshot.plan)
     credits = dict(snapshot.plan.credits)
     chosen: list[tuple[str, Head]] = []
     held: dict[JobId, Gate] = {}
@@ -217,31 +217,35 @@ def select(snapshot: Snapshot) -> Selection:
     return Selection(chosen, credits, held, stopped)
 
 
-class _Room:
-    """The slots that are still free, and for whom."""
+class Room:
+    """The slots that are still free, and for whom.
+
+    `reserve` are those that only one queue may use, `shared` those of all, of which
+    critical queues may use `critical_share`.
+    """
 
     def __init__(self, plan: ClaimPlan) -> None:
         running = {queue.name: plan.running.get(queue.name, 0) for queue in plan.queues}
         beyond = sum(max(0, running[q.name] - q.reserved) for q in plan.queues if q.critical)
         ordinary = sum(running[q.name] for q in plan.queues if not q.critical)
-        self._reserve = {q.name: max(0, q.reserved - running[q.name]) for q in plan.queues}
-        self._shared = max(0, plan.slots - beyond - ordinary)
-        self._critical_share = max(0, plan.slots // 2 - beyond)
+        self.reserve = {q.name: max(0, q.reserved - running[q.name]) for q in plan.queues}
+        self.shared = max(0, plan.slots - beyond - ordinary)
+        self.critical_share = max(0, plan.slots // 2 - beyond)
 
     def for_queue(self, queue: Served) -> int:
         """Return how many more jobs of this queue may start."""
         if not queue.critical:
-            return self._shared
-        return self._reserve[queue.name] + min(self._shared, self._critical_share)
+            return self.shared
+        return self.reserve[queue.name] + min(self.shared, self.critical_share)
 
     def take(self, queue: Served) -> None:
         """Fill one slot with a job of this queue, a reserved one first."""
-        if self._reserve[queue.name]:
-            self._reserve[queue.name] -= 1
+        if self.reserve[queue.name]:
+            self.reserve[queue.name] -= 1
             return
-        self._shared -= 1
+        self.shared -= 1
         if queue.critical:
-            self._critical_share -= 1
+            self.critical_share -= 1
 
 
 class _Ready:
@@ -276,7 +280,7 @@ class _Ready:
 
 def _take_turns(
     lines: list[_Ready],
-    room: _Room,
+    room: Room,
     credits: dict[str, float],
     chosen: list[tuple[str, Head]],
 ) -> float:
@@ -284,9 +288,12 @@ def _take_turns(
 
     Returns what the last one served had owed: how far the round has come.
     """
-    # A heap of debts: what a line owes is its credit with the sign turned.
+    # A heap of debts: what a line owes is its credit with the sign turned. What it owes before its
+    # n-th job is told by a product, not a sum, so that SQL comes to the same number.
+    debts = [-credits.get(line.queue.name, 0.0) for line in lines]
+    served = [0] * len(lines)
     turns = [
-        (-credits.get(line.queue.name, 0.0), at, line)
+        (debts[at], at, line)
         for at, line in enumerate(lines)
         if line.next is not None
     ]
@@ -299,7 +306,8 @@ def _take_turns(
             continue
         room.take(line.queue)
         chosen.append((line.queue.name, line.pop()))
-        passed, owed = owed, owed + 1 / line.queue.weight
+        served[at] += 1
+        passed, owed = owed, debts[at] + served[at] / line.queue.weight
         credits[line.queue.name] = -owed
         if line.next is None:
             heapq.heappop(turns)

@@ -6,40 +6,27 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlead.core.admin import (
-    LIVE,
-    MOST_LISTED,
-    Action,
-    AuditLine,
-    ErrorGroup,
-    Filter,
-    PoolShare,
-    Worker,
-)
-from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import DecodeError
+from fairlead.core.admin import MOST_LISTED, Action, AuditLine, ErrorGroup, Filter, Worker
+from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, Job, JobRecord, State, decode_errors
+from fairlead.core.job import Attempt, Job, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
+from fairlead.stores.records import (
+    FINISHED,
+    counts_of,
+    places_of,
+    record_of,
+    running_of,
+    worker_of,
+)
 from fairlead.stores.sqlite.line import ask, cancel_waiting, tell, to_json
 from fairlead.stores.sqlite.statements import statements
 
-_PARKED = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER}
-"""What the numbers in the `parked` column mean."""
-
-_FINISHED = {State.DONE, State.CANCELLED}
 _AFTER_ALL_IDS = "\U0010ffff"
 
 _decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
 _decode_waiting = msgspec.json.Decoder(list[tuple[int, JobId]]).decode
 _decode_heads = msgspec.json.Decoder(list[Head]).decode
-_decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
-
-
-_TIMES = (
-    *("run_at", "order_at", "enqueued_at", "expires_at"),
-    *("claimed_at", "lease_until", "finished_at"),
-)
 
 
 def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
@@ -50,49 +37,25 @@ def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
 
 def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
     names = [column[0] for column in cursor.description]
-    return [_record(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
-
-
-def _record(values: dict[str, Any]) -> JobRecord:
-    values = {name: _readable(value) for name, value in values.items()}
-    values["state"] = _state(values["state"], f"job {values['id']}")
-    parked = values.pop("parked")
-    if parked not in _PARKED:
-        raise DecodeError(f"job {values['id']}", f"it is parked for the unknown reason {parked!r}")
-    values["gate"] = _PARKED[parked]
-    for name in _TIMES:
-        if not isinstance(values[name], int | None):
-            raise DecodeError(f"job {values['id']}", f"its {name} is {values[name]!r}, not a time")
-    values["priority"] = (values["run_at"] - values.pop("order_at")) // SECOND
-    values["cancel_requested"] = bool(values["cancel_requested"])
-    values["errors"] = decode_errors(values["errors"])
-    return JobRecord(**values)
+    return [
+        record_of({name: _readable(value) for name, value in zip(names, row, strict=True)})
+        for row in cursor.fetchall()
+    ]
 
 
 def _readable(value: object) -> object:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _state(name: str, whose: str) -> State:
-    try:
-        return State(name)
-    except ValueError:
-        raise DecodeError(whose, f"its state is {name!r}") from None
-
-
 def _asked(which: Filter) -> dict[str, object]:
     """Return a filter as the statements take it; a list that asks nothing is NULL."""
-    states = set(which.states)
-    return {
+    return places_of(which) | {
         "queues": to_json(which.queues) if which.queues else None,
         "tasks": to_json(which.tasks) if which.tasks else None,
         "states": to_json(which.states) if which.states else None,
         "tags": to_json(which.tags) if which.tags else None,
         "since": which.since,
         "error": which.error,
-        "live": not states or bool(states & LIVE),
-        "finished": not states or bool(states & _FINISHED),
-        "dead": not states or State.DEAD in states,
     }
 
 
@@ -138,11 +101,7 @@ def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
 
 def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State, int]]:
     """Count jobs by queue and state."""
-    counts: dict[str, dict[State, int]] = {}
-    rows = connection.execute(_statement("count", which), _asked(which)).fetchall()
-    for queue, state, number in rows:
-        counts.setdefault(queue, {})[_state(state, f"a job of queue {queue!r}")] = number
-    return counts
+    return counts_of(connection.execute(_statement("count", which), _asked(which)).fetchall())
 
 
 def oldest(connection: sqlite3.Connection, now: int) -> dict[str, int]:
@@ -152,11 +111,7 @@ def oldest(connection: sqlite3.Connection, now: int) -> dict[str, int]:
 
 def running(connection: sqlite3.Connection, now: int) -> dict[str, dict[str, int]]:
     """Count running jobs by worker process and queue."""
-    counts: dict[str, dict[str, int]] = {}
-    rows = connection.execute(statements()["running"], {"now": now}).fetchall()
-    for worker, queue, number in rows:
-        counts.setdefault(worker, {})[queue] = number
-    return counts
+    return running_of(connection.execute(statements()["running"], {"now": now}).fetchall())
 
 
 def snapshot(connection: sqlite3.Connection, plan: ClaimPlan, limit: int, now: int) -> Snapshot:
@@ -200,22 +155,7 @@ def paused(connection: sqlite3.Connection) -> set[str]:
 def workers(connection: sqlite3.Connection, now: int) -> list[Worker]:
     """Return the workers that are announced and live."""
     rows = connection.execute(statements()["workers"], {"now": now}).fetchall()
-    return [_worker(*row) for row in rows]
-
-
-def _worker(name: str, capable: str, pools: str, *rest: int) -> Worker:
-    try:
-        return Worker(name, msgspec.json.decode(capable), _pools(pools), *rest)
-    except msgspec.MsgspecError as problem:
-        raise DecodeError(f"worker {name}", str(problem)) from None
-
-
-def _pools(text: str) -> tuple[PoolShare, ...]:
-    """Read what a worker announced; what one of another version wrote may be beyond us."""
-    try:
-        return _decode_pools(text)
-    except msgspec.MsgspecError:
-        return ()
+    return [worker_of(*row) for row in rows]
 
 
 def audit_log(connection: sqlite3.Connection, limit: int, job_id: JobId | None) -> list[AuditLine]:
@@ -278,7 +218,7 @@ class SqliteHand:
         return [self._revive(connection, request) for request in requests]
 
     def _revive(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
-        ended = to_json([state for state in request.states if state in _FINISHED])
+        ended = to_json([state for state in request.states if state in FINISHED])
         values = {"ids": to_json(list(request.job_ids)), "now": self._clock.now(), "states": ended}
         values["dead"] = State.DEAD in request.states
         revived = _ids(connection, "hasten", values) if State.WAITING in request.states else []
@@ -297,7 +237,7 @@ class SqliteHand:
         return [self._delete(connection, request) for request in requests]
 
     def _delete(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
-        ended = to_json([state for state in request.states if state in _FINISHED])
+        ended = to_json([state for state in request.states if state in FINISHED])
         values = {"ids": to_json(list(request.job_ids)), "states": ended}
         deleted = _ids(connection, "drop_finished", values)
         if State.DEAD in request.states:

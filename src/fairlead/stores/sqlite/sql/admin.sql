@@ -16,6 +16,9 @@ AND (:error IS NULL OR (json_valid(errors) AND (
     OR instr(lower(json_extract(errors, '$[#-1].message')), lower(:error))
 )))
 
+-- name: finished_all
+fairlead_finished_record
+
 -- name: finished_since
 (SELECT * FROM fairlead_finished_record WHERE id IN (
     SELECT id FROM fairlead_finished WHERE finished_at >= :since

@@ -1,0 +1,1 @@
+"""Jobs in PostgreSQL, for any number of machines."""

@@ -1,0 +1,196 @@
+-- Instants are microseconds since 1970, UTC, by the server's clock, read when the statement runs.
+CREATE FUNCTION stamp() RETURNS bigint LANGUAGE sql VOLATILE
+AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- Waiting and running jobs. A claim writes only columns that no index holds (fence, lease_until,
+-- attempt, worker, claimed_at, lost), and finds room in the page for it, so no index changes.
+-- order_at is run_at minus the head start. parked: 0 in the order, 1 not due, 2 no capable worker,
+-- 3 in the order too, but out of turn: given back, promoted, with a head start. The ones out of turn
+-- have an index of their own, because claims go along the order from where they were.
+CREATE TABLE job (
+    id          text COLLATE "C" PRIMARY KEY,
+    queue       text COLLATE "C" NOT NULL,
+    task        text COLLATE "C" NOT NULL,
+    version     integer  NOT NULL,
+    parked      smallint NOT NULL DEFAULT 0,
+    run_at      bigint   NOT NULL DEFAULT stamp(),
+    order_at    bigint   NOT NULL DEFAULT stamp(),
+    expires_at  bigint,
+    enqueued_at bigint   NOT NULL DEFAULT stamp(),
+    payload     text     NOT NULL,
+    options     text,
+    attempt     integer  NOT NULL DEFAULT 0,
+    crashes     integer  NOT NULL DEFAULT 0,
+    suspect     boolean  NOT NULL DEFAULT false,
+    fence       bigint   NOT NULL DEFAULT 0,
+    lease_until bigint   NOT NULL DEFAULT 0,
+    lost        boolean  NOT NULL DEFAULT false,
+    worker      text,
+    claimed_at  bigint,
+    cancel      text,
+    errors      text[]
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+);
+CREATE INDEX job_order   ON job (queue, order_at, id) WHERE parked = 0;
+CREATE INDEX job_aside   ON job (queue, order_at, id) WHERE parked = 3;
+CREATE INDEX job_due     ON job (run_at)              WHERE parked = 1;
+CREATE INDEX job_unknown ON job (task, version)       WHERE parked = 2;
+CREATE INDEX job_expires ON job (expires_at)          WHERE expires_at IS NOT NULL;
+
+-- Where the order of a queue begins to hold live jobs: below the mark are only dead index entries.
+CREATE TABLE queue (
+    name text COLLATE "C" PRIMARY KEY,
+    mark bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Done and cancelled jobs, a table for each day they ended in. See open_day and close_days.
+CREATE TABLE finished (
+    id          text COLLATE "C" NOT NULL,
+    queue       text COLLATE "C" NOT NULL,
+    task        text COLLATE "C" NOT NULL,
+    version     integer NOT NULL,
+    state       text    NOT NULL,
+    run_at      bigint  NOT NULL,
+    order_at    bigint  NOT NULL,
+    expires_at  bigint,
+    enqueued_at bigint  NOT NULL,
+    payload     text    NOT NULL,
+    options     text,
+    attempt     integer NOT NULL,
+    crashes     integer NOT NULL,
+    fence       bigint  NOT NULL,
+    worker      text,
+    claimed_at  bigint,
+    errors      text[],
+    finished_at bigint  NOT NULL,
+    reason      text,
+    result      text
+) PARTITION BY RANGE (finished_at);
+CREATE INDEX finished_id ON finished (id);
+CREATE INDEX finished_at ON finished (finished_at);
+
+-- The attempt log: one line per ended run, in the order they ended, by the day as well.
+CREATE SEQUENCE attempt_seq CACHE 100;
+CREATE TABLE attempt (
+    seq         bigint  NOT NULL DEFAULT nextval('attempt_seq'),
+    job_id      text COLLATE "C" NOT NULL,
+    fence       bigint  NOT NULL,
+    attempt     integer NOT NULL,
+    task        text    NOT NULL,
+    queue       text COLLATE "C" NOT NULL,
+    pool        text,
+    worker      text,
+    ready_at    bigint  NOT NULL,
+    claimed_at  bigint  NOT NULL,
+    started_at  bigint,
+    finished_at bigint  NOT NULL,
+    outcome     text    NOT NULL,
+    fingerprint text
+) PARTITION BY RANGE (finished_at);
+CREATE INDEX attempt_job ON attempt (job_id);
+CREATE INDEX attempt_at  ON attempt (finished_at, seq);
+
+-- The days that have their tables, by the instant they begin.
+CREATE TABLE day (first bigint PRIMARY KEY);
+
+-- What ended before this instant is forgotten: nobody sees it, and its table goes with its day.
+CREATE TABLE retention (before bigint NOT NULL);
+INSERT INTO retention VALUES (0);
+
+-- Dead letters: kept until a person removes them.
+CREATE TABLE dead (
+    id          text COLLATE "C" PRIMARY KEY,
+    queue       text COLLATE "C" NOT NULL,
+    task        text COLLATE "C" NOT NULL,
+    version     integer NOT NULL,
+    run_at      bigint  NOT NULL,
+    order_at    bigint  NOT NULL,
+    expires_at  bigint,
+    enqueued_at bigint  NOT NULL,
+    payload     text    NOT NULL,
+    options     text,
+    attempt     integer NOT NULL,
+    crashes     integer NOT NULL,
+    fence       bigint  NOT NULL,
+    worker      text,
+    claimed_at  bigint,
+    errors      text[],
+    finished_at bigint  NOT NULL,
+    reason      text
+);
+
+-- Queues that a person paused.
+CREATE TABLE paused (queue text COLLATE "C" PRIMARY KEY);
+
+-- Workers: the tasks they know, by name and newest version, and what they serve them with.
+CREATE TABLE worker (
+    id         text COLLATE "C" PRIMARY KEY,
+    capable    jsonb   NOT NULL,
+    pools      text    NOT NULL,
+    processes  integer NOT NULL,
+    started_at bigint  NOT NULL,
+    live_until bigint  NOT NULL
+) WITH (fillfactor = 50);
+
+-- The audit log: what people did, to which jobs in words, and to how many. What was done to
+-- single jobs is found by their id; before is the payload that an edit replaced.
+CREATE TABLE audit (
+    seq     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id      text    NOT NULL UNIQUE,
+    done_at bigint  NOT NULL,
+    who     text    NOT NULL,
+    verb    text    NOT NULL,
+    target  text    NOT NULL,
+    count   integer NOT NULL,
+    job_id  text COLLATE "C",
+    before  text
+);
+CREATE INDEX audit_job ON audit (job_id) WHERE job_id IS NOT NULL;
+
+-- Make the tables of the day that an instant falls in. Whoever adds the day to the list makes them;
+-- others wait for that. They are attached, not created in place: that locks nobody out.
+CREATE FUNCTION open_day(at bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    opens  bigint := at / 86400000000 * 86400000000;
+    closes bigint := opens + 86400000000;
+    day_of text   := to_char(to_timestamp(opens / 1000000) AT TIME ZONE 'UTC', 'YYYYMMDD');
+    name   text;
+BEGIN
+    INSERT INTO day VALUES (opens) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    FOREACH name IN ARRAY ARRAY['finished', 'attempt'] LOOP
+        EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', name || '_' || day_of, name);
+        EXECUTE format(
+            'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
+            name, name || '_' || day_of, opens, closes
+        );
+    END LOOP;
+END $$;
+
+-- Drop the days that ended before an instant. If somebody reads them, they are dropped another time.
+CREATE FUNCTION close_days(before_ bigint) RETURNS void LANGUAGE plpgsql
+SET lock_timeout = '50ms'
+AS $$
+DECLARE
+    opens  bigint;
+    day_of text;
+BEGIN
+    FOR opens IN
+        SELECT first FROM day WHERE first + 86400000000 <= before_ ORDER BY first LIMIT 10
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        day_of := to_char(to_timestamp(opens / 1000000) AT TIME ZONE 'UTC', 'YYYYMMDD');
+        EXECUTE format('DROP TABLE %I, %I', 'finished_' || day_of, 'attempt_' || day_of);
+        DELETE FROM day WHERE first = opens;
+    END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+    NULL;
+END $$;

@@ -1,0 +1,623 @@
+-- The verbs of the line. Each takes one JSON text and is one round trip; its statements are planned
+-- once per session, and for good: the SET clauses leave the planner no way but the indexes, whatever
+-- it believes about the tables. In each text "at" is the instant of a test's clock, else null.
+
+-- The first closed gate before a waiting job, as core/selection.py asks them; null if it may start.
+CREATE FUNCTION gate(
+    expires_at bigint, run_at bigint, lease_until bigint, task text, version integer,
+    at bigint, spare boolean, capable jsonb
+) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE
+        WHEN expires_at <= at AND lease_until = 0 THEN 'expired'
+        WHEN run_at > at THEN 'not_due'
+        WHEN spare AND lease_until > 0 THEN 'lease_spared'
+        WHEN capable IS NOT NULL AND coalesce((capable->>task)::integer, 0) < version
+            THEN 'no_capable_worker'
+    END
+$$;
+
+-- The put of whoever it may be: our own connections, or a caller's, inside its transaction.
+-- jobs: [id, queue, task, version, payload, options, run_at, delay, priority, expires_at,
+-- expires_in]. Returns null if all are new, else the ids of those that are. A job that ended is
+-- looked for after the row is there: what is put a second time while its first put is on its way
+-- cannot slip through in between. No job among these ended before "since".
+CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    doc   jsonb  := batch;
+    at    bigint := coalesce((doc->>'at')::bigint, stamp());
+    since bigint := greatest((doc->>'since')::bigint, (SELECT before FROM retention));
+    fresh text[];
+    known text[];
+BEGIN
+    WITH given AS (
+        SELECT job->>0 AS id, job->>1 AS queue, job->>2 AS task, (job->>3)::integer AS version,
+               job->>4 AS payload, job->>5 AS options,
+               coalesce((job->>6)::bigint, at + (job->>7)::bigint) AS run_at,
+               (job->>8)::bigint * 1000000 AS head_start,
+               coalesce(at + (job->>10)::bigint, (job->>9)::bigint) AS expires_at, ord
+        FROM jsonb_array_elements(doc->'jobs') WITH ORDINALITY AS jobs(job, ord)
+    ), added AS (
+        INSERT INTO job
+            (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
+             options)
+        SELECT id, queue, task, version,
+               CASE WHEN run_at > at THEN 1 WHEN run_at - head_start < at THEN 3 ELSE 0 END,
+               run_at, run_at - head_start, expires_at, at, payload, options
+        FROM given ORDER BY ord
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id
+    )
+    SELECT array_agg(id) INTO fresh FROM added;
+    SELECT array_agg(id) INTO known FROM unnest(fresh) AS id
+    WHERE EXISTS (SELECT FROM finished WHERE finished.id = id.id AND finished_at >= since)
+       OR EXISTS (SELECT FROM dead WHERE dead.id = id.id);
+    IF known IS NOT NULL THEN
+        DELETE FROM job WHERE id = ANY (known);
+        fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
+    END IF;
+    IF doc ? 'tell' THEN
+        PERFORM pg_notify(current_schema(), doc->>'tell');
+    END IF;
+    IF cardinality(fresh) = jsonb_array_length(doc->'jobs') THEN
+        RETURN NULL;
+    END IF;
+    RETURN coalesce(to_json(fresh)::text, '[]');
+END $$;
+
+-- Let jobs whose time has come into the order; their place is kept.
+CREATE FUNCTION promote(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    moved integer;
+BEGIN
+    UPDATE job SET parked = 3 WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM job WHERE parked = 1 AND run_at <= at
+        ORDER BY run_at LIMIT most FOR UPDATE SKIP LOCKED
+    ));
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved;
+END $$;
+
+-- Let jobs whose task is known again into the order. known maps tasks to versions, null is all.
+-- Goes from task to task along the index, so that a million jobs of one task are one step.
+CREATE FUNCTION bring_back(known jsonb, most integer) RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    moved integer;
+BEGIN
+    UPDATE job SET parked = 3 WHERE ctid = ANY (ARRAY(
+        WITH RECURSIVE pair AS (
+            (SELECT task, version FROM job WHERE parked = 2 ORDER BY task, version LIMIT 1)
+            UNION ALL
+            SELECT following.* FROM pair CROSS JOIN LATERAL (
+                SELECT task, version FROM job
+                WHERE parked = 2 AND (task, version) > (pair.task, pair.version)
+                ORDER BY task, version LIMIT 1
+            ) AS following
+        )
+        SELECT back.ctid FROM pair CROSS JOIN LATERAL (
+            SELECT ctid FROM job
+            WHERE parked = 2 AND task = pair.task AND version = pair.version
+            LIMIT most FOR UPDATE SKIP LOCKED
+        ) AS back
+        WHERE known IS NULL OR (known->>pair.task)::integer >= pair.version
+        LIMIT most
+    ));
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved;
+END $$;
+
+-- Cancel waiting jobs: the caller has locked them.
+CREATE FUNCTION call_off(ids text[], why text, at bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM day WHERE first = at / 86400000000 * 86400000000) THEN
+        PERFORM open_day(at);
+    END IF;
+    WITH gone AS (DELETE FROM job WHERE id = ANY (ids) RETURNING *)
+    INSERT INTO finished
+        (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
+         options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result)
+    SELECT id, queue, task, version, 'cancelled', run_at, order_at, expires_at, enqueued_at, payload,
+           options, attempt, crashes, fence, worker, claimed_at, errors, at, why, NULL
+    FROM gone;
+END $$;
+
+CREATE FUNCTION expire(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    ids text[] := ARRAY(
+        SELECT id FROM job WHERE expires_at <= at AND lease_until = 0
+        ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
+    );
+BEGIN
+    IF cardinality(ids) > 0 THEN
+        PERFORM call_off(ids, 'expired', at);
+    END IF;
+    RETURN cardinality(ids);
+END $$;
+
+CREATE TYPE claimed AS (
+    id text, task text, version integer, queue text, payload text, options text, attempt integer,
+    crashes integer, fence bigint, run_at bigint, enqueued_at bigint, expires_at bigint,
+    claimed_at bigint, lease_until bigint, worker text, lost boolean, suspect boolean,
+    order_at bigint, aside boolean
+);
+
+-- The queues that a claim asks for and that may give: each with its room, and the place in its order
+-- where the look along it begins.
+CREATE FUNCTION lines(plan jsonb) RETURNS TABLE (
+    name text, weight float8, debt float8, reserve integer, critical boolean, room integer,
+    after_at bigint, after_id text, mark bigint
+) LANGUAGE sql
+AS $$
+    SELECT q->>0, (q->>1)::float8, (q->>2)::float8, (q->>3)::integer, (q->>4)::boolean,
+           CASE WHEN (q->>4)::boolean
+                THEN (q->>3)::integer
+                     + least((plan->>'shared')::integer, (plan->>'critical')::integer)
+                ELSE (plan->>'shared')::integer END,
+           (q->>5)::bigint, q->>6, CASE WHEN (plan->>'deep')::boolean THEN NULL ELSE mark END
+    FROM jsonb_array_elements(plan->'queues') WITH ORDINALITY AS asked(q, ord)
+    LEFT JOIN queue ON queue.name = q->>0
+    WHERE NOT EXISTS (SELECT FROM paused WHERE paused.queue = q->>0)
+    ORDER BY ord
+$$;
+
+-- How many of the jobs that may start do start, by queue: those in turn, and those out of turn.
+--
+-- Weighted round robin with credit: the next is always the queue that owes least, and each job
+-- adds 1/weight to what its queue owes. So the n-th job of a queue has its turn at debt + (n-1)/weight,
+-- and the jobs with the first turns fill the slots. Critical queues go first. Their reserves are
+-- their own; beyond those they have their part of the shared slots.
+CREATE FUNCTION turns(
+    plan jsonb, weights float8[], debts float8[], reserves integer[], criticals boolean[],
+    line_of integer[], n_of integer[], aside_of boolean[], OUT in_turn integer[], OUT out_of_turn integer[]
+) LANGUAGE sql
+AS $$
+    WITH line AS (
+        SELECT place::integer, weight, debt, reserve, critical
+        FROM unnest(weights, debts, reserves, criticals)
+             WITH ORDINALITY AS l(weight, debt, reserve, critical, place)
+    ), ranked AS (
+        SELECT place, aside, critical, critical AND n <= reserve AS reserved,
+               row_number() OVER (
+                   PARTITION BY critical, critical AND n <= reserve
+                   ORDER BY debt + (n - 1)::float8 / weight, place
+               ) AS turn
+        FROM unnest(line_of, n_of, aside_of) AS ready(place, n, aside) JOIN line USING (place)
+    ), first AS (
+        SELECT place, aside, reserved FROM ranked
+        WHERE critical AND (
+            reserved OR turn <= least((plan->>'shared')::integer, (plan->>'critical')::integer)
+        )
+    ), then AS (
+        SELECT place, aside FROM ranked
+        WHERE NOT critical AND turn <= (plan->>'shared')::integer
+                                       - (SELECT count(*) FROM first WHERE NOT reserved)
+    ), chosen AS (
+        SELECT place, aside FROM first UNION ALL SELECT place, aside FROM then
+    )
+    SELECT array_agg(turn ORDER BY place), array_agg(others ORDER BY place) FROM (
+        SELECT place, (count(*) FILTER (WHERE NOT aside))::integer AS turn,
+               (count(*) FILTER (WHERE aside))::integer AS others
+        FROM line LEFT JOIN chosen USING (place) GROUP BY place
+    ) AS counted
+$$;
+
+-- Note where a queue's order begins to hold live jobs. Puts that are being committed just now may
+-- still appear before the last one, so the mark stays two seconds behind; what appears later still
+-- is found by a deep look.
+CREATE FUNCTION move_mark(name_ text, mark_ bigint, at bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    found_at bigint;
+    moved    bigint;
+BEGIN
+    SELECT order_at INTO found_at FROM job
+    WHERE parked = 0 AND queue = name_
+      AND (order_at, id) > (coalesce(mark_, -9223372036854775808), '')
+    ORDER BY order_at, id LIMIT 1;
+    moved := least(coalesce(found_at, at), at - 2000000);
+    IF mark_ IS NULL THEN
+        INSERT INTO queue VALUES (name_, moved) ON CONFLICT (name) DO NOTHING;
+    END IF;
+    IF mark_ IS NULL OR abs(moved - mark_) > 1000000 THEN
+        UPDATE queue SET mark = moved WHERE ctid = (
+            SELECT ctid FROM queue WHERE name = name_ AND abs(mark - moved) > 1000000
+            FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+END $$;
+
+-- Lease the next jobs of some queues, by the rule of core/selection.py.
+--
+-- queues: [name, weight, debt, reserve, critical, after_at, after_id]; "shared" and "critical" are
+-- the slots they have in common. A claim looks along the order of each queue from the place its
+-- worker remembers: nothing before it is free, or so the worker believes. If it is to look for itself
+-- ("look"), it also sees to what fell due, expired or is known again, takes in the jobs out of turn,
+-- and begins at the queue's mark; or at the very beginning ("deep").
+--
+-- It goes along the queues first and counts what may start, up to the number of slots, stepping over
+-- at most "steps" jobs behind gates. How many of each start is the rule's; that many are locked and
+-- leased then, without waiting for anybody.
+--
+-- The first row has no id: its payload tells the time, the jobs that were parked, and the queues
+-- with jobs behind gates, each with the place where the look was broken off, if it was.
+CREATE FUNCTION claim(plan text) RETURNS SETOF claimed LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    doc       jsonb   := plan;
+    at        bigint  := coalesce((doc->>'at')::bigint, stamp());
+    term      bigint  := (doc->>'lease')::bigint;
+    who       text    := doc->>'worker';
+    look      boolean := (doc->>'look')::boolean;
+    steps     integer := (doc->>'steps')::integer;
+    able      jsonb   := nullif(doc->'capable', 'null');
+    spare     boolean := (doc->>'spare')::boolean
+                         OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
+    line      record;
+    head      record;
+    from_at   bigint;
+    from_id   text;
+    upto_at   bigint;
+    ready     integer;
+    stepped   integer;
+    at_line   integer   := 0;
+    names     text[]    := '{}';  -- Of each queue: its name and what the rule needs of it,
+    weights   float8[]  := '{}';
+    debts     float8[]  := '{}';
+    reserves  integer[] := '{}';
+    criticals boolean[] := '{}';
+    froms     bigint[]  := '{}';  -- and between which places of its order its jobs are.
+    from_ids  text[]    := '{}';
+    uptos     bigint[]  := '{}';
+    line_of   integer[] := '{}';  -- Of each job that may start: its queue, its number there,
+    n_of      integer[] := '{}';
+    aside_of  boolean[] := '{}';  -- and whether it is out of turn.
+    in_turn   integer[];
+    aside     integer[];
+    strange   text[]    := '{}';
+    gated     jsonb     := '{}';
+BEGIN
+    IF look THEN
+        PERFORM promote(at, (doc->>'batch')::integer);
+        PERFORM bring_back(able, (doc->>'batch')::integer);
+        PERFORM expire(at, (doc->>'batch')::integer);
+    END IF;
+    FOR line IN SELECT * FROM lines(doc) WHERE room > 0 LOOP
+        at_line := at_line + 1;
+        ready := 0;
+        stepped := 0;
+        upto_at := NULL;
+        from_at := coalesce(line.after_at, line.mark, -9223372036854775808);
+        from_id := coalesce(line.after_id, '');
+        FOR head IN
+            SELECT * FROM (
+                (SELECT id, order_at, false AS aside,
+                        gate(expires_at, run_at, lease_until, task, version, at, spare, able) AS shut
+                 FROM job
+                 WHERE parked = 0 AND queue = line.name AND (order_at, id) > (from_at, from_id)
+                   AND lease_until <= at
+                 ORDER BY order_at, id LIMIT line.room + steps)
+                UNION ALL
+                (SELECT id, order_at, true,
+                        gate(expires_at, run_at, lease_until, task, version, at, spare, able)
+                 FROM job
+                 WHERE look AND parked = 3 AND queue = line.name AND lease_until <= at
+                   AND (line.after_id IS NULL OR (order_at, id) > (from_at, from_id))
+                 ORDER BY order_at, id LIMIT line.room + steps)
+            ) AS walk
+            ORDER BY order_at, id
+        LOOP
+            IF head.shut IS NULL THEN
+                ready := ready + 1;
+                line_of := line_of || at_line;
+                n_of := n_of || ready;
+                aside_of := aside_of || head.aside;
+                EXIT WHEN ready = line.room;
+            ELSE
+                stepped := stepped + 1;
+                upto_at := head.order_at;
+                IF head.shut = 'no_capable_worker' THEN
+                    strange := strange || head.id;
+                END IF;
+                EXIT WHEN stepped = steps;
+            END IF;
+        END LOOP;
+        IF stepped > 0 THEN
+            gated := gated || jsonb_build_object(line.name, CASE WHEN stepped = steps
+                THEN jsonb_build_array(head.order_at, head.id) END);
+            upto_at := head.order_at;
+        END IF;
+        names := names || line.name;
+        weights := weights || line.weight;
+        debts := debts || line.debt;
+        reserves := reserves || line.reserve;
+        criticals := criticals || line.critical;
+        froms := froms || from_at;
+        from_ids := from_ids || from_id;
+        uptos := uptos || coalesce(upto_at, 9223372036854775807);
+        IF look THEN
+            PERFORM move_mark(line.name, line.mark, at);
+        END IF;
+    END LOOP;
+    RETURN NEXT ROW(
+        NULL, NULL, NULL, NULL, jsonb_build_array(at, leave_out(strange, at), gated)::text, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::claimed;
+    IF cardinality(n_of) = 0 THEN
+        RETURN;
+    END IF;
+    SELECT turns.in_turn, turns.out_of_turn INTO in_turn, aside
+    FROM turns(doc, weights, debts, reserves, criticals, line_of, n_of, aside_of);
+    RETURN QUERY
+    UPDATE job SET
+        fence = greatest(job.fence + 1, at),
+        attempt = job.attempt + (job.lease_until = 0)::integer,
+        worker = CASE WHEN job.lease_until = 0 THEN who ELSE job.worker END,
+        claimed_at = CASE WHEN job.lease_until = 0 THEN at ELSE job.claimed_at END,
+        lost = job.lease_until > 0,
+        lease_until = at + term
+    WHERE ctid = ANY (
+        ARRAY(
+            SELECT chosen.ctid
+            FROM unnest(names, in_turn, froms, from_ids, uptos) AS l(name, most, from_at, from_id, upto_at)
+            CROSS JOIN LATERAL (
+                SELECT ctid FROM job
+                WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, l.from_id)
+                  AND order_at <= l.upto_at AND lease_until <= at
+                  AND gate(expires_at, run_at, lease_until, task, version, at, spare, able) IS NULL
+                ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
+            ) AS chosen
+        ) || ARRAY(
+            SELECT chosen.ctid FROM unnest(names, aside, uptos) AS l(name, most, upto_at)
+            CROSS JOIN LATERAL (
+                SELECT ctid FROM job
+                WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
+                  AND gate(expires_at, run_at, lease_until, task, version, at, spare, able) IS NULL
+                ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
+            ) AS chosen
+        )
+    )
+    RETURNING job.id, job.task, job.version, job.queue, job.payload, job.options, job.attempt,
+              job.crashes, job.fence, job.run_at, job.enqueued_at, job.expires_at, job.claimed_at,
+              job.lease_until, job.worker, job.lost, job.suspect, job.order_at, job.parked = 3;
+END $$;
+
+-- Park those of these jobs whose task no live worker knows. A lost run keeps its passed lease, and is
+-- claimed as lost when it comes back.
+CREATE FUNCTION leave_out(ids text[], at bigint) RETURNS jsonb LANGUAGE plpgsql
+AS $$
+DECLARE
+    told jsonb;
+BEGIN
+    IF cardinality(ids) = 0 THEN
+        RETURN '[]';
+    END IF;
+    WITH parked AS (
+        UPDATE job SET parked = 2 WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM job WHERE id = ANY (ids) AND NOT EXISTS (
+                SELECT FROM worker
+                WHERE live_until > at
+                  AND coalesce((worker.capable->>job.task)::integer, 0) >= job.version
+            )
+            FOR UPDATE SKIP LOCKED
+        ))
+        RETURNING id, task, version, queue, options
+    )
+    SELECT jsonb_agg(jsonb_build_array(id, task, version, queue, options) ORDER BY id) INTO told
+    FROM parked;
+    RETURN coalesce(told, '[]');
+END $$;
+
+-- Renew leases. runs: [id, fence]. Returns those that are held, and whether a person wants them
+-- cancelled. Waits for nobody: a job that somebody has locked cannot be taken over meanwhile, so it
+-- counts as held, and is renewed another time.
+CREATE FUNCTION extend(batch text) RETURNS TABLE (id text, asked boolean) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    doc   jsonb  := batch;
+    at    bigint := coalesce((doc->>'at')::bigint, stamp());
+BEGIN
+    UPDATE job SET lease_until = at + (doc->>'lease')::bigint WHERE ctid = ANY (ARRAY(
+        SELECT job.ctid FROM jsonb_array_elements(doc->'runs') AS run
+        JOIN job ON job.id = run->>0
+        WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
+        FOR UPDATE OF job SKIP LOCKED
+    ));
+    RETURN QUERY
+    SELECT job.id, job.cancel IS NOT NULL FROM jsonb_array_elements(doc->'runs') WITH ORDINALITY AS r(run, ord)
+    JOIN job ON job.id = run->>0
+    WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
+    ORDER BY ord;
+END $$;
+
+-- Write what became of running jobs, each under its fence, with its line of the attempt log.
+-- runs: [id, fence, state, outcome, counts, crashed, suspect, run_at, result, reason, started_at,
+-- pool, fingerprint, error, message, traceback, ruled].
+--
+-- Returns null if all was written. Else what was; which jobs a person wants cancelled, and why, for
+-- core/outcome.py to rule on; and those that somebody has locked just now. It waits for those only
+-- if it is told to be patient, as in a user's transaction, where it is the last statement.
+CREATE FUNCTION settle(batch text) RETURNS text LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    doc     jsonb  := batch;
+    at      bigint := coalesce((doc->>'at')::bigint, stamp());
+    written text[];
+    asked   jsonb;
+    busy    jsonb;
+BEGIN
+    IF NOT EXISTS (SELECT FROM day WHERE first = at / 86400000000 * 86400000000) THEN
+        PERFORM open_day(at);
+    END IF;
+    IF doc ? 'patient' THEN
+        PERFORM FROM job JOIN jsonb_array_elements(doc->'runs') AS run ON job.id = run->>0
+        FOR UPDATE OF job;
+    END IF;
+    WITH given AS MATERIALIZED (
+        SELECT ord, run->>0 AS id, (run->>1)::bigint AS fence, run->>2 AS state, run->>3 AS outcome,
+               (run->>4)::boolean AS counts, (run->>5)::boolean AS crashed,
+               (run->>6)::boolean AS suspect, (run->>7)::bigint AS again_at, run->>8 AS result,
+               run->>9 AS reason, (run->>10)::bigint AS started_at, run->>11 AS pool,
+               run->>12 AS fingerprint, run->>13 AS error, run->>14 AS message,
+               run->>15 AS traceback, (run->>16)::boolean AS ruled
+        FROM jsonb_array_elements(doc->'runs') WITH ORDINALITY AS r(run, ord)
+    ), ended AS MATERIALIZED (
+        SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at, job.expires_at,
+               job.enqueued_at, job.payload, job.options, job.attempt, job.crashes, job.fence,
+               job.worker, job.claimed_at, given.ord, given.state, given.outcome, given.counts,
+               given.crashed, given.suspect, given.again_at, given.result, given.reason,
+               given.started_at, given.pool, given.fingerprint,
+               CASE WHEN given.error IS NULL THEN job.errors
+                    ELSE array_append(job.errors, json_build_object(
+                        'attempt', job.attempt, 'outcome', given.outcome, 'worker', job.worker,
+                        'claimed_at', job.claimed_at, 'started_at', given.started_at,
+                        'finished_at', at, 'error', given.error, 'message', given.message,
+                        'traceback', given.traceback, 'fingerprint', given.fingerprint
+                    )::text) END AS errors
+        FROM given JOIN job ON job.id = given.id AND job.fence = given.fence
+        WHERE job.lease_until > 0 AND (job.cancel IS NULL OR given.ruled)
+        FOR UPDATE OF job SKIP LOCKED
+    ), logged AS (
+        INSERT INTO attempt
+            (job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
+             finished_at, outcome, fingerprint)
+        SELECT id, fence, attempt, task, queue, pool, worker, greatest(run_at, enqueued_at),
+               claimed_at, started_at, at, outcome, fingerprint
+        FROM ended ORDER BY ord
+    ), kept AS (
+        INSERT INTO finished
+            (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
+             options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
+             result)
+        SELECT id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
+               options, attempt - (NOT counts)::integer, crashes + crashed::integer, fence, worker,
+               claimed_at, errors, at, reason, result
+        FROM ended WHERE state IN ('done', 'cancelled')
+    ), buried AS (
+        INSERT INTO dead
+            (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
+        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+               attempt - (NOT counts)::integer, crashes + crashed::integer, fence, worker,
+               claimed_at, errors, at, reason
+        FROM ended WHERE state = 'dead'
+    ), removed AS (
+        DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))
+    ), returned AS (
+        UPDATE job SET
+            attempt = job.attempt - (NOT ended.counts)::integer,
+            crashes = job.crashes + ended.crashed::integer,
+            suspect = ended.suspect,
+            order_at = job.order_at - job.run_at + coalesce(ended.again_at, job.run_at),
+            run_at = coalesce(ended.again_at, job.run_at),
+            parked = CASE WHEN coalesce(ended.again_at, job.run_at) > at THEN 1 ELSE 3 END,
+            errors = ended.errors,
+            lease_until = 0, lost = false, worker = NULL, claimed_at = NULL
+        FROM ended WHERE job.id = ended.id AND ended.state = 'waiting'
+    )
+    SELECT array_agg(id) INTO written FROM ended;
+    IF doc ? 'tell' THEN
+        PERFORM pg_notify(current_schema(), doc->>'tell');
+    END IF;
+    IF cardinality(written) = jsonb_array_length(doc->'runs') THEN
+        RETURN NULL;
+    END IF;
+    SELECT jsonb_object_agg(job.id, job.cancel) FILTER (WHERE job.cancel IS NOT NULL),
+           jsonb_agg(job.id) FILTER (WHERE job.cancel IS NULL OR ruled)
+    INTO asked, busy
+    FROM (SELECT run->>0 AS id, (run->>1)::bigint AS fence, (run->>16)::boolean AS ruled
+          FROM jsonb_array_elements(doc->'runs') AS run) AS given
+    JOIN job ON job.id = given.id AND job.fence = given.fence
+    WHERE job.lease_until > 0;
+    RETURN jsonb_build_array(
+        coalesce(to_jsonb(written), '[]'), coalesce(asked, '{}'), coalesce(busy, '[]')
+    )::text;
+END $$;
+
+-- The running jobs that a worker claimed. Seldom asked, so it may read the whole table; an index on
+-- the worker would slow every claim.
+CREATE FUNCTION held(who text) RETURNS SETOF claimed LANGUAGE sql
+AS $$
+    SELECT id, task, version, queue, payload, options, attempt, crashes, fence, run_at, enqueued_at,
+           expires_at, claimed_at, lease_until, worker, false, suspect, order_at, parked = 3
+    FROM job WHERE worker = who AND lease_until > 0
+$$;
+
+-- Say that a worker lives, and let the jobs that it knows into the order.
+-- worker: [id, capable, pools, processes].
+CREATE FUNCTION announce(batch text) RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    doc  jsonb  := batch;
+    at   bigint := coalesce((doc->>'at')::bigint, stamp());
+    told jsonb  := doc->'worker';
+BEGIN
+    INSERT INTO worker (id, capable, pools, processes, started_at, live_until)
+    VALUES (told->>0, told->1, told->>2, (told->>3)::integer, at, at + (doc->>'lease')::bigint)
+    ON CONFLICT (id) DO UPDATE SET
+        capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
+        live_until = excluded.live_until;
+    RETURN bring_back(told->1, (doc->>'batch')::integer);
+END $$;
+
+-- The instant at which the next parked job falls due, and the present one.
+CREATE FUNCTION due(at_ bigint, OUT next_at bigint, OUT at bigint) LANGUAGE plpgsql
+AS $$
+BEGIN
+    at := coalesce(at_, stamp());
+    SELECT run_at INTO next_at FROM job WHERE parked = 1 AND run_at > at ORDER BY run_at LIMIT 1;
+END $$;
+
+-- One bounded round of housekeeping. What ended before the retention time is forgotten at once, and
+-- goes when its day does. Returns how many were promoted, brought back, expired, and forgotten.
+CREATE FUNCTION upkeep(batch text) RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    doc    jsonb   := batch;
+    at     bigint  := coalesce((doc->>'at')::bigint, stamp());
+    most   integer := (doc->>'batch')::integer;
+    limit_ bigint  := at - (doc->>'keep')::bigint;
+    past   bigint;
+    known  jsonb;
+    counts integer[];
+BEGIN
+    SELECT coalesce(jsonb_object_agg(task, version), '{}') INTO known FROM (
+        SELECT key AS task, max(value::integer) AS version
+        FROM worker CROSS JOIN jsonb_each_text(capable) WHERE live_until > at GROUP BY key
+    ) AS each;
+    counts := ARRAY[promote(at, most), bring_back(known, most), expire(at, most)];
+    SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
+    IF past < limit_ THEN
+        counts := counts || ARRAY[
+            (SELECT count(*) FROM (
+                SELECT FROM finished WHERE finished_at >= past AND finished_at < limit_ LIMIT most
+            ) AS gone)::integer,
+            (SELECT count(*) FROM (
+                SELECT FROM attempt WHERE finished_at >= past AND finished_at < limit_ LIMIT most
+            ) AS gone)::integer
+        ];
+        UPDATE retention SET before = limit_;
+    ELSE
+        counts := counts || ARRAY[0, 0];
+    END IF;
+    DELETE FROM worker WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM worker WHERE live_until < limit_ FOR UPDATE SKIP LOCKED
+    ));
+    PERFORM open_day(at);
+    PERFORM open_day(at + 86400000000);
+    PERFORM close_days(limit_);
+    RETURN counts;
+END $$;

@@ -1,0 +1,59 @@
+-- Who may do what. Nobody but the owner touches a table: the verbs run with the owner's rights, and a
+-- role is given verbs. Their search path is fixed, so that nobody can slip a table of his own in.
+DO $$
+DECLARE
+    verb text;
+BEGIN
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
+    FOREACH verb IN ARRAY ARRAY[
+        'put(text)', 'find(text)', 'attempts(text)', 'live_workers(bigint)', 'due(bigint)',
+        'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
+        'upkeep(text)', 'act(text)', 'noted(text)'
+    ] LOOP
+        EXECUTE format(
+            'ALTER FUNCTION %s SECURITY DEFINER SET search_path = %I, pg_temp', verb, current_schema()
+        );
+    END LOOP;
+END $$;
+
+-- Give a role what a producer, a worker or an operator needs: SELECT fairlead.allow('web', 'producer').
+CREATE FUNCTION allow(who name, kind text) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    here  name := current_schema();
+    verb  text;
+    verbs text[] := CASE kind
+        WHEN 'producer' THEN ARRAY['put(text)', 'find(text)', 'attempts(text)', 'due(bigint)']
+        WHEN 'worker' THEN ARRAY[
+            'put(text)', 'find(text)', 'attempts(text)', 'due(bigint)', 'live_workers(bigint)',
+            'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
+            'upkeep(text)'
+        ]
+        WHEN 'operator' THEN ARRAY[
+            'find(text)', 'attempts(text)', 'due(bigint)', 'live_workers(bigint)', 'act(text)',
+            'noted(text)', 'upkeep(text)'
+        ]
+    END;
+BEGIN
+    IF verbs IS NULL THEN
+        RAISE 'a role is a producer, a worker or an operator, not %', quote_nullable(kind);
+    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', here, who);
+    EXECUTE format('GRANT SELECT ON migration TO %I', who);
+    FOREACH verb IN ARRAY verbs LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', verb, who);
+    END LOOP;
+    IF kind = 'operator' THEN
+        EXECUTE format(
+            'GRANT SELECT ON job, finished, attempt, dead, worker, paused, audit, queue, day, '
+            'retention, job_record, finished_record, dead_record, attempt_record TO %I', who
+        );
+        EXECUTE format('GRANT EXECUTE ON FUNCTION tags_of(text), last_of(text[]), stamp() TO %I', who);
+    END IF;
+END $$;
+DO $$
+BEGIN
+    EXECUTE format(
+        'ALTER FUNCTION allow(name, text) SET search_path = %I, pg_temp', current_schema()
+    );
+END $$;
