@@ -292,11 +292,7 @@ def _take_turns(
     # n-th job is told by a product, not a sum, so that SQL comes to the same number.
     debts = [-credits.get(line.queue.name, 0.0) for line in lines]
     served = [0] * len(lines)
-    turns = [
-        (debts[at], at, line)
-        for at, line in enumerate(lines)
-        if line.next is not None
-    ]
+    turns = [(debts[at], at, line) for at, line in enumerate(lines) if line.next is not None]
     heapq.heapify(turns)
     passed = 0.0
     while turns:

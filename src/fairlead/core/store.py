@@ -166,13 +166,20 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (a hint's patience)
+    async def wait(
+        self,
+        timeout: float,  # noqa: ASYNC109 (a hint's patience)
+        since: int = 0,
+        *,
+        for_work: bool = False,
+    ) -> int:
         """Return when something may have changed, a parked job falls due, or time is up.
 
         Returns a mark that is another after every change noticed here. With
         `since`, a mark of before, it returns at once if that has passed; so who
         takes a mark, looks, and then waits with it misses no change in between.
-        Marks hold for the event loop they were given in.
+        Marks hold for the event loop they were given in. With `for_work`, that a job
+        ended need not be told.
 
         Still only a hint: it may come for nothing and it may be lost, so callers
         look again at least every poll interval.

@@ -122,7 +122,8 @@ class Feeder:
 
     async def _wait(self, seconds: float, mark: int) -> int:
         """Wait for a hint that there is work; returns the new mark."""
-        self._rest = asyncio.ensure_future(self._workshop.store.wait(seconds, mark))
+        hint = self._workshop.store.wait(seconds, mark, for_work=True)
+        self._rest = asyncio.ensure_future(hint)
         self._woken = False
         now = asyncio.get_running_loop().time()
         try:

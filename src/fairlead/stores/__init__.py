@@ -4,10 +4,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fairlead.core.clock import Clock
-from fairlead.core.errors import ConfigError, did_you_mean
+from fairlead.core.errors import ConfigError, MissingExtra, did_you_mean
 from fairlead.core.store import Backend
 
-SCHEMES = ("memory", "sqlite")
+SCHEMES = ("memory", "sqlite", "postgresql")
 
 
 def store_for(url: str, clock: Clock | None = None) -> Backend:
@@ -29,11 +29,24 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
 
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         return sqlite_store(_sqlite_path(url), options, clock)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url, clock)
     # The URL itself may hold a password: name only its scheme.
     raise ConfigError(
         f"no store is known for a URL of scheme {parts.scheme!r}"
-        f"{did_you_mean(parts.scheme, SCHEMES)}; use sqlite:///jobs.db, or memory:// in tests"
+        f"{did_you_mean(parts.scheme, SCHEMES)}; use sqlite:///jobs.db, "
+        "postgresql://host/database, or memory:// in tests"
     )
+
+
+def _postgres(url: str, clock: Clock | None) -> Backend:
+    try:
+        from fairlead.stores.postgres.store import postgres_store  # noqa: PLC0415 (as above)
+    except ImportError as problem:
+        if (problem.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise MissingExtra("postgres", "postgresql://") from None
+    return postgres_store(url, clock)
 
 
 def _sqlite_path(url: str) -> Path:

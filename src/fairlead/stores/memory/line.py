@@ -253,7 +253,13 @@ class MemoryLine(Store):
             self._bring_back(partial(can_run, worker.capable))
         self._notify()
 
-    async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (patience)
+    async def wait(
+        self,
+        timeout: float,  # noqa: ASYNC109 (a hint's patience)
+        since: int = 0,
+        *,
+        for_work: bool = False,
+    ) -> int:
         """Return when something may have changed, a parked job falls due, or time is up."""
         loop = asyncio.get_running_loop()
         hint: asyncio.Future[None] = loop.create_future()

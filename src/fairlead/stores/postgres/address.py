@@ -94,7 +94,7 @@ def _parameters(url: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _safely(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask a server that is not on this machine to prove who it is, unless the URL says otherwise."""
+    """Ask a server elsewhere to prove who it is, unless the URL says otherwise."""
     safe = dict(given)
     if "sslmode" in given or _is_local(str(given.get("host") or ""), given.get("hostaddr")):
         return safe
@@ -123,8 +123,8 @@ def _is_loopback(host: str) -> bool:
 def _schema(name: str) -> str:
     if not _NAME.fullmatch(name) or name.lower().startswith("pg_"):
         raise ConfigError(
-            f"schema={name!r} cannot be the name of our schema; take up to 48 ASCII letters, digits "
-            "and underscores, not beginning with a digit or pg_"
+            f"schema={name!r} cannot be the name of our schema; take up to 48 ASCII letters, "
+            "digits and underscores, not beginning with a digit or pg_"
         )
     return name
 
@@ -156,4 +156,3 @@ def told(problem: Exception) -> str:
     """Return what a driver says in one line, without what it may quote of a password."""
     text = str(problem).strip() or type(problem).__name__
     return unquote(text.splitlines()[0]).removeprefix("connection failed: ")
-

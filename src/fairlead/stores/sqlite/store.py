@@ -265,7 +265,13 @@ class SqliteStore(Backend):
         """Say that a worker lives, and which tasks it knows."""
         await self._write(self._line.announce, [(worker, lease)])
 
-    async def wait(self, timeout: float, since: int = 0) -> int:  # noqa: ASYNC109 (patience)
+    async def wait(
+        self,
+        timeout: float,  # noqa: ASYNC109 (a hint's patience)
+        since: int = 0,
+        *,
+        for_work: bool = False,
+    ) -> int:
         """Return when somebody wrote to the file, a parked job falls due, or time is up."""
         try:
             # The watch first: what happens while we ask for the next due time is not missed.

@@ -60,7 +60,7 @@ BEGIN
         fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     END IF;
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), doc->>'tell');
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
     END IF;
     IF cardinality(fresh) = jsonb_array_length(doc->'jobs') THEN
         RETURN NULL;
@@ -189,21 +189,21 @@ AS $$
                    ORDER BY debt + (n - 1)::float8 / weight, place
                ) AS turn
         FROM unnest(line_of, n_of, aside_of) AS ready(place, n, aside) JOIN line USING (place)
-    ), first AS (
+    ), preferred AS (
         SELECT place, aside, reserved FROM ranked
         WHERE critical AND (
             reserved OR turn <= least((plan->>'shared')::integer, (plan->>'critical')::integer)
         )
-    ), then AS (
+    ), others AS (
         SELECT place, aside FROM ranked
         WHERE NOT critical AND turn <= (plan->>'shared')::integer
-                                       - (SELECT count(*) FROM first WHERE NOT reserved)
+                                       - (SELECT count(*) FROM preferred WHERE NOT reserved)
     ), chosen AS (
-        SELECT place, aside FROM first UNION ALL SELECT place, aside FROM then
+        SELECT place, aside FROM preferred UNION ALL SELECT place, aside FROM others
     )
-    SELECT array_agg(turn ORDER BY place), array_agg(others ORDER BY place) FROM (
+    SELECT array_agg(turn ORDER BY place), array_agg(beside ORDER BY place) FROM (
         SELECT place, (count(*) FILTER (WHERE NOT aside))::integer AS turn,
-               (count(*) FILTER (WHERE aside))::integer AS others
+               (count(*) FILTER (WHERE aside))::integer AS beside
         FROM line LEFT JOIN chosen USING (place) GROUP BY place
     ) AS counted
 $$;
@@ -245,8 +245,9 @@ END $$;
 -- at most "steps" jobs behind gates. How many of each start is the rule's; that many are locked and
 -- leased then, without waiting for anybody.
 --
--- The first row has no id: its payload tells the time, the jobs that were parked, and the queues
--- with jobs behind gates, each with the place where the look was broken off, if it was.
+-- The first row has no id: its payload tells the time, the jobs that were parked, the queues with
+-- jobs behind gates, each with the place where the look was broken off, if it was, and the queues
+-- that have no job that may start.
 CREATE FUNCTION claim(plan text) RETURNS SETOF claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
@@ -284,6 +285,7 @@ DECLARE
     aside     integer[];
     strange   text[]    := '{}';
     gated     jsonb     := '{}';
+    empty     text[]    := '{}';
 BEGIN
     IF look THEN
         PERFORM promote(at, (doc->>'batch')::integer);
@@ -335,6 +337,9 @@ BEGIN
                 THEN jsonb_build_array(head.order_at, head.id) END);
             upto_at := head.order_at;
         END IF;
+        IF ready = 0 THEN
+            empty := empty || line.name;
+        END IF;
         names := names || line.name;
         weights := weights || line.weight;
         debts := debts || line.debt;
@@ -348,8 +353,8 @@ BEGIN
         END IF;
     END LOOP;
     RETURN NEXT ROW(
-        NULL, NULL, NULL, NULL, jsonb_build_array(at, leave_out(strange, at), gated)::text, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, jsonb_build_array(at, leave_out(strange, at), gated, empty)::text,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claimed;
     IF cardinality(n_of) = 0 THEN
         RETURN;
@@ -530,7 +535,7 @@ BEGIN
     )
     SELECT array_agg(id) INTO written FROM ended;
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), doc->>'tell');
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
     END IF;
     IF cardinality(written) = jsonb_array_length(doc->'runs') THEN
         RETURN NULL;

@@ -106,7 +106,7 @@ BEGIN
         PERFORM note(doc->'by', cardinality(touched), ids, doc->>'was', at);
     END IF;
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), doc->>'tell');
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
     END IF;
     RETURN touched;
 END $$;

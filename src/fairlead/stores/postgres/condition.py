@@ -1,0 +1,124 @@
+"""How the server is: facts for people, and what in its set-up will hurt."""
+
+from collections.abc import Iterator
+
+import msgspec
+from psycopg.rows import dict_row
+
+from fairlead.core.admin import Condition, Finding
+from fairlead.core.clock import SECOND
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import AsyncConnection
+from fairlead.stores.postgres.migrate import newest
+
+_OLDEST = 130_000
+_HELD_SECONDS = 600
+
+_QUESTION = """
+SELECT current_setting('server_version') AS version,
+       current_setting('server_version_num')::integer AS number,
+       current_user::text AS user,
+       (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('fsync') AS fsync,
+       current_setting('autovacuum') AS autovacuum,
+       pg_size_pretty(pg_database_size(current_database())) AS size,
+       (SELECT max(number) FROM {schema}.migration) AS schema,
+       coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS tls,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+       current_setting('max_connections')::integer AS most_connections,
+       (SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::integer
+        FROM pg_stat_activity
+        WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()) AS held_seconds,
+       {schema}.stamp() AS stamp
+"""
+
+
+class _Server(msgspec.Struct, frozen=True):
+    """What the server says of itself."""
+
+    version: str
+    number: int
+    user: str
+    superuser: bool
+    synchronous_commit: str
+    fsync: str
+    autovacuum: str
+    size: str
+    schema: int
+    tls: bool
+    connections: int
+    most_connections: int
+    held_seconds: int
+    stamp: int
+
+
+async def condition(
+    connection: AsyncConnection, address: Address, now: int, *, hears: bool
+) -> Condition:
+    """Look at the server, its settings and who holds it up."""
+    cursor = connection.cursor(row_factory=dict_row)
+    await cursor.execute(_QUESTION.replace("{schema}", address.quoted_schema))
+    server = msgspec.convert(await cursor.fetchone(), _Server)
+    facts = {
+        "server": f"PostgreSQL {server.version}",
+        "user": server.user,
+        "durability": f"synchronous_commit {server.synchronous_commit}, fsync {server.fsync}",
+        "schema": f"{address.schema}, {server.schema} of {newest()}",
+        "size": server.size,
+        "connections": f"{server.connections} of {server.most_connections}",
+        "tls": "on" if server.tls else "off",
+        "news": _news(address, hears=hears),
+    }
+    return Condition(facts, [*_settings(server), *_circumstances(server, now)])
+
+
+def _news(address: Address, *, hears: bool) -> str:
+    if address.listen is None:
+        return "not listened for; workers poll"
+    return "heard" if hears else "not heard yet"
+
+
+def _settings(server: _Server) -> Iterator[Finding]:
+    if server.number < _OLDEST:
+        yield Finding("this server is older than PostgreSQL 13", "upgrade it")
+    if server.fsync == "off":
+        yield Finding("fsync is off: a power cut can destroy the database", "set fsync = on")
+    if server.synchronous_commit == "off":
+        yield Finding(
+            "synchronous_commit is off: a crash of the server loses the last moment, and the jobs "
+            "that were accepted in it",
+            "set synchronous_commit = on, at least for the producers",
+            grave=False,
+        )
+    if server.autovacuum == "off":
+        yield Finding("autovacuum is off, so the tables only grow", "set autovacuum = on")
+    if server.superuser:
+        yield Finding(
+            "the store is used as a superuser",
+            "let it have a role of its own; see docs/postgresql.md",
+            grave=False,
+        )
+
+
+def _circumstances(server: _Server, now: int) -> Iterator[Finding]:
+    if server.connections > server.most_connections * 0.9:
+        yield Finding(
+            f"{server.connections} of {server.most_connections} connections are in use",
+            "raise max_connections, or put PgBouncer in front",
+        )
+    if server.held_seconds > _HELD_SECONDS:
+        yield Finding(
+            f"a transaction has been open for {server.held_seconds:,} s; nothing that was deleted "
+            "since can be cleaned up",
+            "find it in pg_stat_activity and let it end; claims stay fast meanwhile",
+            grave=False,
+        )
+    apart = abs(server.stamp - now) / SECOND
+    if apart > 60:
+        yield Finding(
+            f"this machine's clock and the server's are {apart:,.0f} s apart; leases and due "
+            "times go by the server's",
+            "run a time service on both",
+            grave=False,
+        )

@@ -1,0 +1,226 @@
+"""Connections of our own: one for each kind of work, so that none of it waits for another.
+
+A lane opens its connection when it is first used and again after it broke. A call
+that got no answer is not repeated here: whoever made it knows whether that is safe.
+Only what the server says it undid (a deadlock, say) is done again.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from fairlead.core.errors import StoreError, StoreUnavailable
+from fairlead.stores.postgres.address import Address, told
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+Answer = TypeVar("Answer")
+
+TRIES = 5
+MOST_BLOCKING = 8
+"""How many connections all threads of a program have together for puts."""
+
+_UNDONE = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+
+
+class Lane:
+    """One connection on one event loop, used by one call at a time."""
+
+    def __init__(self, address: Address, patience: float | None = None) -> None:
+        self._address = address
+        self._patience = address.timeout if patience is None else patience
+        self._connection: AsyncConnection | None = None
+        self._turn = asyncio.Lock()
+
+    async def run(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
+        """Do some work; who is cancelled meanwhile stops waiting, the work goes on."""
+        task = asyncio.ensure_future(self._run(work))
+        task.add_done_callback(_heard)
+        return await asyncio.shield(task)
+
+    async def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+
+        async def asked(connection: AsyncConnection) -> list[tuple[Any, ...]]:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(statement, values)
+            return await cursor.fetchall()
+
+        return await self.run(asked)
+
+    async def _run(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
+        async with self._turn:
+            for tries in range(1, TRIES + 1):
+                try:
+                    async with asyncio.timeout(self._patience):
+                        return await work(await self._opened())
+                except _UNDONE as problem:
+                    if tries == TRIES:
+                        raise typed(problem, self._address) from problem
+                except psycopg.Error as problem:
+                    self._drop_if_broken(problem)
+                    raise typed(problem, self._address) from problem
+                except TimeoutError as problem:
+                    self.close()
+                    raise _silent(self._address, self._patience) from problem
+                except BaseException:
+                    self.close()
+                    raise
+                await asyncio.sleep(0.01 * tries)
+        raise AssertionError
+
+    async def _opened(self) -> AsyncConnection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await opened(self._address.parameters)
+        return self._connection
+
+    def _drop_if_broken(self, problem: psycopg.Error) -> None:
+        if _broke(problem):
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the connection, from whatever thread."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            finish(connection)
+
+
+class BlockingLanes:
+    """A few connections for synchronous callers, each used by one thread at a time."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._idle: list[Connection] = []
+        self._guard = threading.Lock()
+        self._room = threading.BoundedSemaphore(MOST_BLOCKING)
+
+    def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+        return self.run(lambda connection: connection.execute(statement, values).fetchall())
+
+    def run(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Do some work on a connection that nobody else uses meanwhile."""
+        for tries in range(1, TRIES + 1):
+            try:
+                with self._borrowed() as connection:
+                    return work(connection)
+            except _UNDONE as problem:
+                if tries == TRIES:
+                    raise typed(problem, self._address) from problem
+            except psycopg.Error as problem:
+                raise typed(problem, self._address) from problem
+        raise AssertionError
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[Connection]:
+        if not self._room.acquire(timeout=self._address.timeout):
+            raise _silent(self._address, self._address.timeout)
+        try:
+            with self._guard:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None or connection.closed:
+                connection = connect(self._address)
+            try:
+                yield connection
+            except BaseException:
+                # After an interrupt nobody knows what is still on its way.
+                finish(connection)
+                raise
+            with self._guard:
+                self._idle.append(connection)
+        finally:
+            self._room.release()
+
+    def close(self) -> None:
+        """Let go of the idle connections."""
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            finish(connection)
+
+
+async def opened(parameters: Mapping[str, Any]) -> AsyncConnection:
+    """Open a connection on the running loop."""
+    # No statement is prepared by name: a pooler would lose it.
+    connection: AsyncConnection = await psycopg.AsyncConnection.connect(
+        **parameters, autocommit=True, prepare_threshold=None
+    )
+    _open.add(connection.pgconn.socket)
+    return connection
+
+
+def connect(address: Address) -> Connection:
+    """Open a connection for synchronous work."""
+    connection: Connection = psycopg.Connection.connect(
+        **address.parameters, autocommit=True, prepare_threshold=None
+    )
+    _open.add(connection.pgconn.socket)
+    return connection
+
+
+def finish(connection: Connection | AsyncConnection) -> None:
+    """Close a connection at once, whichever loop or thread it belongs to."""
+    if not connection.closed:
+        _open.discard(connection.pgconn.socket)
+    connection.pgconn.finish()
+
+
+def typed(problem: psycopg.Error, address: Address) -> StoreError:
+    """Return one of our own errors for one of the driver's."""
+    match problem:
+        case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
+            text = f"{told(problem)}; check user and password in the store's URL"
+        case errors.InvalidCatalogName():
+            text = f"{told(problem)}; create the database, or name another in the store's URL"
+        case errors.InsufficientPrivilege():
+            text = (
+                f"{told(problem)}; let the owner of schema {address.schema} run "
+                f"SELECT {address.schema}.allow('role', 'producer'), or 'worker', or 'operator'"
+            )
+        case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
+            text = f"{told(problem)}; run `fairlead migrate` as the owner of the database"
+        case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
+            text = f"the server has no room: {told(problem)}"
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            text = f"{told(problem)}; is the server running, and reachable from here?"
+        case _:
+            text = told(problem)
+    return StoreUnavailable(address.url, text)
+
+
+def _silent(address: Address, patience: float) -> StoreUnavailable:
+    return StoreUnavailable(address.url, f"no answer within {patience:g} s")
+
+
+def _broke(problem: psycopg.Error) -> bool:
+    """Say whether the connection is of no use after this."""
+    return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def _heard(task: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody may wait for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+_open: set[int] = set()
+"""The sockets of connections in this process."""
+
+
+def _let_go_after_fork() -> None:
+    # A child has the sockets of its parent. When it frees their connections, a farewell goes down
+    # each, and ends the parent's session. So they lead nowhere from here on.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for socket in _open:
+        os.dup2(nowhere, socket)
+    os.close(nowhere)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)

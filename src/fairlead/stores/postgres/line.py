@@ -1,0 +1,297 @@
+"""The hot verbs: one JSON text to the server, one statement, and what it answers."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlead.core.admin import Worker
+from fairlead.core.clock import Clock
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, NewJob, State
+from fairlead.core.outcome import Settlement, overrule
+from fairlead.core.selection import (
+    LOOK,
+    Claim,
+    ClaimPlan,
+    Head,
+    Line,
+    Room,
+    Snapshot,
+    Unknown,
+    select,
+)
+from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.postgres.heads import Found, Heads, Start, Taken
+from fairlead.stores.postgres.lane import Lane
+from fairlead.stores.postgres.statements import statements
+
+_DAY_MILLIS = 24 * 3600 * 1000
+_JOB_FIELDS = 17
+
+_encode = msgspec.json.Encoder().encode
+_decode_ids = msgspec.json.Decoder(set[JobId]).decode
+_decode_told = msgspec.json.Decoder(
+    tuple[int, list[tuple[JobId, str, int, str, str | None]], dict[str, Any], list[str]]
+).decode
+_decode_rest = msgspec.json.Decoder(tuple[list[JobId], dict[JobId, str], list[JobId]]).decode
+
+
+def to_json(value: object) -> str:
+    """Return a value as JSON text."""
+    return _encode(value).decode()
+
+
+def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
+    """Return the one parameter of a put."""
+    rows = [
+        (
+            job.id,
+            job.queue,
+            job.task,
+            job.version,
+            job.payload,
+            job.options,
+            job.run_at,
+            job.delay,
+            job.priority,
+            job.expires_at,
+            job.expires_in,
+        )
+        for job in jobs
+    ]
+    doc: dict[str, object] = {"at": at, "since": _since(jobs), "jobs": rows}
+    if tell is not None:
+        doc["tell"] = tell
+    return to_json(doc)
+
+
+def fresh_ones(jobs: Sequence[NewJob], answer: str | None) -> list[bool]:
+    """Say for each job of a put whether it is new, by what the server answered."""
+    if answer is None:
+        return [True] * len(jobs)
+    added = _decode_ids(answer)
+    fresh = []
+    for job in jobs:
+        fresh.append(job.id in added)
+        added.discard(job.id)  # An id that stands twice in the batch is new only once.
+    return fresh
+
+
+def _since(jobs: Sequence[NewJob]) -> int:
+    """Return an instant before which none of these can have ended, by the time in their ids.
+
+    The clocks of producers may be a day wrong. Of an id that tells no time nothing is known.
+    """
+    earliest = min((job.id for job in jobs), default="")
+    if any(len(job.id) != 36 or job.id[14] != "7" for job in jobs):
+        return 0
+    try:
+        return (int(earliest[:8] + earliest[9:13], 16) - _DAY_MILLIS) * 1_000
+    except ValueError:
+        return 0
+
+
+def settle_text(
+    settlements: Sequence[tuple[Settlement, bool]],
+    at: int | None,
+    tell: str | None,
+    *,
+    patient: bool = False,
+) -> str:
+    """Return the one parameter of a settle; each settlement with whether it was ruled on."""
+    doc: dict[str, object] = {"at": at, "runs": [_run(s, ruled) for s, ruled in settlements]}
+    if tell is not None:
+        doc["tell"] = tell
+    if patient:
+        doc["patient"] = True
+    return to_json(doc)
+
+
+def _run(s: Settlement, ruled: bool) -> tuple[object, ...]:  # noqa: FBT001 (one of a row)
+    ours = (
+        *(s.id, s.fence, s.state, s.outcome, s.counts, s.crashed, s.suspect, s.run_at),
+        *(s.result, s.reason, s.started_at, s.pool),
+    )
+    if s.failure is None:
+        return (*ours, None, None, None, None, ruled)
+    failure = s.failure
+    told = (failure.fingerprint, failure.error, failure.message, failure.traceback)
+    return (*ours, *told, ruled)
+
+
+class PostgresLine:
+    """Claim, extend, settle, announce and upkeep, each on the lane it is given."""
+
+    def __init__(self, schema: str, clock: Clock | None) -> None:
+        self._sql = statements(schema)
+        self._clock = clock
+        self.heads = Heads(clock)
+
+    def at(self) -> int | None:
+        """Return the instant of a test's clock; None means the server's own."""
+        return self._clock.now() if self._clock else None
+
+    async def put(self, lane: Lane, jobs: Sequence[NewJob], tell: str | None) -> list[bool]:
+        """Add jobs."""
+        [(answer,)] = await lane.ask(self._sql["put"], put_text(jobs, self.at(), tell))
+        if any(job.priority or job.run_at is not None for job in jobs):
+            self.heads.forget()
+        return fresh_ones(jobs, answer)
+
+    async def claim(self, lane: Lane, plan: ClaimPlan) -> Claim:
+        """Lease what the selection rule chooses."""
+        start = self.heads.start(plan)
+        claim = await self._claim(lane, plan, start)
+        if start.look or _is_full(plan, claim):
+            return claim
+        # What the heads hide may fill the rest.
+        running = dict(plan.running)
+        for job in claim.jobs:
+            running[job.queue] = running.get(job.queue, 0) + 1
+        rest = replace(plan, running=running, credits=claim.credits)
+        more = await self._claim(lane, rest, self.heads.start(rest))
+        return Claim(claim.jobs + more.jobs, more.credits, more.now, claim.parked + more.parked)
+
+    async def _claim(self, lane: Lane, plan: ClaimPlan, start: Start) -> Claim:
+        began = time.monotonic()
+        told, *rows = await lane.ask(self._sql["claim"], self._claim_text(plan, start))
+        now, parked, gated, empty = _decode_told(told[4])
+        if start.look:
+            self.heads.looked(start, began)
+        jobs = {row[0]: Job(*row[:_JOB_FIELDS]) for row in rows}
+        selection = select(Snapshot(plan, now, _lines(plan, rows, jobs)))
+        claim = Claim(
+            [jobs[head.id] for _, head in selection.chosen],
+            selection.credits,
+            now,
+            [Unknown(*each) for each in parked],
+        )
+        taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
+        found = Found(now, start.names, gated, empty)
+        self.heads.remember(taken, found, full=_is_full(plan, claim))
+        for name, place in gated.items():
+            if place is not None:
+                self.heads.stop(plan.worker, name, (place[0], place[1]))
+        return claim
+
+    def _claim_text(self, plan: ClaimPlan, start: Start) -> str:
+        room = Room(plan)
+        queues = [
+            (
+                *(queue.name, queue.weight, -plan.credits.get(queue.name, 0.0)),
+                *(room.reserve[queue.name], queue.critical, *(place or (None, None))),
+            )
+            for queue, place in zip(plan.queues, start.places, strict=True)
+        ]
+        return to_json(
+            {
+                "at": self.at(),
+                "worker": plan.worker,
+                "lease": plan.lease,
+                "capable": None if plan.capable is None else dict(plan.capable),
+                "spare": plan.spare_lost,
+                "asked_at": plan.asked_at,
+                "look": start.look,
+                "deep": start.deep,
+                "steps": LOOK,
+                "batch": BATCH,
+                "shared": room.shared,
+                "critical": room.critical_share,
+                "queues": queues,
+            }
+        )
+
+    async def extend(
+        self, lane: Lane, leases: Sequence[tuple[JobId, int]], lease: int
+    ) -> list[Extended]:
+        """Renew leases under their current fence."""
+        text = to_json({"at": self.at(), "lease": lease, "runs": list(leases)})
+        rows = await lane.ask(self._sql["extend"], text)
+        self.heads.forget()
+        return [Extended(job_id, asked) for job_id, asked in rows]
+
+    async def settle(
+        self, lane: Lane, settlements: Sequence[Settlement], tell: str | None
+    ) -> tuple[dict[JobId, Settlement], list[Settlement]]:
+        """Write what became of running jobs; returns what was, and what is locked just now."""
+        first: dict[tuple[JobId, int], Settlement] = {}
+        for settlement in settlements:  # Of two that say the same run ended, the first counts.
+            first.setdefault((settlement.id, settlement.fence), settlement)
+        written, asked, busy = await self._settle(lane, list(first.values()), False, tell)
+        if asked:
+            ruled = [overrule(s, asked[s.id]) for s in first.values() if s.id in asked]
+            more, _, locked = await self._settle(lane, ruled, True, tell)
+            written |= more
+            busy += locked
+        if any(s.state is State.WAITING for s in written.values()):
+            self.heads.forget()
+        return written, busy
+
+    async def _settle(
+        self,
+        lane: Lane,
+        settlements: list[Settlement],
+        ruled: bool,  # noqa: FBT001 (ours alone)
+        tell: str | None,
+    ) -> tuple[dict[JobId, Settlement], dict[JobId, str], list[Settlement]]:
+        text = settle_text([(s, ruled) for s in settlements], self.at(), tell)
+        [(answer,)] = await lane.ask(self._sql["settle"], text)
+        if answer is None:
+            return {s.id: s for s in settlements}, {}, []
+        wrote, asked, locked = _decode_rest(answer)
+        current = _by_id(settlements)
+        written = {job_id: current[job_id] for job_id in wrote}
+        return written, asked, [current[job_id] for job_id in locked]
+
+    async def held(self, lane: Lane, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed."""
+        rows = await lane.ask(self._sql["held"], worker)
+        return [Job(*row[:_JOB_FIELDS]) for row in rows]
+
+    async def announce(self, lane: Lane, worker: Worker, lease: int) -> None:
+        """Say that a worker lives, and which tasks it knows."""
+        told = (worker.id, dict(worker.capable), to_json(worker.pools), worker.processes)
+        doc = {"at": self.at(), "worker": told, "lease": lease, "batch": BATCH}
+        await lane.ask(self._sql["announce"], to_json(doc))
+        self.heads.forget()
+
+    async def due(self, lane: Lane) -> tuple[int | None, int]:
+        """Return when the next parked job falls due, and the present instant."""
+        [(next_at, now)] = await lane.ask(self._sql["due"], self.at())
+        return next_at, now
+
+    async def upkeep(self, lane: Lane, keep: int) -> Upkeep:
+        """Do one bounded round of housekeeping."""
+        doc = {"at": self.at(), "keep": keep, "batch": BATCH}
+        [(counts,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
+        self.heads.forget()
+        return Upkeep(*counts)
+
+
+def _by_id(settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
+    """Return settlements by job; of two fences of a job only the later can be its own."""
+    return {s.id: s for s in sorted(settlements, key=lambda s: s.fence)}
+
+
+def _lines(
+    plan: ClaimPlan, rows: Sequence[tuple[Any, ...]], jobs: Mapping[JobId, Job]
+) -> list[Line]:
+    """Return what was claimed as the rule sees it, to learn its order and the credits after it."""
+    heads: dict[str, list[Head]] = {queue.name: [] for queue in plan.queues}
+    for row in rows:
+        job = jobs[row[0]]
+        heads[job.queue].append(
+            Head(job.id, job.task, job.version, row[17], job.run_at, job.expires_at, job.lost)
+        )
+    for each in heads.values():
+        each.sort(key=lambda head: (head.order_at, head.id))
+    return [Line(queue, heads[queue.name]) for queue in plan.queues]
+
+
+def _is_full(plan: ClaimPlan, claim: Claim) -> bool:
+    """Say whether a claim took all the slots there were, so that there may be more."""
+    room = Room(plan)
+    return len(claim.jobs) >= room.shared > 0

@@ -1,0 +1,125 @@
+"""Bring the schema up to date: numbered scripts, each in its own transaction.
+
+Safe in several processes at once, and while workers of the version before run: a
+step takes a lock only for as long as it is short to get, and is tried again
+otherwise. Whoever dies in the middle leaves the steps before, whole.
+"""
+
+import time
+
+import psycopg
+from msgspec.structs import replace
+from psycopg import errors
+
+from fairlead.core.admin import Migration
+from fairlead.core.errors import SchemaOutdated, StoreError, StoreUnavailable
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import Connection, connect, finish, typed
+from fairlead.stores.postgres.statements import migrations
+
+PATIENCE_SECONDS = 60.0
+_LOCK_MILLIS = 500
+_PAUSE_SECONDS = 0.25
+_TIMES = "SELECT number, applied_at FROM {schema}.migration"
+_SCHEMA = "SELECT to_regnamespace(%s) IS NOT NULL"
+_FOUND = "SELECT to_regclass(%s) IS NOT NULL"
+
+
+def newest() -> int:
+    """Return the number of the schema this program works with."""
+    return migrations()[-1].number
+
+
+def migrate(address: Address) -> None:
+    """Apply what is missing."""
+    try:
+        connection = connect(address)
+        try:
+            times = applied_times(connection, address)
+            _check_not_newer(times)
+            for step in migrations():
+                if step.number not in times:
+                    _apply_patiently(connection, address, step)
+        finally:
+            finish(connection)
+    except psycopg.Error as problem:
+        raise _explained(problem, address) from problem
+
+
+def applied(address: Address) -> list[Migration]:
+    """Return every step of the schema, with the time it was applied, if it was; applies none."""
+    try:
+        connection = connect(address)
+        try:
+            times = applied_times(connection, address)
+        finally:
+            finish(connection)
+    except psycopg.Error as problem:
+        raise typed(problem, address) from problem
+    _check_not_newer(times)
+    return [replace(step, applied_at=times.get(step.number)) for step in migrations()]
+
+
+def applied_times(connection: Connection, address: Address) -> dict[int, int]:
+    """Return when each step was applied, by its number."""
+    [there] = connection.execute(_FOUND, [f"{address.quoted_schema}.migration"]).fetchone() or (0,)
+    if not there:
+        return {}
+    return dict(connection.execute(_TIMES.replace("{schema}", address.quoted_schema)).fetchall())
+
+
+def _check_not_newer(times: dict[int, int]) -> None:
+    if max(times, default=0) > newest():
+        raise SchemaOutdated(max(times), newest())
+
+
+def _apply_patiently(connection: Connection, address: Address, step: Migration) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            _apply(connection, address, step)
+            return
+        except (errors.LockNotAvailable, errors.DeadlockDetected) as problem:
+            if time.monotonic() > until:
+                raise StoreUnavailable(
+                    address.url,
+                    f"migration {step.number} could not get its lock within "
+                    f"{PATIENCE_SECONDS:.0f} s, because a transaction is open for long; let it end "
+                    "(see pg_stat_activity), and try again",
+                ) from problem
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _apply(connection: Connection, address: Address, step: Migration) -> None:
+    schema = address.quoted_schema
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLIS}")
+        connection.execute("SET LOCAL client_min_messages = warning")
+        # One at a time: who comes second finds the step done.
+        connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"fairlead {address.schema}"]
+        )
+        # Somebody may have made it for us: to ask for it again needs rights on the database.
+        [there] = connection.execute(_SCHEMA, [schema]).fetchone() or (False,)
+        if not there:
+            connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(f"SET LOCAL search_path = {schema}, pg_temp")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS migration "
+            "(number integer PRIMARY KEY, applied_at bigint NOT NULL)"
+        )
+        if step.number in applied_times(connection, address):
+            return
+        connection.execute(step.sql.encode())
+        connection.execute("INSERT INTO migration VALUES (%s, stamp())", [step.number])
+
+
+def _explained(problem: psycopg.Error, address: Address) -> StoreError:
+    """Tell those who may not change the schema who can."""
+    if isinstance(problem, errors.InsufficientPrivilege):
+        return StoreUnavailable(
+            address.url,
+            f"the schema {address.schema} is not up to date, and this user may not change it; run "
+            "`fairlead migrate` as the owner of the database first",
+        )
+    return typed(problem, address)

@@ -1,0 +1,367 @@
+"""The store of `postgresql://`: one database, any number of machines."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from fairlead.core.admin import (
+    ALL,
+    LIVE,
+    Action,
+    AuditLine,
+    Condition,
+    ErrorGroup,
+    Filter,
+    Finding,
+    Migration,
+    Worker,
+)
+from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.selection import Claim, ClaimPlan, Snapshot
+from fairlead.core.store import Backend, Extended, Upkeep
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.admin import Hand
+from fairlead.stores.postgres.audit import audit
+from fairlead.stores.postgres.condition import condition
+from fairlead.stores.postgres.gather import Gather
+from fairlead.stores.postgres.lane import BlockingLanes, Lane
+from fairlead.stores.postgres.line import PostgresLine, fresh_ones, put_text
+from fairlead.stores.postgres.migrate import applied, migrate
+from fairlead.stores.postgres.statements import statements
+from fairlead.stores.postgres.wake import ENDED, WORK, Bell, Listener, News
+
+Answer = TypeVar("Answer")
+
+PEOPLE_SECONDS = 600.0
+"""How long an answer to a person's question may take; an audit reads everything."""
+POLL_SECONDS = 0.2
+"""How long a wait is where no news can be heard."""
+_BUSY_PAUSES = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0)
+
+
+class _Session:
+    """What is open on one event loop: a connection for each kind of work, and a listener."""
+
+    def __init__(self, store: "PostgresStore", address: Address) -> None:
+        self._address = address
+        self._store = store
+        self.puts = Lane(address)
+        self.claims = Lane(address)
+        self.leases = Lane(address)
+        self.ends = Lane(address)
+        self.looks = Lane(address)
+        self.people = Lane(address, PEOPLE_SECONDS)
+        self.gather: Gather[NewJob, bool] = Gather(store.put_gathered)
+        self.listener: Listener | None = None
+
+    def listen(self) -> Listener:
+        """Return the listener of this loop."""
+        if self.listener is None:
+            self.listener = Listener(self._address, self._store.news, self._store.hear)
+        return self.listener
+
+    def close(self) -> None:
+        """Let go of everything, from whatever thread."""
+        if self.listener is not None:
+            self.listener.close()
+        for lane in (self.puts, self.claims, self.leases, self.ends, self.looks, self.people):
+            lane.close()
+
+
+class PostgresStore(Backend):
+    """Jobs in a schema of a PostgreSQL database. Connects at first use, and again in a fork."""
+
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        self.url = address.url
+        self.durability = "durable"
+        self.news = News()
+        self._address = address
+        self._clock = clock
+        self._line = PostgresLine(address.quoted_schema, clock)
+        self._hand = Hand(address.quoted_schema, clock)
+        self._bell = Bell()
+        self._blocking = BlockingLanes(address)
+        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session]
+        self._sessions = weakref.WeakKeyDictionary()
+        self._opening = threading.Lock()
+        self._is_open = False
+
+    # Opening
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date."""
+        if not self._is_open:
+            await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        with self._opening:
+            if not self._is_open:
+                migrate(self._address)
+                self._is_open = True
+
+    async def close(self) -> None:
+        """Let go of the connections; what was handed over is finished first."""
+        for session in list(self._sessions.values()):
+            session.close()
+        self._sessions.clear()
+        self._blocking.close()
+
+    async def _session(self) -> _Session:
+        loop = asyncio.get_running_loop()
+        if not self._is_open:
+            await self.open()
+        session = self._sessions.get(loop)
+        if session is None:
+            session = self._sessions[loop] = _Session(self, self._address)
+        return session
+
+    def hear(self, at: int) -> None:
+        """Take note that somebody put jobs, at this instant."""
+        self._line.heads.hear(at)
+
+    # The line
+
+    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs, all of them or none."""
+        if not jobs:
+            return []
+        return list(await (await self._session()).gather.submit(jobs))
+
+    async def put_gathered(self, jobs: Sequence[NewJob]) -> Sequence[bool]:
+        """Accept the jobs of several callers in one statement."""
+        session = await self._session()
+        fresh = await self._line.put(session.puts, jobs, self._bell.word(WORK))
+        self.news.bump(WORK)
+        return fresh
+
+    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs from synchronous code, in the calling thread."""
+        if not jobs:
+            return []
+        if not self._is_open:
+            self._open()
+        text = put_text(jobs, self._line.at(), self._bell.word(WORK))
+        [(answer,)] = self._blocking.ask(statements(self._address.quoted_schema)["put"], text)
+        self._line.heads.forget()
+        self.news.bump(WORK)
+        return fresh_ones(jobs, answer)
+
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Put on the caller's own connection to the same database."""
+        raise NotImplementedError
+
+    async def claim(self, plan: ClaimPlan) -> Claim:
+        """Give the worker what the selection rule chooses."""
+        return await self._line.claim((await self._session()).claims, plan)
+
+    async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
+        """Renew leases under their current fence."""
+        return await self._line.extend((await self._session()).leases, leases, lease)
+
+    async def held(self, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed."""
+        return await self._line.held((await self._session()).leases, worker)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
+        """Write what became of running jobs, under their current fence."""
+        lane = (await self._session()).ends
+        written, busy = await self._line.settle(lane, settlements, self._bell.word(ENDED))
+        for pause in _BUSY_PAUSES:
+            if not busy:
+                break
+            await asyncio.sleep(pause)
+            more, busy = await self._line.settle(lane, busy, None)
+            written |= more
+        self.news.bump(WORK if any(s.state is State.WAITING for s in written.values()) else ENDED)
+        return written
+
+    async def announce(self, worker: Worker, lease: int) -> None:
+        """Say that a worker lives, and which tasks it knows."""
+        await self._line.announce((await self._session()).leases, worker, lease)
+        self.news.bump(WORK)
+
+    async def wait(self, timeout: float, since: int = 0, *, for_work: bool = False) -> int:  # noqa: ASYNC109 (patience)
+        """Return when there is news, a parked job falls due, or time is up."""
+        session = await self._session()
+        listener = session.listen()
+        if timeout > 0 and self.news.mark(for_work=for_work) == since:
+            patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
+            changed = asyncio.ensure_future(self.news.changed(since, for_work=for_work))
+            try:
+                await self._wait_for(changed, session.looks, patience)
+            finally:
+                changed.cancel()
+        return self.news.mark(for_work=for_work)
+
+    async def _wait_for(self, changed: asyncio.Future[None], lane: Lane, patience: float) -> None:
+        until = asyncio.get_running_loop().time() + patience
+        due = asyncio.ensure_future(self._line.due(lane))
+        try:
+            both: set[asyncio.Future[Any]] = {changed, due}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if changed.done():
+                return
+            next_at, now = due.result()
+        finally:
+            due.cancel()
+        left = until - asyncio.get_running_loop().time()
+        if next_at is not None:
+            left = min(left, (next_at - now) / SECOND)
+        await asyncio.wait({changed}, timeout=max(0.0, left))
+
+    async def upkeep(self, keep: int) -> Upkeep:
+        """Do one bounded round of housekeeping."""
+        done = await self._line.upkeep((await self._session()).people, keep)
+        if done.promoted or done.brought_back:
+            self.news.bump(WORK)
+        return done
+
+    # For people
+
+    async def find(self, job_id: JobId) -> JobRecord | None:
+        """Return a job in whatever state."""
+        return await self._hand.find((await self._session()).looks, job_id)
+
+    async def jobs(
+        self, which: Filter, limit: int = 100, before: JobId | None = None
+    ) -> list[JobRecord]:
+        """Return jobs that the filter means, newest first."""
+        return await self._hand.jobs((await self._session()).people, which, limit, before)
+
+    async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
+        """Count jobs by queue and state."""
+        return await self._hand.count((await self._session()).people, which)
+
+    async def groups(self, which: Filter) -> list[ErrorGroup]:
+        """Return failures by fingerprint."""
+        return await self._hand.groups((await self._session()).people, which)
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Return the job's lines of the attempt log."""
+        return await self._hand.attempts((await self._session()).looks, job_id)
+
+    async def recent(
+        self, since: int, limit: int = 10_000, queue: str | None = None
+    ) -> list[Attempt]:
+        """Return the last lines of the attempt log."""
+        return await self._hand.recent((await self._session()).people, since, limit, queue)
+
+    async def oldest(self) -> dict[str, int]:
+        """Return since when each queue's longest waiting due job has been due."""
+        return await self._hand.oldest((await self._session()).people)
+
+    async def running(self) -> dict[str, dict[str, int]]:
+        """Count running jobs by worker process and queue."""
+        return await self._hand.running((await self._session()).people)
+
+    async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
+        """Return what a claim with this plan would look at now."""
+        return await self._hand.snapshot((await self._session()).people, plan, limit)
+
+    async def ahead(self, job_id: JobId) -> int:
+        """Count the due jobs before this one in its queue."""
+        return await self._hand.ahead((await self._session()).people, job_id)
+
+    async def unknown(self) -> dict[tuple[str, int], int]:
+        """Count the jobs parked for want of a capable worker, by task and version."""
+        return await self._hand.unknown((await self._session()).people)
+
+    async def paused(self) -> set[str]:
+        """Return the names of the paused queues."""
+        return await self._hand.paused((await self._session()).people)
+
+    async def workers(self) -> list[Worker]:
+        """Return the workers that are announced and live."""
+        return await self._hand.workers((await self._session()).looks)
+
+    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
+        """Return the audit log, newest first."""
+        return await self._hand.audit_log((await self._session()).people, limit, job_id)
+
+    async def cancel(
+        self,
+        job_ids: Collection[JobId],
+        reason: str,
+        states: Collection[State] = LIVE,
+        by: Action | None = None,
+    ) -> dict[JobId, JobRecord]:
+        """Cancel waiting jobs at once, and mark running ones."""
+        lane = (await self._session()).people
+        touched = await self._act("cancel", by, job_ids, states, reason=reason)
+        found = [await self._hand.find(lane, job_id) for job_id in touched]
+        return {record.id: record for record in found if record is not None}
+
+    async def revive(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Let jobs run again, or sooner."""
+        return await self._act("revive", by, job_ids, states)
+
+    async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
+        """Replace the payload of a dead letter, if it still is `was`."""
+        return bool(
+            await self._act("edit", by, [job_id], was=was, payload=payload, version=version)
+        )
+
+    async def delete(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Forget final jobs for good."""
+        return await self._act("delete", by, job_ids, states)
+
+    async def pause(self, queue: str, by: Action | None = None) -> bool:
+        """Let no further job of this queue start."""
+        return bool(await self._act("pause", by, queue=queue))
+
+    async def resume(self, queue: str, by: Action | None = None) -> bool:
+        """Let jobs of this queue start again."""
+        return bool(await self._act("resume", by, queue=queue))
+
+    async def _act(
+        self,
+        verb: str,
+        by: Action | None,
+        job_ids: Collection[JobId] = (),
+        states: Collection[State] = (),
+        **more: object,
+    ) -> list[JobId]:
+        lane = (await self._session()).people
+        told = {"tell": WORK} if verb in ("revive", "resume", "cancel") else {}
+        touched = await self._hand.act(lane, verb, by, job_ids, states, **more, **told)
+        self._line.heads.forget()
+        self.news.bump(WORK)
+        return touched
+
+    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
+        """Add to the audit log something that was done by other verbs."""
+        await self._hand.note((await self._session()).people, by, count, job_id)
+
+    async def audit(self) -> list[Finding]:
+        """Check that every job is in exactly one place and every mark agrees."""
+        schema, at = self._address.quoted_schema, self._line.at()
+        return await self._looked(lambda connection: audit(connection, schema, at))
+
+    async def condition(self) -> Condition:
+        """Return facts about the server, and what is wrong with its set-up."""
+        hears = (await self._session()).listen().hears
+        now = (self._clock or SystemClock()).now()
+        return await self._looked(
+            lambda connection: condition(connection, self._address, now, hears=hears)
+        )
+
+    async def _looked(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        return await (await self._session()).people.run(question)
+
+    async def migrations(self) -> list[Migration]:
+        """Return the steps of the schema and whether each was applied."""
+        return await asyncio.to_thread(applied, self._address)
+
+
+def postgres_store(url: str, clock: Clock | None) -> PostgresStore:
+    """Build the store from its URL."""
+    return PostgresStore(Address.of(url), clock)
