@@ -15,6 +15,7 @@ from pathlib import Path
 
 PACKAGES = {"postgres": "postgresql", "initdb": "postgresql", "pgbouncer": "pgbouncer"}
 BINARIES = Path("/usr/lib/postgresql")
+ELSEWHERE = "/usr/sbin"  # Debian keeps pgbouncer where only root's PATH looks.
 CLUSTERS = Path("/etc/postgresql-common/createcluster.conf")
 POLICY = Path("/usr/sbin/policy-rc.d")
 DENY = "#!/bin/sh\nexit 101\n"
@@ -39,8 +40,7 @@ def _version(folder: Path) -> tuple[int, ...]:
 def _find(name: str) -> str | None:
     """Look where Debian keeps each version of PostgreSQL, the newest first, and in the PATH."""
     newest = sorted(BINARIES.glob("*/bin"), key=_version, reverse=True)
-    # Debian keeps pgbouncer where only root's PATH looks.
-    path = os.pathsep.join([*map(str, newest), os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    path = os.pathsep.join([*map(str, newest), os.environ.get("PATH", os.defpath), ELSEWHERE])
     return shutil.which(name, path=path)
 
 

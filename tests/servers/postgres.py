@@ -94,7 +94,7 @@ class PostgresServer(Server):
         """Run a statement as the superuser, on a connection of its own; returns its rows."""
         url = self.url(database, connect_timeout=10)
         with psycopg.connect(url, autocommit=True) as connection:
-            cursor = connection.execute(statement, values or None)  # type: ignore[call-overload]
+            cursor = connection.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
 
     def create_database(self, name: str) -> None:
@@ -102,6 +102,7 @@ class PostgresServer(Server):
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def _prepare(self) -> None:
+        program("postgres")  # Who lacks it is told so first.
         _run(["cp", "-Rp", str(_template()), str(self.data)], self.folder)
         (self.data / "pg_hba.conf").write_text("\n".join(self._hba) + "\n")
 
