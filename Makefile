@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types tests mutants chaos powercut bench demo recording format clean
+.PHONY: help test lint types servers tests mutants chaos powercut bench demo recording format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -24,14 +24,17 @@ types: $(READY) ## Types, by mypy in strict mode.
 	@$(BIN)/mypy
 	@$(BIN)/mypy examples
 
-tests: $(READY) ## All tests, on both cores.
+servers: $(READY) ## PostgreSQL and PgBouncer for the tests: installed if root, else told.
+	@$(BIN)/python -m tests.servers.ensure
+
+tests: servers ## All tests, on both cores.
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-mutants: $(READY) ## Break one promise at a time; each must be noticed by a test.
+mutants: servers ## Break one promise at a time; each must be noticed by a test.
 	@$(BIN)/python tests/mutants.py
 
-chaos: $(READY) ## Kill worker trees every second under 20,000 jobs; prints figures.
+chaos: servers ## Kill worker trees every second under 20,000 jobs; prints figures.
 	@$(BIN)/python -m pytest -q -m chaos tests/system
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).

@@ -1,0 +1,104 @@
+"""The server programs that tests need: where they are, and how they get there.
+
+`python -m tests.servers.ensure` installs what is missing, if it may; `make tests`
+does that first. It makes no database cluster and starts no service: tests start
+their own.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PACKAGES = {"postgres": "postgresql", "initdb": "postgresql", "pgbouncer": "pgbouncer"}
+BINARIES = Path("/usr/lib/postgresql")
+ELSEWHERE = "/usr/sbin"  # Debian keeps pgbouncer where only root's PATH looks.
+CLUSTERS = Path("/etc/postgresql-common/createcluster.conf")
+POLICY = Path("/usr/sbin/policy-rc.d")
+DENY = "#!/bin/sh\nexit 101\n"
+
+
+class MissingProgram(Exception):
+    """A server program is not installed; says what to do."""
+
+    def __init__(self, names: list[str]) -> None:
+        packages = " ".join(sorted({PACKAGES[name] for name in names}))
+        super().__init__(
+            f"tests need {', '.join(names)}, which this machine does not have; "
+            f"as root: apt install {packages}"
+        )
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    parts = folder.parent.name.split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def _find(name: str) -> str | None:
+    """Look where Debian keeps each version of PostgreSQL, the newest first, and in the PATH."""
+    newest = sorted(BINARIES.glob("*/bin"), key=_version, reverse=True)
+    path = os.pathsep.join([*map(str, newest), os.environ.get("PATH", os.defpath), ELSEWHERE])
+    return shutil.which(name, path=path)
+
+
+def missing() -> list[str]:
+    return [name for name in PACKAGES if _find(name) is None]
+
+
+def program(name: str) -> str:
+    """Return the path of a server program."""
+    if path := _find(name):
+        return path
+    raise MissingProgram([name])
+
+
+@contextmanager
+def _no_services() -> Iterator[None]:
+    """Let no package start its service, nor make a cluster where nobody decided on that yet."""
+    if not CLUSTERS.exists():
+        CLUSTERS.parent.mkdir(parents=True, exist_ok=True)
+        CLUSTERS.write_text("create_main_cluster = false\n")
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text(DENY)
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
+
+
+def install(names: list[str]) -> None:
+    """Install the packages of these programs, with nobody to ask."""
+    packages = sorted({PACKAGES[name] for name in names})
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    print(f"==> installing {' and '.join(packages)}, once", flush=True)
+    with _no_services():
+        for command in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
+            done = subprocess.run(
+                ["apt-get", "--quiet=2", *command],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                print(done.stdout)
+
+
+def main() -> None:
+    names = missing()
+    if names and os.geteuid() == 0 and shutil.which("apt-get"):
+        install(names)
+        names = missing()
+    if names:
+        sys.exit(str(MissingProgram(names)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""The proxy fails exactly as told, and otherwise is not noticed."""
+
+import select
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+
+import asyncpg
+import psycopg
+import pytest
+
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import RESET, TO_CLIENT, TO_SERVER, Proxy
+from tests.servers.server import HOST
+from tests.servers.talk import PostgresTalk, Turns
+from tests.system.tree import until
+
+
+class Echo(socketserver.ThreadingTCPServer):
+    """A server that says everything twice, and notes how its connections ended."""
+
+    def __init__(self) -> None:
+        super().__init__((HOST, 0), Saying)
+        self.port = self.server_address[1]
+        self.heard: list[bytes] = []
+        self.ends: list[str] = []
+
+
+class Saying(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, Echo)
+        try:
+            while data := self.request.recv(65536):
+                self.server.heard.append(data)
+                self.request.sendall(data * 2)
+            self.server.ends.append("closed")
+        except ConnectionResetError:
+            self.server.ends.append("reset")
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    with Echo() as echo:
+        thread = threading.Thread(target=echo.serve_forever, args=[0.01])
+        thread.start()
+        yield echo
+        echo.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def way(echo: Echo) -> Iterator[Proxy]:
+    with Proxy(echo.port, Turns) as proxy:
+        yield proxy
+
+
+def connect(way: Proxy) -> socket.socket:
+    client = socket.create_connection((HOST, way.port), 10)
+    assert ask(client, b"hello") == b"hellohello"
+    return client
+
+
+def ask(client: socket.socket, words: bytes) -> bytes:
+    client.sendall(words)
+    return listen(client, 2 * len(words))
+
+
+def listen(client: socket.socket, size: int) -> bytes:
+    answer = b""
+    while len(answer) < size and (data := client.recv(65536)):
+        answer += data
+    return answer
+
+
+def silent(client: socket.socket) -> bool:
+    return not select.select([client], [], [], 0.1)[0]
+
+
+# Any protocol
+
+
+def test_everything_passes_and_connections_are_counted(echo: Echo, way: Proxy) -> None:
+    with connect(way) as one, connect(way) as two:
+        assert ask(one, b"x" * 300_000) == b"x" * 600_000
+        assert ask(two, b"y") == b"yy"
+        assert (way.accepted, way.alive) == (2, 2)
+    until(lambda: echo.ends == ["closed", "closed"])
+    until(lambda: way.alive == 0)
+    assert way.accepted == 2
+
+
+def test_a_side_that_says_no_more_still_hears(way: Proxy) -> None:
+    with connect(way) as client:
+        client.sendall(b"last")
+        client.shutdown(socket.SHUT_WR)
+        assert listen(client, 100) == b"lastlast"
+
+
+def test_a_cut_resets_both_sides_and_new_connections_are_carried(echo: Echo, way: Proxy) -> None:
+    with connect(way) as one, connect(way) as two:
+        assert way.cut() == 2
+        assert way.alive == 0
+        for client in (one, two):
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+    until(lambda: echo.ends == ["reset", "reset"])
+    connect(way).close()
+
+
+def test_a_cut_also_ends_what_has_only_begun(way: Proxy) -> None:
+    way.drop()
+    with socket.create_connection((HOST, way.port), 10) as client:
+        until(lambda: way.alive == 1)
+        assert way.cut() == 1
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+def test_a_reset_is_passed_on(echo: Echo, way: Proxy) -> None:
+    with connect(way) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    until(lambda: echo.ends == ["reset"])
+
+
+def test_a_dead_server_is_a_reset() -> None:
+    with socket.create_server((HOST, 0)) as gone:
+        port = gone.getsockname()[1]
+    with Proxy(port) as way:
+        # A client may hear of it while it connects, or when it listens.
+        with pytest.raises(ConnectionResetError), socket.socket() as client:
+            client.connect((HOST, way.port))
+            client.recv(1)
+        assert way.accepted == 1
+
+
+def test_what_was_dropped_arrives_when_it_heals(echo: Echo, way: Proxy) -> None:
+    with connect(way) as client:
+        way.drop()
+        client.sendall(b"one")
+        assert silent(client)
+        assert echo.heard == [b"hello"]
+        way.heal()
+        assert listen(client, 6) == b"oneone"
+
+
+def test_one_way_may_be_dropped_alone(echo: Echo, way: Proxy) -> None:
+    with connect(way) as client:
+        way.drop(TO_CLIENT)
+        client.sendall(b"one")
+        assert silent(client)
+        assert echo.heard == [b"hello", b"one"]
+        way.heal(TO_CLIENT)
+        assert listen(client, 6) == b"oneone"
+        way.drop(TO_SERVER)
+        client.sendall(b"two")
+        assert silent(client)
+        assert echo.heard == [b"hello", b"one"]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_an_end_is_not_heard_of_while_all_is_dropped(echo: Echo, way: Proxy, reset: bool) -> None:
+    with connect(way) as client, connect(way) as other:
+        way.drop()
+        if reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.close()
+        assert silent(other)
+        assert (echo.ends, way.alive) == ([], 2)
+        way.heal()
+        until(lambda: echo.ends == ["reset" if reset else "closed"])
+
+
+def test_a_delay_counts_each_way(way: Proxy) -> None:
+    with connect(way) as client:
+        way.delay(0.05)
+        began = time.monotonic()
+        assert ask(client, b"slow") == b"slowslow"
+        assert time.monotonic() - began >= 0.1
+
+
+def test_a_lost_reply_was_done_by_the_server(echo: Echo, way: Proxy) -> None:
+    fault = way.lose_reply(b"commit", nth=2)
+    with connect(way) as one, connect(way) as two:
+        assert ask(one, b"commit 1") == b"commit 1" * 2
+        two.sendall(b"commit 2")
+        with pytest.raises(ConnectionResetError):
+            two.recv(1)
+        assert fault.happened.wait(10)
+        assert echo.heard[-1] == b"commit 2"
+        assert ask(one, b"commit 3") == b"commit 3" * 2
+
+
+def test_a_reply_is_cut_after_so_many_bytes(way: Proxy) -> None:
+    way.cut_within(lambda asked: asked.startswith(b"a"), 5)
+    with connect(way) as client:
+        assert ask(client, b"bab") == b"babbab"
+        client.sendall(b"abc")
+        assert client.recv(5) == b"abcab"
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+def test_a_marker_that_fails_is_told_at_the_end(echo: Echo) -> None:
+    way = Proxy(echo.port, Turns)
+    way.start()
+    way.lose_reply(lambda asked: bool(1 / 0))
+    with (
+        socket.create_connection((HOST, way.port), 10) as client,
+        pytest.raises(ConnectionResetError),
+    ):
+        ask(client, b"x")
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        way.close()
+
+
+# PostgreSQL's
+
+
+@pytest.fixture
+def table(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    postgres_server.execute("CREATE TABLE noted (n int)")
+    yield postgres_server
+    postgres_server.execute("DROP TABLE noted")
+
+
+def noted(server: PostgresServer) -> list[int]:
+    return [n for (n,) in server.execute("SELECT n FROM noted ORDER BY n")]
+
+
+def test_a_commit_whose_reply_is_lost_is_a_commit(table: PostgresServer, proxy: Proxy) -> None:
+    fault = proxy.lose_reply(b"COMMIT")
+    with psycopg.connect(proxy.through(table.url())) as connection:
+        connection.execute("INSERT INTO noted VALUES (1)")
+        with pytest.raises(psycopg.OperationalError):
+            connection.commit()
+        assert connection.broken
+    assert fault.happened.wait(10)
+    assert noted(table) == [1]
+
+
+def test_a_prepared_statement_is_known_by_its_text(table: PostgresServer, proxy: Proxy) -> None:
+    fault = proxy.lose_reply(b"INSERT INTO noted", nth=4)
+    url = proxy.through(table.url())
+    with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
+        for n in range(3):
+            connection.execute("INSERT INTO noted VALUES (%s)", [n])
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("INSERT INTO noted VALUES (%s)", [3])
+    assert fault.happened.wait(10)
+    assert noted(table) == [0, 1, 2, 3]
+
+
+def test_only_the_replies_before_it_pass_in_a_pipeline(table: PostgresServer, proxy: Proxy) -> None:
+    proxy.lose_reply(b"SELECT 'marked'")
+    with psycopg.connect(proxy.through(table.url()), autocommit=True) as connection:
+        with pytest.raises(psycopg.OperationalError), connection.pipeline() as pipeline:
+            first = connection.execute("INSERT INTO noted VALUES (1) RETURNING n")
+            pipeline.sync()
+            connection.execute("SELECT 'marked' FROM generate_series(1, 10000)")
+            pipeline.sync()
+        assert first.fetchone() == (1,)
+
+
+def test_a_large_reply_is_lost_as_a_whole(table: PostgresServer, proxy: Proxy) -> None:
+    """The server has done all of it, though it began to answer before."""
+    statement = "INSERT INTO noted SELECT generate_series(1, 20000) RETURNING n"
+    proxy.cut_within(b"INSERT", 1000)
+    connection = psycopg.connect(proxy.through(table.url()), autocommit=True)
+    with connection, pytest.raises(psycopg.OperationalError):
+        connection.execute(statement)
+    assert len(noted(table)) == 20_000
+
+
+def test_replies_are_counted_right_after_rows_were_copied(
+    table: PostgresServer, proxy: Proxy
+) -> None:
+    url = proxy.through(table.url())
+    with psycopg.connect(url, autocommit=True) as connection:
+        with connection.cursor() as cursor:
+            for _ in range(2):
+                with cursor.copy("COPY noted FROM STDIN") as copy:
+                    copy.write_row([1])
+        proxy.lose_reply(b"SELECT 2")
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 2")
+    assert noted(table) == [1, 1]
+
+
+async def test_asyncpg_is_understood_too(table: PostgresServer, proxy: Proxy) -> None:
+    connection = await asyncpg.connect(proxy.through(table.url()))
+    await connection.copy_records_to_table("noted", records=[(1,), (2,)])
+    fault = proxy.lose_reply(b"INSERT INTO noted", nth=2)
+    await connection.execute("INSERT INTO noted VALUES ($1)", 3)
+    with pytest.raises((asyncpg.ConnectionDoesNotExistError, ConnectionResetError)):
+        await connection.execute("INSERT INTO noted VALUES ($1)", 4)
+    assert fault.happened.wait(10)
+    connection.terminate()
+    assert noted(table) == [1, 2, 3, 4]
+
+
+def test_messages_are_understood_however_they_are_cut() -> None:
+    """What a client says, byte by byte: encryption refused, a start, and two requests."""
+    said = (8).to_bytes(4) + (80877103).to_bytes(4) + (9).to_bytes(4) + (196608).to_bytes(4) + b"\0"
+    said += b"P" + (11).to_bytes(4) + b"s\0GO\0\0\0" + b"B" + (8).to_bytes(4) + b"\0s\0\0"
+    said += b"S" + (4).to_bytes(4) + b"Q" + (7).to_bytes(4) + b"HI\0"
+    ready = b"Z" + (5).to_bytes(4) + b"I"
+    talk = PostgresTalk()
+    assert [asked for n in range(len(said)) for asked in talk.asked(said[n : n + 1])] == [
+        (1, b"GO\0\0s\0\0"),
+        (2, b"HI\0"),
+    ]
+    answered = b"N" + ready + ready[:3]
+    assert list(talk.answered(answered)) == [7]
+    assert list(talk.answered(ready[3:] + ready)) == [3, 9]
