@@ -11,6 +11,8 @@ from fairlead import Fairlead
 from fairlead.core.clock import ManualClock
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.migrate import migrate
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -23,7 +25,7 @@ settings.register_profile(
 )
 settings.load_profile("fairlead")
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgres")
 
 
 @pytest.fixture
@@ -32,12 +34,29 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=STORES)
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> AsyncIterator[Backend]:
+def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL of every store in turn, each with nothing in it."""
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("crew_url")
+        return url
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture(params=STORES[1:])
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """A new URL with every call, of every store in turn but memory, which they are compared with."""
+    if request.param == "postgres":
+        crew_url: str = request.getfixturevalue("crew_url")
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        return lambda: emptied(server, crew_url)
+    number = count()
+    return lambda: f"sqlite:///{tmp_path}/{next(number)}.db?durability=fast"
+
+
+@pytest.fixture
+async def store(any_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
     """Every store in turn. Whatever a test did, the audit must be clean after it."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-    store = store_for(url, clock)
+    store = store_for(any_url, clock)
     await store.open()
     yield store
     assert await store.audit() == []
@@ -53,11 +72,10 @@ def app(tmp_path: Path) -> Iterator[Fairlead]:
     app.close()
 
 
-@pytest.fixture(params=STORES)
-def any_app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fairlead]:
+@pytest.fixture
+def any_app(any_url: str) -> Iterator[Fairlead]:
     """An app on every store in turn."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-    app = Fairlead(url)
+    app = Fairlead(any_url)
     yield app
     assert app.bridge.run(app.store.audit()) == []
     app.close()
@@ -71,6 +89,15 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 SCHEMAS = count(1)
+EMPTY = """
+SET search_path = {schema};
+TRUNCATE job, queue, finished, attempt, dead, paused, worker, audit;
+UPDATE retention SET before = 0
+"""
+KINDS = ("producer", "worker", "operator")
+CREW = """
+DO $$ BEGIN CREATE ROLE crew LOGIN PASSWORD 'rope'; EXCEPTION WHEN duplicate_object THEN NULL; END $$
+"""
 
 
 @pytest.fixture
@@ -85,6 +112,22 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.start()
     # Who still holds a lock on it has left something open, and shall fail rather than wait.
     postgres_server.execute(f"SET lock_timeout = '5s'; DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture
+def crew_url(postgres_server: PostgresServer, postgres_url: str) -> str:
+    """The same, with the schema made by its owner, for a user who may do no more than he must."""
+    migrate(Address.of(postgres_url))
+    schema = Address.of(postgres_url).schema
+    grants = "; ".join(f"SELECT {schema}.allow('crew', '{kind}')" for kind in KINDS)
+    postgres_server.execute(f"{CREW}; {grants}")
+    return postgres_server.url(user="crew", password="rope", schema=schema)
+
+
+def emptied(server: PostgresServer, url: str) -> str:
+    """Empty the tables of a schema, which is quicker than to make them anew."""
+    server.execute(EMPTY.replace("{schema}", Address.of(url).schema))
+    return url
 
 
 @pytest.fixture(scope="session")

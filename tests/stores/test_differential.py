@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,17 +36,14 @@ jobs_of = st.lists(
     st.sampled_from([frozenset(), frozenset({"b"})]),
 )
 def test_the_claim_is_the_rule(
-    tmp_path_factory: pytest.TempPathFactory,
+    new_url: Callable[[], str],
     jobs: list[tuple[str, int, int, str]],
     weights: tuple[int, int, int],
     sizes: list[int],
     paused: frozenset[str],
 ) -> None:
     """Claims of a whole run, against the rule over a list kept by hand."""
-    folder = tmp_path_factory.mktemp("rule")
-    asyncio.run(
-        _compare(f"sqlite:///{folder}/jobs.db?durability=fast", jobs, weights, sizes, paused)
-    )
+    asyncio.run(_compare(new_url(), jobs, weights, sizes, paused))
 
 
 async def _compare(

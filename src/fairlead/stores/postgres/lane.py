@@ -174,10 +174,6 @@ def finish(connection: Connection | AsyncConnection) -> None:
 def typed(problem: psycopg.Error, address: Address) -> StoreError:
     """Return one of our own errors for one of the driver's."""
     match problem:
-        case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
-            text = f"{told(problem)}; check user and password in the store's URL"
-        case errors.InvalidCatalogName():
-            text = f"{told(problem)}; create the database, or name another in the store's URL"
         case errors.InsufficientPrivilege():
             text = (
                 f"{told(problem)}; let the owner of schema {address.schema} run "
@@ -188,10 +184,24 @@ def typed(problem: psycopg.Error, address: Address) -> StoreError:
         case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
             text = f"the server has no room: {told(problem)}"
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            text = f"{told(problem)}; is the server running, and reachable from here?"
+            text = f"{told(problem)}; {_remedy(told(problem))}"
         case _:
             text = told(problem)
     return StoreUnavailable(address.url, text)
+
+
+def _remedy(words: str) -> str:
+    """Say what to do when a connection fails; the server's words are all there is to go by."""
+    if "password" in words or "authentication" in words or "role" in words:
+        return "check user and password in the store's URL"
+    if "database" in words and "does not exist" in words:
+        return "create it, or name another in the store's URL"
+    if "certificate" in words or "SSL" in words:
+        return (
+            "a server elsewhere must prove who it is (sslmode=verify-full); name its authority "
+            "with sslrootcert= in the store's URL"
+        )
+    return "is the server running, and reachable from here?"
 
 
 def _silent(address: Address, patience: float) -> StoreUnavailable:

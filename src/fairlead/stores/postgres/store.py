@@ -189,6 +189,7 @@ class PostgresStore(Backend):
         """Return when there is news, a parked job falls due, or time is up."""
         session = await self._session()
         listener = session.listen()
+        await listener.begin()
         if timeout > 0 and self.news.mark(for_work=for_work) == since:
             patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
             changed = asyncio.ensure_future(self.news.changed(since, for_work=for_work))

@@ -22,6 +22,7 @@ WORK, ENDED, PING = "work", "ended", "ping"
 _QUIET_SECONDS = 0.01
 _ECHOES = (0.015, 0.06)
 """When to look again after a hint, for what was put in the quiet time after it."""
+_BEGIN_SECONDS = 1.0
 _PING_SECONDS, _PONG_SECONDS = 10.0, 5.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 3.0
 
@@ -95,9 +96,18 @@ class Listener:
         self._news = news
         self._hear = hear
         self._connection: AsyncConnection | None = None
+        self._began = asyncio.Event()
         self._task = asyncio.ensure_future(self._listen()) if address.listen is not None else None
         self.hears = False
         """Whether it is known to hear: not before the first word, and never through a pooler."""
+
+    async def begin(self) -> None:
+        """Give it a moment to hear its first word; a mark taken then misses nothing."""
+        if self._task is not None and not self._began.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEGIN_SECONDS):
+                    await self._began.wait()
+            self._began.set()
 
     def close(self) -> None:
         """Stop listening, from whatever thread."""
@@ -150,9 +160,10 @@ class Listener:
     def _take(self, payload: str) -> None:
         word, _, at = payload.partition(" ")
         if not self.hears:
-            # What was told before we could hear it is not lost.
             self.hears = True
-            self._news.bump(WORK)
+            if self._began.is_set():
+                self._news.bump(WORK)  # What was told while we could not hear is not lost.
+            self._began.set()
         if word == PING:
             return
         if word == WORK and at.isdigit():

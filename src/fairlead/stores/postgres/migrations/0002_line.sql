@@ -21,7 +21,7 @@ $$;
 -- jobs: [id, queue, task, version, payload, options, run_at, delay, priority, expires_at,
 -- expires_in]. Returns null if all are new, else the ids of those that are. A job that ended is
 -- looked for after the row is there: what is put a second time while its first put is on its way
--- cannot slip through in between. No job among these ended before "since".
+-- cannot slip through in between. None of these ended before "since", if the clocks agree by a day.
 CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
@@ -29,7 +29,9 @@ AS $$
 DECLARE
     doc   jsonb  := batch;
     at    bigint := coalesce((doc->>'at')::bigint, stamp());
-    since bigint := greatest((doc->>'since')::bigint, (SELECT before FROM retention));
+    since bigint := greatest(
+        least((doc->>'since')::bigint, at - 86400000000), (SELECT before FROM retention)
+    );
     fresh text[];
     known text[];
 BEGIN
@@ -150,7 +152,7 @@ CREATE TYPE claimed AS (
 
 -- The queues that a claim asks for and that may give: each with its room, and the place in its order
 -- where the look along it begins.
-CREATE FUNCTION lines(plan jsonb) RETURNS TABLE (
+CREATE FUNCTION lines(plan jsonb, at bigint) RETURNS TABLE (
     name text, weight float8, debt float8, reserve integer, critical boolean, room integer,
     after_at bigint, after_id text, mark bigint
 ) LANGUAGE sql
@@ -160,7 +162,7 @@ AS $$
                 THEN (q->>3)::integer
                      + least((plan->>'shared')::integer, (plan->>'critical')::integer)
                 ELSE (plan->>'shared')::integer END,
-           (q->>5)::bigint, q->>6, CASE WHEN (plan->>'deep')::boolean THEN NULL ELSE mark END
+           (q->>5)::bigint, q->>6, CASE WHEN mark <= at AND NOT (plan->>'deep')::boolean THEN mark END
     FROM jsonb_array_elements(plan->'queues') WITH ORDINALITY AS asked(q, ord)
     LEFT JOIN queue ON queue.name = q->>0
     WHERE NOT EXISTS (SELECT FROM paused WHERE paused.queue = q->>0)
@@ -292,7 +294,7 @@ BEGIN
         PERFORM bring_back(able, (doc->>'batch')::integer);
         PERFORM expire(at, (doc->>'batch')::integer);
     END IF;
-    FOR line IN SELECT * FROM lines(doc) WHERE room > 0 LOOP
+    FOR line IN SELECT * FROM lines(doc, at) WHERE room > 0 LOOP
         at_line := at_line + 1;
         ready := 0;
         stepped := 0;
