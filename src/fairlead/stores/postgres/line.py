@@ -95,31 +95,36 @@ def _since(jobs: Sequence[NewJob]) -> int:
 
 
 def settle_text(
-    settlements: Sequence[tuple[Settlement, bool]],
+    settlements: Sequence[Settlement],
     at: int | None,
-    tell: str | None,
+    tell: str | None = None,
     *,
+    ruled: bool = False,
     patient: bool = False,
 ) -> str:
-    """Return the one parameter of a settle; each settlement with whether it was ruled on."""
-    doc: dict[str, object] = {"at": at, "runs": [_run(s, ruled) for s, ruled in settlements]}
+    """Return the one parameter of a settle. Runs that ended alike share what they have in common.
+
+    `ruled` says that a person's wish to cancel was taken into account, `patient` that it
+    waits for jobs that somebody has locked.
+    """
+    kinds: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
+    for ord_, s in enumerate(settlements):
+        told: tuple[object, ...] = (None, None, None, None)
+        if s.failure is not None:
+            failure = s.failure
+            told = (failure.fingerprint, failure.error, failure.message, failure.traceback)
+        kind = (s.state, s.outcome, s.counts, s.crashed, s.suspect, s.reason, s.pool, *told)
+        run = (s.id, s.fence, s.started_at, s.run_at, s.result, ord_)
+        kinds.setdefault(kind, []).append(run)
+    doc: dict[str, object] = {"at": at, "count": len(settlements)}
+    doc["kinds"] = [(*kind, runs) for kind, runs in kinds.items()]
     if tell is not None:
         doc["tell"] = tell
+    if ruled:
+        doc["ruled"] = True
     if patient:
         doc["patient"] = True
     return to_json(doc)
-
-
-def _run(s: Settlement, ruled: bool) -> tuple[object, ...]:  # noqa: FBT001 (one of a row)
-    ours = (
-        *(s.id, s.fence, s.state, s.outcome, s.counts, s.crashed, s.suspect, s.run_at),
-        *(s.result, s.reason, s.started_at, s.pool),
-    )
-    if s.failure is None:
-        return (*ours, None, None, None, None, ruled)
-    failure = s.failure
-    told = (failure.fingerprint, failure.error, failure.message, failure.traceback)
-    return (*ours, *told, ruled)
 
 
 class PostgresLine:
@@ -220,10 +225,10 @@ class PostgresLine:
         first: dict[tuple[JobId, int], Settlement] = {}
         for settlement in settlements:  # Of two that say the same run ended, the first counts.
             first.setdefault((settlement.id, settlement.fence), settlement)
-        written, asked, busy = await self._settle(lane, list(first.values()), False, tell)
+        written, asked, busy = await self._settle(lane, list(first.values()), tell)
         if asked:
             ruled = [overrule(s, asked[s.id]) for s in first.values() if s.id in asked]
-            more, _, locked = await self._settle(lane, ruled, True, tell)
+            more, _, locked = await self._settle(lane, ruled, tell, ruled=True)
             written |= more
             busy += locked
         if any(s.state is State.WAITING for s in written.values()):
@@ -231,13 +236,9 @@ class PostgresLine:
         return written, busy
 
     async def _settle(
-        self,
-        lane: Lane,
-        settlements: list[Settlement],
-        ruled: bool,  # noqa: FBT001 (ours alone)
-        tell: str | None,
+        self, lane: Lane, settlements: list[Settlement], tell: str | None, *, ruled: bool = False
     ) -> tuple[dict[JobId, Settlement], dict[JobId, str], list[Settlement]]:
-        text = settle_text([(s, ruled) for s in settlements], self.at(), tell)
+        text = settle_text(settlements, self.at(), tell, ruled=ruled)
         [(answer,)] = await lane.ask(self._sql["settle"], text)
         if answer is None:
             return {s.id: s for s in settlements}, {}, []

@@ -29,34 +29,32 @@ AS $$
 DECLARE
     doc   jsonb  := batch;
     at    bigint := coalesce((doc->>'at')::bigint, stamp());
-    since bigint := greatest(
-        least((doc->>'since')::bigint, at - 86400000000), (SELECT before FROM retention)
-    );
+    since bigint := least((doc->>'since')::bigint, at - 86400000000);
     fresh text[];
     known text[];
 BEGIN
-    WITH given AS (
-        SELECT job->>0 AS id, job->>1 AS queue, job->>2 AS task, (job->>3)::integer AS version,
-               job->>4 AS payload, job->>5 AS options,
-               coalesce((job->>6)::bigint, at + (job->>7)::bigint) AS run_at,
-               (job->>8)::bigint * 1000000 AS head_start,
-               coalesce(at + (job->>10)::bigint, (job->>9)::bigint) AS expires_at, ord
-        FROM jsonb_array_elements(doc->'jobs') WITH ORDINALITY AS jobs(job, ord)
-    ), added AS (
+    WITH added AS (
         INSERT INTO job
             (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
              options)
-        SELECT id, queue, task, version,
+        SELECT job->>0, job->>1, job->>2, (job->>3)::integer,
                CASE WHEN run_at > at THEN 1 WHEN run_at - head_start < at THEN 3 ELSE 0 END,
-               run_at, run_at - head_start, expires_at, at, payload, options
-        FROM given ORDER BY ord
+               run_at, run_at - head_start,
+               coalesce(at + (job->>10)::bigint, (job->>9)::bigint), at, job->>4, job->>5
+        FROM jsonb_array_elements(doc->'jobs') AS job
+        CROSS JOIN LATERAL (VALUES (
+            coalesce((job->>6)::bigint, at + (job->>7)::bigint), (job->>8)::bigint * 1000000
+        )) AS times(run_at, head_start)
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
     SELECT array_agg(id) INTO fresh FROM added;
-    SELECT array_agg(id) INTO known FROM unnest(fresh) AS id
-    WHERE EXISTS (SELECT FROM finished WHERE finished.id = id.id AND finished_at >= since)
-       OR EXISTS (SELECT FROM dead WHERE dead.id = id.id);
+    SELECT array_agg(id) INTO known FROM (
+        SELECT id FROM dead WHERE id = ANY (fresh)
+        UNION ALL
+        SELECT id FROM finished WHERE id = ANY (fresh) AND finished_at >= since
+                                  AND finished_at >= (SELECT before FROM retention)
+    ) AS ended;
     IF known IS NOT NULL THEN
         DELETE FROM job WHERE id = ANY (known);
         fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
@@ -150,24 +148,59 @@ CREATE TYPE claimed AS (
     order_at bigint, aside boolean
 );
 
--- The queues that a claim asks for and that may give: each with its room, and the place in its order
--- where the look along it begins.
-CREATE FUNCTION lines(plan jsonb, at bigint) RETURNS TABLE (
+-- A queue that a claim asks for: what the rule needs of it, how many jobs there is room for, and the
+-- place in its order after which the look along it begins.
+CREATE TYPE stretch AS (
     name text, weight float8, debt float8, reserve integer, critical boolean, room integer,
-    after_at bigint, after_id text, mark bigint
-) LANGUAGE sql
+    from_at bigint, from_id text, resumed boolean, mark bigint
+);
+
+CREATE FUNCTION lines(plan jsonb, at bigint) RETURNS SETOF stretch LANGUAGE plpgsql
 AS $$
-    SELECT q->>0, (q->>1)::float8, (q->>2)::float8, (q->>3)::integer, (q->>4)::boolean,
-           CASE WHEN (q->>4)::boolean
-                THEN (q->>3)::integer
-                     + least((plan->>'shared')::integer, (plan->>'critical')::integer)
-                ELSE (plan->>'shared')::integer END,
-           (q->>5)::bigint, q->>6, CASE WHEN mark <= at AND NOT (plan->>'deep')::boolean THEN mark END
-    FROM jsonb_array_elements(plan->'queues') WITH ORDINALITY AS asked(q, ord)
-    LEFT JOIN queue ON queue.name = q->>0
-    WHERE NOT EXISTS (SELECT FROM paused WHERE paused.queue = q->>0)
-    ORDER BY ord
-$$;
+BEGIN
+    RETURN QUERY
+    SELECT name, weight, debt, reserve, critical,
+           shared + CASE WHEN critical THEN reserve ELSE 0 END,
+           coalesce(after_at, low, -9223372036854775808), coalesce(after_id, ''),
+           after_id IS NOT NULL, low
+    FROM (
+        SELECT q->>0 AS name, (q->>1)::float8 AS weight, (q->>2)::float8 AS debt,
+               (q->>3)::integer AS reserve, (q->>4)::boolean AS critical,
+               CASE WHEN (q->>4)::boolean
+                    THEN least((plan->>'shared')::integer, (plan->>'critical')::integer)
+                    ELSE (plan->>'shared')::integer END AS shared,
+               (q->>5)::bigint AS after_at, q->>6 AS after_id,
+               CASE WHEN mark <= at AND NOT (plan->>'deep')::boolean THEN mark END AS low
+        FROM jsonb_array_elements(plan->'queues') AS q
+        LEFT JOIN queue ON queue.name = q->>0
+        WHERE NOT EXISTS (SELECT FROM paused WHERE paused.queue = q->>0)
+    ) AS asked;
+END $$;
+
+-- The next jobs of a queue that no lease keeps, in order, each with its closed gate, if there is one.
+CREATE FUNCTION walk(
+    line stretch, look boolean, at bigint, spare boolean, able jsonb, most integer
+) RETURNS TABLE (id text, order_at bigint, aside boolean, shut text) LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT * FROM (
+        (SELECT job.id, job.order_at, false,
+                gate(expires_at, run_at, lease_until, task, version, at, spare, able)
+         FROM job
+         WHERE parked = 0 AND queue = line.name
+           AND (job.order_at, job.id) > (line.from_at, line.from_id) AND lease_until <= at
+         ORDER BY job.order_at, job.id LIMIT most)
+        UNION ALL
+        (SELECT job.id, job.order_at, true,
+                gate(expires_at, run_at, lease_until, task, version, at, spare, able)
+         FROM job
+         WHERE look AND parked = 3 AND queue = line.name AND lease_until <= at
+           AND (NOT line.resumed OR (job.order_at, job.id) > (line.from_at, line.from_id))
+         ORDER BY job.order_at, job.id LIMIT most)
+    ) AS next
+    ORDER BY 2, 1 LIMIT most;
+END $$;
 
 -- How many of the jobs that may start do start, by queue: those in turn, and those out of turn.
 --
@@ -177,9 +210,11 @@ $$;
 -- their own; beyond those they have their part of the shared slots.
 CREATE FUNCTION turns(
     plan jsonb, weights float8[], debts float8[], reserves integer[], criticals boolean[],
-    line_of integer[], n_of integer[], aside_of boolean[], OUT in_turn integer[], OUT out_of_turn integer[]
-) LANGUAGE sql
+    line_of integer[], n_of integer[], aside_of boolean[],
+    OUT in_turn integer[], OUT out_of_turn integer[]
+) LANGUAGE plpgsql
 AS $$
+BEGIN
     WITH line AS (
         SELECT place::integer, weight, debt, reserve, critical
         FROM unnest(weights, debts, reserves, criticals)
@@ -203,12 +238,13 @@ AS $$
     ), chosen AS (
         SELECT place, aside FROM preferred UNION ALL SELECT place, aside FROM others
     )
-    SELECT array_agg(turn ORDER BY place), array_agg(beside ORDER BY place) FROM (
+    SELECT array_agg(turn ORDER BY place), array_agg(beside ORDER BY place)
+    INTO in_turn, out_of_turn FROM (
         SELECT place, (count(*) FILTER (WHERE NOT aside))::integer AS turn,
                (count(*) FILTER (WHERE aside))::integer AS beside
         FROM line LEFT JOIN chosen USING (place) GROUP BY place
-    ) AS counted
-$$;
+    ) AS counted;
+END $$;
 
 -- Note where a queue's order begins to hold live jobs. Puts that are being committed just now may
 -- still appear before the last one, so the mark stays two seconds behind; what appears later still
@@ -264,13 +300,12 @@ DECLARE
     able      jsonb   := nullif(doc->'capable', 'null');
     spare     boolean := (doc->>'spare')::boolean
                          OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
-    line      record;
+    line      stretch;
     head      record;
-    from_at   bigint;
-    from_id   text;
     upto_at   bigint;
     ready     integer;
     stepped   integer;
+    flags     boolean[];
     at_line   integer   := 0;
     names     text[]    := '{}';  -- Of each queue: its name and what the rule needs of it,
     weights   float8[]  := '{}';
@@ -284,7 +319,7 @@ DECLARE
     n_of      integer[] := '{}';
     aside_of  boolean[] := '{}';  -- and whether it is out of turn.
     in_turn   integer[];
-    aside     integer[];
+    out_of_turn integer[];
     strange   text[]    := '{}';
     gated     jsonb     := '{}';
     empty     text[]    := '{}';
@@ -299,41 +334,29 @@ BEGIN
         ready := 0;
         stepped := 0;
         upto_at := NULL;
-        from_at := coalesce(line.after_at, line.mark, -9223372036854775808);
-        from_id := coalesce(line.after_id, '');
-        FOR head IN
-            SELECT * FROM (
-                (SELECT id, order_at, false AS aside,
-                        gate(expires_at, run_at, lease_until, task, version, at, spare, able) AS shut
-                 FROM job
-                 WHERE parked = 0 AND queue = line.name AND (order_at, id) > (from_at, from_id)
-                   AND lease_until <= at
-                 ORDER BY order_at, id LIMIT line.room + steps)
-                UNION ALL
-                (SELECT id, order_at, true,
-                        gate(expires_at, run_at, lease_until, task, version, at, spare, able)
-                 FROM job
-                 WHERE look AND parked = 3 AND queue = line.name AND lease_until <= at
-                   AND (line.after_id IS NULL OR (order_at, id) > (from_at, from_id))
-                 ORDER BY order_at, id LIMIT line.room + steps)
-            ) AS walk
-            ORDER BY order_at, id
-        LOOP
-            IF head.shut IS NULL THEN
-                ready := ready + 1;
-                line_of := line_of || at_line;
-                n_of := n_of || ready;
-                aside_of := aside_of || head.aside;
-                EXIT WHEN ready = line.room;
-            ELSE
-                stepped := stepped + 1;
-                upto_at := head.order_at;
-                IF head.shut = 'no_capable_worker' THEN
-                    strange := strange || head.id;
+        -- Mostly the first jobs may all start, and to count them is enough.
+        SELECT count(*), array_agg(aside), count(shut) INTO ready, flags, stepped
+        FROM walk(line, look, at, spare, able, line.room);
+        IF stepped > 0 THEN
+            ready := 0;
+            stepped := 0;
+            flags := '{}';
+            FOR head IN
+                SELECT * FROM walk(line, look, at, spare, able, line.room + steps)
+            LOOP
+                IF head.shut IS NULL THEN
+                    ready := ready + 1;
+                    flags := flags || head.aside;
+                    EXIT WHEN ready = line.room;
+                ELSE
+                    stepped := stepped + 1;
+                    IF head.shut = 'no_capable_worker' THEN
+                        strange := strange || head.id;
+                    END IF;
+                    EXIT WHEN stepped = steps;
                 END IF;
-                EXIT WHEN stepped = steps;
-            END IF;
-        END LOOP;
+            END LOOP;
+        END IF;
         IF stepped > 0 THEN
             gated := gated || jsonb_build_object(line.name, CASE WHEN stepped = steps
                 THEN jsonb_build_array(head.order_at, head.id) END);
@@ -347,8 +370,11 @@ BEGIN
         debts := debts || line.debt;
         reserves := reserves || line.reserve;
         criticals := criticals || line.critical;
-        froms := froms || from_at;
-        from_ids := from_ids || from_id;
+        froms := froms || line.from_at;
+        from_ids := from_ids || line.from_id;
+        line_of := line_of || array_fill(at_line, ARRAY[ready]);
+        n_of := n_of || ARRAY(SELECT generate_series(1, ready));
+        aside_of := aside_of || flags;
         uptos := uptos || coalesce(upto_at, 9223372036854775807);
         IF look THEN
             PERFORM move_mark(line.name, line.mark, at);
@@ -361,8 +387,13 @@ BEGIN
     IF cardinality(n_of) = 0 THEN
         RETURN;
     END IF;
-    SELECT turns.in_turn, turns.out_of_turn INTO in_turn, aside
-    FROM turns(doc, weights, debts, reserves, criticals, line_of, n_of, aside_of);
+    IF at_line = 1 THEN
+        out_of_turn := ARRAY[cardinality(array_positions(aside_of, true))];
+        in_turn := ARRAY[cardinality(n_of) - out_of_turn[1]];
+    ELSE
+        SELECT * INTO in_turn, out_of_turn
+        FROM turns(doc, weights, debts, reserves, criticals, line_of, n_of, aside_of);
+    END IF;
     RETURN QUERY
     UPDATE job SET
         fence = greatest(job.fence + 1, at),
@@ -383,7 +414,7 @@ BEGIN
                 ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
             ) AS chosen
         ) || ARRAY(
-            SELECT chosen.ctid FROM unnest(names, aside, uptos) AS l(name, most, upto_at)
+            SELECT chosen.ctid FROM unnest(names, out_of_turn, uptos) AS l(name, most, upto_at)
             CROSS JOIN LATERAL (
                 SELECT ctid FROM job
                 WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
@@ -449,8 +480,9 @@ BEGIN
 END $$;
 
 -- Write what became of running jobs, each under its fence, with its line of the attempt log.
--- runs: [id, fence, state, outcome, counts, crashed, suspect, run_at, result, reason, started_at,
--- pool, fingerprint, error, message, traceback, ruled].
+-- Runs that ended alike are told together. kinds: [state, outcome, counts, crashed, suspect, reason,
+-- pool, fingerprint, error, message, traceback, runs], and runs: [id, fence, started_at, run_at,
+-- result, ord]. With "ruled", those that a person wants cancelled are written as they are told.
 --
 -- Returns null if all was written. Else what was; which jobs a person wants cancelled, and why, for
 -- core/outcome.py to rule on; and those that somebody has locked just now. It waits for those only
@@ -462,6 +494,7 @@ AS $$
 DECLARE
     doc     jsonb  := batch;
     at      bigint := coalesce((doc->>'at')::bigint, stamp());
+    ruled   boolean := doc ? 'ruled';
     written text[];
     asked   jsonb;
     busy    jsonb;
@@ -470,17 +503,20 @@ BEGIN
         PERFORM open_day(at);
     END IF;
     IF doc ? 'patient' THEN
-        PERFORM FROM job JOIN jsonb_array_elements(doc->'runs') AS run ON job.id = run->>0
-        FOR UPDATE OF job;
+        PERFORM FROM jsonb_array_elements(doc->'kinds') AS kind
+        CROSS JOIN jsonb_array_elements(kind->11) AS run
+        JOIN job ON job.id = run->>0 FOR UPDATE OF job;
     END IF;
-    WITH given AS MATERIALIZED (
-        SELECT ord, run->>0 AS id, (run->>1)::bigint AS fence, run->>2 AS state, run->>3 AS outcome,
-               (run->>4)::boolean AS counts, (run->>5)::boolean AS crashed,
-               (run->>6)::boolean AS suspect, (run->>7)::bigint AS again_at, run->>8 AS result,
-               run->>9 AS reason, (run->>10)::bigint AS started_at, run->>11 AS pool,
-               run->>12 AS fingerprint, run->>13 AS error, run->>14 AS message,
-               run->>15 AS traceback, (run->>16)::boolean AS ruled
-        FROM jsonb_array_elements(doc->'runs') WITH ORDINALITY AS r(run, ord)
+    WITH kind AS MATERIALIZED (
+        SELECT kind->>0 AS state, kind->>1 AS outcome, (kind->>2)::boolean AS counts,
+               (kind->>3)::boolean AS crashed, (kind->>4)::boolean AS suspect, kind->>5 AS reason,
+               kind->>6 AS pool, kind->>7 AS fingerprint, kind->>8 AS error, kind->>9 AS message,
+               kind->>10 AS traceback, kind->11 AS runs
+        FROM jsonb_array_elements(doc->'kinds') AS kind
+    ), given AS MATERIALIZED (
+        SELECT kind.*, run->>0 AS id, (run->>1)::bigint AS fence, (run->>2)::bigint AS started_at,
+               (run->>3)::bigint AS again_at, run->>4 AS result, (run->>5)::integer AS ord
+        FROM kind CROSS JOIN jsonb_array_elements(runs) AS run
     ), ended AS MATERIALIZED (
         SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at, job.expires_at,
                job.enqueued_at, job.payload, job.options, job.attempt, job.crashes, job.fence,
@@ -495,7 +531,7 @@ BEGIN
                         'traceback', given.traceback, 'fingerprint', given.fingerprint
                     )::text) END AS errors
         FROM given JOIN job ON job.id = given.id AND job.fence = given.fence
-        WHERE job.lease_until > 0 AND (job.cancel IS NULL OR given.ruled)
+        WHERE job.lease_until > 0 AND (job.cancel IS NULL OR ruled)
         FOR UPDATE OF job SKIP LOCKED
     ), logged AS (
         INSERT INTO attempt
@@ -539,15 +575,14 @@ BEGIN
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
     END IF;
-    IF cardinality(written) = jsonb_array_length(doc->'runs') THEN
+    IF cardinality(written) = (doc->>'count')::integer THEN
         RETURN NULL;
     END IF;
-    SELECT jsonb_object_agg(job.id, job.cancel) FILTER (WHERE job.cancel IS NOT NULL),
+    SELECT jsonb_object_agg(job.id, job.cancel) FILTER (WHERE job.cancel IS NOT NULL AND NOT ruled),
            jsonb_agg(job.id) FILTER (WHERE job.cancel IS NULL OR ruled)
     INTO asked, busy
-    FROM (SELECT run->>0 AS id, (run->>1)::bigint AS fence, (run->>16)::boolean AS ruled
-          FROM jsonb_array_elements(doc->'runs') AS run) AS given
-    JOIN job ON job.id = given.id AND job.fence = given.fence
+    FROM jsonb_array_elements(doc->'kinds') AS kind CROSS JOIN jsonb_array_elements(kind->11) AS run
+    JOIN job ON job.id = run->>0 AND job.fence = (run->>1)::bigint
     WHERE job.lease_until > 0;
     RETURN jsonb_build_array(
         coalesce(to_jsonb(written), '[]'), coalesce(asked, '{}'), coalesce(busy, '[]')
