@@ -516,7 +516,7 @@ class SoloRunner:
         self._loop.spawn(solo, self._serve(run))
 
     async def _serve(self, run: Run) -> None:
-        outcome = await acall(Run(run.job, run.task, "", 0))
+        outcome = await acall(Run(run.job, run.task, run.pool, 0, run.store))
         self._loop.tell(self._child, self._ended, run, outcome)
 
     def _ended(self, run: Run, outcome: Any) -> None:
