@@ -226,9 +226,10 @@ def odd_plain(kind: str) -> None:
 
 
 @app.task(queue="loop", retry=SOON)
-async def abook(inside: float = 0.0) -> int:
+async def abook(before: float = 0.0, inside: float = 0.0) -> int:
     job = current_job()
     tell("start")
+    await asyncio.sleep(before)
     async with job.commit(result=1) as conn:
         await conn.execute("INSERT INTO effect VALUES (?)", (job.id,))
         await quick.aenqueue()
@@ -238,9 +239,10 @@ async def abook(inside: float = 0.0) -> int:
 
 
 @app.task(queue="thread", retry=SOON)
-def book(inside: float = 0.0, then: str = "") -> int:
+def book(before: float = 0.0, inside: float = 0.0, then: str = "") -> int:
     job = current_job()
     tell("start")
+    time.sleep(before)
     with job.commit(result=1) as conn:
         conn.execute("INSERT INTO effect VALUES (?)", (job.id,))
         quick.enqueue()
