@@ -192,6 +192,13 @@ MUTANTS = [
         "tests/face/test_commit.py",
     ),
     Mutant(
+        "a run that is refused takes its rows with it (I7)",
+        "runtime/commit.py",
+        "            raise LeaseLost(self.settlement.id)\n",
+        "            return\n",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
         "a job is done with its handler's rows (I7)",
         f"{SQLITE}/line.py",
         "    _write_settlements(cursor, [(job, settlement)], now)\n",

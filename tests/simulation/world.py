@@ -489,7 +489,7 @@ class SoloRunner:
         """Nothing to do: a simulated death is known at once."""
 
     def __init__(
-        self, target: str, size: int, begin: Begin, end: End, hire: Any, **limits: Any
+        self, target: str, size: int, begin: Begin, end: End, hire: Any, now: Any, **limits: Any
     ) -> None:
         self._begin = begin
         self._end = end
