@@ -300,8 +300,10 @@ MUTANTS = [
     Mutant(
         "outcomes wait for the store (I1)",
         "runtime/settler.py",
-        "                await self._contact.lost(problem, began)\n                continue\n",
-        "                await self._contact.lost(problem, began)\n                return set()\n",
+        "                await self._contact.lost(problem, began)\n                continue\n"
+        "            except Exception",
+        "                await self._contact.lost(problem, began)\n                return {}\n"
+        "            except Exception",
         "tests/simulation",
     ),
     Mutant(
