@@ -185,6 +185,62 @@ MUTANTS = [
         "tests/face/test_transaction.py",
     ),
     Mutant(
+        "a run that lost its lease commits no rows (I7)",
+        f"{SQLITE}/line.py",
+        "job = _current(cursor, [settlement.id]).get((settlement.id, settlement.fence))",
+        "job = next(iter(_current(cursor, [settlement.id]).values()), None)",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
+        "a run that is refused takes its rows with it (I7)",
+        "runtime/commit.py",
+        "            raise LeaseLost(self.settlement.id)\n",
+        "            return\n",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
+        "a job is done with its handler's rows (I7)",
+        f"{SQLITE}/line.py",
+        "    _write_settlements(cursor, [(job, settlement)], now)\n",
+        "",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
+        "a cancelled run commits no rows (I17)",
+        f"{SQLITE}/line.py",
+        "    if job.cancel is not None:\n        return overrule(settlement, job.cancel)\n",
+        "",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
+        "the fence is read under the write lock",
+        f"{SQLITE}/line.py",
+        '    tell(cursor, "take_write_lock")\n',
+        "",
+        "tests/stores/test_sqlite_transaction.py",
+    ),
+    Mutant(
+        "jobs enqueued in a handler's transaction are part of it (P2)",
+        "runtime/commit.py",
+        "return commit.connection if commit is not None and commit.store is store else None",
+        "return None",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
+        "a commit whose answer was lost is looked for (I7)",
+        "runtime/run.py",
+        "return Committed(None if commit.fate is Fate.COMMITTED else ending, told)",
+        "return Committed(None, told)",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
+        "a handler that goes on after its commit has not lost its lease",
+        "runtime/keeper.py",
+        "if not await self._is_settled(pair):",
+        "if pair:",
+        "tests/face/test_commit.py",
+    ),
+    Mutant(
         "a connection is not used again while a cancelled question still runs on it (F19)",
         f"{SQLITE}/store.py",
         "                connection = self._reader()\n",
@@ -244,8 +300,10 @@ MUTANTS = [
     Mutant(
         "outcomes wait for the store (I1)",
         "runtime/settler.py",
-        "                await self._contact.lost(problem, began)\n                continue\n",
-        "                await self._contact.lost(problem, began)\n                return set()\n",
+        "                await self._contact.lost(problem, began)\n                continue\n"
+        "            except Exception",
+        "                await self._contact.lost(problem, began)\n                return {}\n"
+        "            except Exception",
         "tests/simulation",
     ),
     Mutant(

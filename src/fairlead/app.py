@@ -36,6 +36,7 @@ from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.log import report_subscriber, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
+from fairlead.runtime.commit import apart, joined
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice, Terms, Workshop, plan_pools
 from fairlead.stores import store_for
@@ -165,6 +166,7 @@ class Fairlead:
 
     def put(self, call: Call[Any], connection: object = None) -> None:
         """Enqueue one call. Tasks do this; `task.enqueue` reads better."""
+        connection = joined(self.store) if connection is None else connection
         if connection is not None:
             self.store.put_within(connection, [call.job])
             return
@@ -174,8 +176,9 @@ class Fairlead:
 
     async def aput(self, call: Call[Any], connection: object = None) -> None:
         """Enqueue one call from a running loop."""
+        connection = joined(self.store) if connection is None else connection
         if connection is not None:
-            self.store.put_within(connection, [call.job])
+            await self.store.aput_within(connection, [call.job])
             return
         fresh = await self.store.put([call.job])
         if self.events.wants(Enqueued):
@@ -194,9 +197,10 @@ class Fairlead:
         with the number accepted so far. Each batch is accepted as a whole. If
         something fails in between, the batches before stay accepted and the
         error says how many; to repeat the same calls is safe, because their ids
-        are recognised. With `connection` all of them are part of that
-        connection's transaction, accepted when it commits.
+        are recognised. With `connection`, or inside a block of `job.commit()`, all
+        of them are part of that transaction, accepted when it commits.
         """
+        connection = joined(self.store) if connection is None else connection
         tally = _Tally(progress)
         with tally:
             for jobs in self._batches(calls):
@@ -210,15 +214,23 @@ class Fairlead:
         return tally.new
 
     async def aenqueue_many(
-        self, calls: Iterable[Call[Any]], *, progress: Progress | None = None
+        self,
+        calls: Iterable[Call[Any]],
+        *,
+        progress: Progress | None = None,
+        connection: object = None,
     ) -> int:
         """Enqueue any number of calls from a running loop; see `enqueue_many`."""
+        connection = joined(self.store) if connection is None else connection
         tally = _Tally(progress)
         with tally:
             for jobs in self._batches(calls):
-                fresh = await self.store.put(jobs)
-                if self.events.wants(Enqueued):
-                    self._announce(jobs, fresh)
+                if connection is not None:
+                    fresh = await self.store.aput_within(connection, jobs)
+                else:
+                    fresh = await self.store.put(jobs)
+                    if self.events.wants(Enqueued):
+                        self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
 
@@ -257,7 +269,7 @@ class Fairlead:
 
     async def aupkeep(self) -> Upkeep:
         """Do one round of housekeeping from a running loop."""
-        return await self.store.upkeep(self.keep)
+        return await apart(self.store).upkeep(self.keep)
 
     # Working
 

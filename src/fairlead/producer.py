@@ -37,6 +37,7 @@ from fairlead.core.task import (
     check_retry,
     check_timeout,
 )
+from fairlead.runtime.commit import apart
 from fairlead.sync import Bridge, refuse_to_block
 
 P = ParamSpec("P")
@@ -246,7 +247,7 @@ class JobHandle(Generic[R]):
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (public name)
         """Wait for the job to end and return what the task returned."""
-        record = await ended(self._producer.store, self.id, timeout)
+        record = await ended(apart(self._producer.store), self.id, timeout)
         if record.state is not State.DONE:
             error = record.errors[-1] if record.errors else None
             text = f"{error.error}: {error.message}" if error else None
@@ -268,7 +269,7 @@ class JobHandle(Generic[R]):
 
     async def arecord(self) -> JobRecord:
         """Return everything the store knows about the job."""
-        return await found(self._producer.store, self.id)
+        return await found(apart(self._producer.store), self.id)
 
     def cancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then.
@@ -280,7 +281,7 @@ class JobHandle(Generic[R]):
 
     async def acancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then."""
-        await self._producer.store.cancel([self.id], reason)
+        await apart(self._producer.store).cancel([self.id], reason)
         return await self.astatus()
 
 

@@ -15,6 +15,7 @@ from fairlead.core.job import Job, JobOptions, PastAttempt, Reason, State, encod
 from fairlead.core.outcome import (
     Ambiguous,
     Cancelled,
+    Committed,
     Crashed,
     Done,
     Failed,
@@ -710,3 +711,25 @@ def test_a_crash_in_company_of_a_task_with_outside_effects_is_ambiguous_first() 
 )
 def test_who_may_have_killed_a_process_runs_alone(suspect: bool, crashes: int, alone: bool) -> None:
     assert msgspec.structs.replace(job(crashes=crashes), suspect=suspect).runs_alone is alone
+
+
+# A handler's own transaction
+
+
+def test_a_run_that_committed_is_done() -> None:
+    settlement = settled(Committed())
+    assert (settlement.state, settlement.outcome, settlement.counts) == (State.DONE, "done", True)
+
+
+def test_a_run_that_may_have_committed_is_settled_as_if_it_had_not() -> None:
+    """The store refuses that if it had."""
+    failed = Failed(describe(ValueError("no")))
+    assert settled(Committed(unless=failed)) == settled(failed)
+
+
+def test_what_may_have_committed_is_as_unclear_as_its_end() -> None:
+    external = Policy(effects="external")
+    cut_off = Returned(cut_off=True)
+    assert ambiguous(Committed(unless=cut_off), external) == ambiguous(cut_off, external)
+    assert ambiguous(Committed(unless=cut_off), external) is not None
+    assert ambiguous(Committed(), external) is None

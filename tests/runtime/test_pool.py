@@ -20,7 +20,7 @@ APP.task(name="t")(lambda: None)
 
 def new_run(n: int = 0, queue: str = "mail") -> Run:
     job = Job(JobId(f"job-{n}"), "t", 1, queue, "{}", None, 1, 0, n, 0, 0, None, 0, 0, "w")
-    return Run(job, APP.tasks["t"], "p", n)
+    return Run(job, APP.tasks["t"], "p", n, APP.store)
 
 
 def pool(*queues: Queue, slots: int = 2, self_serving: bool = False) -> tuple[Slots, list[Run]]:

@@ -21,9 +21,11 @@ from fairlead.runtime.board import PROCESS, THREAD
 from fairlead.runtime.process_runner import ProcessRunner
 from fairlead.runtime.run import Run
 from fairlead.runtime.thread_runner import ThreadRunner
+from fairlead.stores import store_for
 from tests.runtime import shop
 
 TARGET = "tests.runtime.shop:app"
+MEMORY = store_for("memory://")
 
 
 class Book:
@@ -58,7 +60,7 @@ class Book:
             0,
             "w",
         )
-        return Run(job, self.tasks[task], "p", self._number)
+        return Run(job, self.tasks[task], "p", self._number, MEMORY)
 
     def begin(self, run: Run, kind: int, thread: int) -> None:
         run.since, run.started_at = self._loop.time(), 1
@@ -73,6 +75,9 @@ class Book:
 
     def hire(self, pid: int, begins: bool) -> None:
         self.hired.append((pid, begins))
+
+    def now(self) -> int:
+        return 1
 
     async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
         async with asyncio.timeout(seconds):
@@ -249,7 +254,7 @@ async def processes(book: Book) -> AsyncIterator[Callable[..., ProcessRunner]]:
     made: list[ProcessRunner] = []
 
     def make(size: int = 1, **options: Any) -> ProcessRunner:
-        runner = ProcessRunner(TARGET, size, book.begin, book.end, book.hire, **options)
+        runner = ProcessRunner(TARGET, size, book.begin, book.end, book.hire, book.now, **options)
         made.append(runner)
         return runner
 
@@ -403,7 +408,7 @@ async def test_slow_jobs_go_one_to_each_process(
 async def test_an_app_that_cannot_be_loaded_is_tried_again_but_not_in_a_hot_loop(
     book: Book, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runner = ProcessRunner("no.such:app", 1, book.begin, book.end, book.hire)
+    runner = ProcessRunner("no.such:app", 1, book.begin, book.end, book.hire, book.now)
     run = book.run("pid")
     runner.start(run)
     async with asyncio.timeout(10):

@@ -192,9 +192,9 @@ def test_a_board_full_of_unsettled_runs_is_no_end(monkeypatch: pytest.MonkeyPatc
 async def test_a_run_that_is_called_off_before_its_first_step_ends() -> None:
     ended: list[tuple[Run, Outcome]] = []
     job = Job(JobId("1"), "note", 1, "letters", "", None, 1, 0, 1, 0, 0, None, 1, 2, "somebody")
-    tasks = World(0).tasks
+    world = World(0)
     runner = LoopRunner(lambda *_: None, lambda run, outcome: ended.append((run, outcome)))
-    run = Run(job, tasks["note"], "main", 0)
+    run = Run(job, world.tasks["note"], "main", 0, world.store)
 
     runner.start(run)
     run.called_off = GIVEN_BACK

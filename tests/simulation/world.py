@@ -489,7 +489,7 @@ class SoloRunner:
         """Nothing to do: a simulated death is known at once."""
 
     def __init__(
-        self, target: str, size: int, begin: Begin, end: End, hire: Any, **limits: Any
+        self, target: str, size: int, begin: Begin, end: End, hire: Any, now: Any, **limits: Any
     ) -> None:
         self._begin = begin
         self._end = end
@@ -516,7 +516,7 @@ class SoloRunner:
         self._loop.spawn(solo, self._serve(run))
 
     async def _serve(self, run: Run) -> None:
-        outcome = await acall(Run(run.job, run.task, "", 0))
+        outcome = await acall(Run(run.job, run.task, run.pool, 0, run.store))
         self._loop.tell(self._child, self._ended, run, outcome)
 
     def _ended(self, run: Run, outcome: Any) -> None:

@@ -222,6 +222,38 @@ def odd_plain(kind: str) -> None:
     ODDITIES[kind]()
 
 
+# Handlers that end their jobs in a transaction with rows of their own
+
+
+@app.task(queue="loop", retry=SOON)
+async def abook(before: float = 0.0, inside: float = 0.0) -> int:
+    job = current_job()
+    tell("start")
+    await asyncio.sleep(before)
+    async with job.commit(result=1) as conn:
+        await conn.execute("INSERT INTO effect VALUES (?)", (job.id,))
+        await quick.aenqueue()
+        await asyncio.sleep(inside)
+    tell("end")
+    return 1
+
+
+@app.task(queue="thread", retry=SOON)
+def book(before: float = 0.0, inside: float = 0.0, then: str = "") -> int:
+    job = current_job()
+    tell("start")
+    time.sleep(before)
+    with job.commit(result=1) as conn:
+        conn.execute("INSERT INTO effect VALUES (?)", (job.id,))
+        quick.enqueue()
+        time.sleep(inside)
+    if then:
+        faulthandler.disable()
+        DEATHS[then]()
+    tell("end")
+    return 1
+
+
 # Handlers that do not listen
 
 

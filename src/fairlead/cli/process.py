@@ -73,7 +73,7 @@ def _solo(target: str, channel: int, stacks: int) -> None:
     answer(stacks)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     app = load_app(target)
-    Solo(app.tasks, socket.socket(fileno=channel)).serve()
+    Solo(app.tasks, app.store, socket.socket(fileno=channel)).serve()
 
 
 def _leave(target: str, worker: str, *command: str) -> None:

@@ -88,7 +88,23 @@ class Ambiguous(msgspec.Struct, frozen=True, tag=True):
     known: Knowledge | None = None
 
 
-Outcome = Done | Failed | Snoozed | Cancelled | Lost | Crashed | Returned | Ambiguous
+Ending = Done | Failed | Snoozed | Cancelled | Lost | Crashed | Returned | Ambiguous
+"""What the settler writes."""
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True):
+    """The handler made its job done itself, in a transaction with data of its own.
+
+    `unless` is what the run comes to if that transaction was not committed, which
+    then only the store can tell; without it the commit is certain. `trouble` says
+    what went wrong after it.
+    """
+
+    unless: Ending | None = None
+    trouble: str | None = None
+
+
+Outcome = Ending | Committed
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -143,7 +159,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def outcome_of(error: BaseException, policy: Policy, now: datetime | None = None) -> Outcome:
+def outcome_of(error: BaseException, policy: Policy, now: datetime | None = None) -> Ending:
     """Turn what a handler raised into an outcome."""
     match error:
         case errors.Snooze(seconds=seconds):
@@ -169,6 +185,8 @@ def ambiguous(outcome: Outcome, policy: Policy) -> Ambiguous | None:
     match outcome:
         case Ambiguous():
             return outcome
+        case Committed(unless) if unless is not None:
+            return ambiguous(unless, policy)
         case Lost() | Crashed() | Failed(timed_out=True) | Returned(cut_off=True):
             if policy.effects == "external":
                 return Ambiguous(_evidence(outcome), cause=outcome)
@@ -208,6 +226,8 @@ def decide(
             return _settle(job, outcome, State.WAITING, counts=False, run_at=run_at)
         case Returned(cut_off=False):
             return _settle(job, outcome, State.WAITING, counts=False, suspect=job.suspect)
+        case Committed(unless):
+            return decide(job, unless or Done(), policy, now, random)
     unclear = ambiguous(outcome, policy)
     if unclear is not None:
         return _decide_ambiguous(job, unclear, policy, now, random)

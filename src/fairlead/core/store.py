@@ -18,6 +18,7 @@ One conformance suite, split by verb, holds every store to these words.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -100,8 +101,44 @@ class Store(ABC):
 
         Says for each job whether it is new; the new ones exist if and when the
         caller commits. Never commits, never rolls back, never retries. Raises
-        `ConfigError` for a connection this store cannot share a transaction with.
+        `ConfigError` for a connection this store cannot share a transaction with;
+        without jobs it only looks at that.
         """
+
+    @abstractmethod
+    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Do the same on an async connection; on any other as `put_within` does."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Open a connection for one transaction of the application's own.
+
+        Commits at the end of the block and rolls back if that raises. Others can
+        work with the store meanwhile as far as its engine lets them. An exception
+        of the commit itself means that it may or may not have happened.
+        """
+
+    @abstractmethod
+    def atransaction(self) -> AbstractAsyncContextManager[Any]:
+        """Do the same with an async connection; neither it nor the wait for it blocks the loop."""
+
+    @abstractmethod
+    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Write that a run is done, inside a transaction, as `settle` would write it.
+
+        Returns the settlement if it was written; None if the job's fence has
+        moved on; and for a job that somebody asked to cancel what
+        `outcome.overrule` makes of it, whose state is cancelled. In the last two
+        cases nothing was written, and the caller rolls back.
+
+        From here to the end of the transaction nobody else can settle, renew or
+        claim the job. Never commits, never rolls back. Raises `ConfigError` as
+        `put_within` does, and for a connection on which no transaction is open.
+        """
+
+    @abstractmethod
+    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Do the same on an async connection; on any other as `complete_within` does."""
 
     @abstractmethod
     async def claim(self, plan: ClaimPlan) -> Claim:

@@ -136,12 +136,21 @@ class Keeper:
         cancelled: dict[str, list[Pair]] = {}
         for pair, worker in owners.items():
             if pair[0] not in kept or pair[1] < newest[pair[0]]:
-                lost.setdefault(worker, []).append(pair)
+                if not await self._is_settled(pair):
+                    lost.setdefault(worker, []).append(pair)
             elif kept[pair[0]]:
                 cancelled.setdefault(worker, []).append(pair)
         for worker in sorted(lost.keys() | cancelled.keys()):
             news = News(tuple(lost.get(worker, ())), tuple(cancelled.get(worker, ())))
             self._tell(worker, news)
+
+    async def _is_settled(self, pair: Pair) -> bool:
+        """Say whether a lease is gone because its run has ended, and not because it is lost.
+
+        A handler that made its job done in a transaction of its own may go on after it.
+        """
+        log = await self._workshop.store.attempts(pair[0])
+        return any(line.fence == pair[1] for line in log)
 
     async def _unseen(self, before: float) -> dict[Pair, str]:
         """Return what processes claimed that have stood still since, and so have not seen it."""

@@ -6,6 +6,7 @@ time, so that the socket is not what they wait for; a slow job is sent alone.
 
 import asyncio
 import signal
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -53,6 +54,7 @@ class ProcessRunner:
         begin: Begin,
         end: End,
         hire: Hire,
+        now: Callable[[], int],
         *,
         max_jobs: int | None = None,
         max_memory: int | None = None,
@@ -62,6 +64,7 @@ class ProcessRunner:
         self._begin = begin
         self._end = end
         self._hire = hire
+        self._now = now
         self._max_jobs = max_jobs
         self._max_memory = max_memory
         self._loop = asyncio.get_running_loop()
@@ -170,7 +173,9 @@ class ProcessRunner:
         for run in runs:
             self._number += 1
             hand.sent[self._number] = run
-            orders.append(Order(self._number, run.job))
+            # Both clocks, so that it can tell by the store's when it started.
+            clocks = (self._now(), time.monotonic())
+            orders.append(Order(self._number, run.job, run.pool, clocks))
         self._write(hand, orders)
 
     def _write(self, hand: _Hand, message: list[Order] | Recall) -> None:

@@ -3,18 +3,32 @@
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable
 from datetime import datetime
 from types import CodeType, FrameType
 from typing import Any
+
+from msgspec.structs import replace
 
 from fairlead.core.clock import as_datetime
 from fairlead.core.errors import Cancel, ConfigError, DecodeError, LeaseLost
 from fairlead.core.failure import describe, described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, decode_options
-from fairlead.core.outcome import Cancelled, Done, Failed, Lost, Outcome, Returned, outcome_of
+from fairlead.core.outcome import (
+    Cancelled,
+    Committed,
+    Done,
+    Ending,
+    Failed,
+    Lost,
+    Outcome,
+    Returned,
+    decide,
+    outcome_of,
+)
+from fairlead.core.store import Backend
 from fairlead.core.task import Task
+from fairlead.runtime.commit import ONCE, Commit, Fate
 
 Pair = tuple[JobId, int]
 """A job and a fence: one run of it, and no other."""
@@ -29,6 +43,7 @@ class Run:
 
     __slots__ = (
         "called_off",
+        "commit",
         "deadline",
         "handle",
         "job",
@@ -37,11 +52,12 @@ class Run:
         "pool",
         "since",
         "started_at",
+        "store",
         "task",
         "timeout",
     )
 
-    def __init__(self, job: Job, task: Task, pool: str, place: int) -> None:
+    def __init__(self, job: Job, task: Task, pool: str, place: int, store: Backend) -> None:
         self.job = job
         self.pair = (job.id, job.fence)
         self.task = task
@@ -51,11 +67,32 @@ class Run:
         self.started_at: int | None = None
         self.since = 0.0
         self.deadline = float("inf")
-        self.called_off: Outcome | None = None
+        self.called_off: Ending | None = None
         self.handle: Any = None
+        self.store = store
+        self.commit: Commit | None = None
 
-    def ends_with(self, error: BaseException) -> Outcome:
-        """Return the outcome of a handler that raised: as called off, else by the error."""
+    def returns(self, value: object) -> Outcome:
+        """Return the outcome of a handler that returned."""
+        commit = self.commit
+        if commit is None or commit.fate is Fate.NOTHING_WRITTEN:
+            return Done(self.task.signature.encode_result(value))
+        unstored = value is not None and commit.settlement.result is None
+        unless = None if commit.fate is Fate.COMMITTED else _NOT_COMMITTED
+        return Committed(unless, _UNSTORED if unstored else None)
+
+    def raises(self, error: BaseException) -> Outcome:
+        """Return the outcome of a handler that raised; after its commit that changes nothing."""
+        commit, ending = self.commit, self._ends_with(error)
+        if commit is None or commit.fate is Fate.NOTHING_WRITTEN:
+            return ending
+        failure = describe(error)
+        at = f" ({failure.detail})" if failure.detail else ""
+        told = f"its handler raised {failure.error} after that{at}"
+        return Committed(None if commit.fate is Fate.COMMITTED else ending, told)
+
+    def _ends_with(self, error: BaseException) -> Ending:
+        """Say what the error means by itself: as called off, if the run was."""
         if self.called_off is not None:
             return self.called_off
         if isinstance(error, asyncio.CancelledError):
@@ -80,6 +117,19 @@ class Run:
         return Cancel("the worker stops; the job is given back and will run again")
 
 
+_NOT_COMMITTED = Failed(
+    described(
+        "NotCommitted",
+        "the transaction given to job.commit() was not committed; commit it after the block, or "
+        "give no connection, and the block commits one of its own",
+    )
+)
+_UNSTORED = (
+    "what its handler returned after that is not stored; pass it to the block, as in "
+    "job.commit(result=…)"
+)
+
+
 def _timeout(job: Job, task: Task) -> float:
     try:
         return decode_options(job.options).timeout or task.options.timeout
@@ -90,9 +140,9 @@ def _timeout(job: Job, task: Task) -> float:
 class RunningJob:
     """The job a handler runs for, as `current_job()` gives it."""
 
-    def __init__(self, job: Job, called_off: Callable[[], BaseException | None]) -> None:
-        self._job = job
-        self._called_off = called_off
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._job = run.job
 
     @property
     def id(self) -> JobId:
@@ -140,9 +190,35 @@ class RunningJob:
         A thread cannot be cancelled from outside. A plain function that may run
         long calls this where it can stop.
         """
-        reason = self._called_off()
-        if reason is not None:
-            raise reason
+        if self._run.called_off is not None:
+            raise self._run.reason()
+
+    def commit(self, conn: Any = None, *, result: Any = None) -> Commit:  # noqa: ANN401 (the user's)
+        """End this job in one transaction with rows of your own: all of it happens, or nothing.
+
+            with job.commit(result=total) as conn:        # async with, in a coroutine
+                conn.execute("UPDATE report SET …")
+                tell_customer.enqueue(report_id)
+
+        The block gives a connection to the store and commits at its end; if it
+        raises, everything is rolled back and the run fails as usual. With `conn`
+        the transaction is yours: commit it after the block, or the job is tried
+        again. Jobs that this app enqueues inside are part of it.
+
+        The job is done when the transaction is committed, with `result`; what the
+        handler returns or raises after that changes nothing and is only told in
+        the log. The block raises `LeaseLost` if the job was given to another
+        worker meanwhile, and `Cancel` if a person cancelled it. Keep it short: on
+        SQLite nobody else can write while it lasts.
+        """
+        run = self._run
+        if run.commit is not None:
+            raise ConfigError(ONCE)
+        done = Done(run.task.signature.encode_result(result))
+        settlement = decide(run.job, done, run.task.options, now=0)
+        settlement = replace(settlement, started_at=run.started_at, pool=run.pool)
+        run.commit = Commit(run.store, settlement, conn)
+        return run.commit
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""
@@ -161,7 +237,7 @@ def current_job() -> RunningJob:
             "current_job() works only inside a handler that a worker runs; "
             "pass what you need as arguments to be able to call the function directly too"
         ) from None
-    return RunningJob(run.job, lambda: run.reason() if run.called_off is not None else None)
+    return RunningJob(run)
 
 
 def call(run: Run) -> Outcome:
@@ -169,10 +245,9 @@ def call(run: Run) -> Outcome:
     current.set(run)
     try:
         args, kwargs = run.task.signature.decode(run.job.payload)
-        value = run.task.function(*args, **kwargs)
-        return Done(run.task.signature.encode_result(value))
+        return run.returns(run.task.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 (user code: sys.exit() must not end the worker)
-        return run.ends_with(error)
+        return run.raises(error)
 
 
 async def acall(run: Run) -> Outcome:
@@ -180,10 +255,9 @@ async def acall(run: Run) -> Outcome:
     current.set(run)
     try:
         args, kwargs = run.task.signature.decode(run.job.payload)
-        value = await run.task.function(*args, **kwargs)
-        return Done(run.task.signature.encode_result(value))
+        return run.returns(await run.task.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 (user code: sys.exit() must not end the worker)
-        return run.ends_with(error)
+        return run.raises(error)
 
 
 def where_is(frame: FrameType | None, code: CodeType | None) -> str | None:

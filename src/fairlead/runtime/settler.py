@@ -17,8 +17,10 @@ from fairlead.core.errors import StoreError
 from fairlead.core.events import Trouble
 from fairlead.core.failure import describe
 from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, State
 from fairlead.core.outcome import (
     Ambiguous,
+    Committed,
     Failed,
     Knowledge,
     Outcome,
@@ -97,15 +99,26 @@ class Settler:
         now = self._now()
         settlements = [self._decide(run, outcome, now) for run, outcome in batch]
         point("settle")
-        written = await self._write(settlements)
+        # What a handler is known to have committed itself is written already.
+        written = {s.id: s for (_, o), s in zip(batch, settlements, strict=True) if _certain(o)}
+        unwritten = [s for (_, o), s in zip(batch, settlements, strict=True) if not _certain(o)]
+        if unwritten:
+            written |= await self._write(unwritten)
         point("settled")
-        for (run, _), settlement in zip(batch, settlements, strict=True):
+        for (run, outcome), settlement in zip(batch, settlements, strict=True):
             ruled = written.get(settlement.id)
             if ruled is not None and ruled.fence == settlement.fence:
                 narrate(self._workshop.events, run.job, ruled, run.started_at, now)
+                self._tell_trouble(run, outcome, ruled)
             else:
                 narrate_late(self._workshop.events, run.job, settlement.outcome)
             self._release(run)
+
+    def _tell_trouble(self, run: Run, outcome: Outcome, ruled: Settlement) -> None:
+        """Tell what went wrong in a handler after it had made its job done."""
+        if isinstance(outcome, Committed) and outcome.trouble and ruled.state is State.DONE:
+            told = f"job {run.job.id} is done, its transaction is committed; but {outcome.trouble}"
+            self._workshop.events.emit(Trouble(self._worker, told))
 
     def _decide(self, run: Run, outcome: Outcome, now: int) -> Settlement:
         job, policy, random = run.job, run.task.options, self._workshop.random.random
@@ -119,19 +132,17 @@ class Settler:
 
     async def _write(self, settlements: list[Settlement]) -> Written:
         """Settle until the store answers; returns what was written by us."""
-        again = False
         while True:
             began = asyncio.get_running_loop().time()
             try:
                 written = await self._workshop.store.settle(settlements)
             except StoreError as problem:
-                again = True
                 await self._contact.lost(problem, began)
                 continue
             except Exception as problem:  # noqa: BLE001 (one bad row must not fail the others)
                 return await self._write_apart(settlements, problem)
             self._contact.found(began)
-            return written | await self._written_before(settlements, written) if again else written
+            return written | await self._written_before(settlements, written)
 
     async def _write_apart(self, settlements: list[Settlement], problem: Exception) -> Written:
         """Settle one by one; what cannot be written is left for its lease to pass."""
@@ -145,17 +156,36 @@ class Settler:
         return written
 
     async def _written_before(self, settlements: list[Settlement], written: Written) -> Written:
-        """Return what an earlier try wrote whose answer was lost: the attempt log tells."""
+        """Return what is written already, under the same fences: the attempt log tells.
+
+        An earlier try of ours may have been, whose answer was lost; or the handler
+        made its job done itself, and then that counts.
+        """
         before: Written = {}
         for settlement in settlements:
             if settlement.id not in written:
-                try:
-                    log = await self._workshop.store.attempts(settlement.id)
-                except StoreError:
-                    continue
-                if any(line.fence == settlement.fence for line in log):
-                    before[settlement.id] = settlement
+                for line in await self._attempts(settlement.id):
+                    if line.fence != settlement.fence:
+                        continue
+                    if line.outcome == settlement.outcome:
+                        before[settlement.id] = settlement
+                    elif line.outcome == "done":
+                        before[line.job_id] = Settlement(
+                            line.job_id, line.fence, State.DONE, line.outcome
+                        )
         return before
+
+    async def _attempts(self, job_id: JobId) -> list[Attempt]:
+        """Ask the attempt log until the store answers."""
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                log = await self._workshop.store.attempts(job_id)
+            except StoreError as problem:
+                await self._contact.lost(problem, began)
+                continue
+            self._contact.found(began)
+            return log
 
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
         """Ask the task whether its outside effect happened, then go on with the answer."""
@@ -174,6 +204,11 @@ class Settler:
         """Leave what is still being asked about to whoever claims it next."""
         for asking in self._asking:
             asking.cancel()
+
+
+def _certain(outcome: Outcome) -> bool:
+    """Say whether a handler is known to have committed its job's end itself."""
+    return isinstance(outcome, Committed) and outcome.unless is None
 
 
 async def _ask(run: Run) -> Knowledge:

@@ -15,18 +15,25 @@ from collections import deque
 
 import msgspec
 
+from fairlead.core.clock import SECOND
 from fairlead.core.job import Job
 from fairlead.core.outcome import Outcome
+from fairlead.core.store import Backend
 from fairlead.core.task import Registry
 from fairlead.runtime.frames import Frames, frame
 from fairlead.runtime.run import Run, acall, call
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """A job to run, and the number by which it is spoken of."""
+    """A job to run, and the number by which it is spoken of.
+
+    `clocks` are the store's time and this machine's monotonic one, at the same moment.
+    """
 
     number: int
     job: Job
+    pool: str
+    clocks: tuple[int, float]
 
 
 class Recall(msgspec.Struct, frozen=True, tag=True):
@@ -46,9 +53,10 @@ class Word(msgspec.Struct, frozen=True, array_like=True):
 class Solo:
     """Runs orders until the channel is closed."""
 
-    def __init__(self, tasks: Registry, channel: socket.socket) -> None:
+    def __init__(self, tasks: Registry, store: Backend, channel: socket.socket) -> None:
         channel.setblocking(True)
         self._tasks = tasks
+        self._store = store
         self._channel = channel
         self._orders: deque[Order] = deque()
         self._arrived = threading.Semaphore(0)
@@ -70,12 +78,14 @@ class Solo:
                     continue  # It was recalled.
                 self._say(msgspec.structs.replace(told, starts=order.number))
                 began = time.monotonic()
-                outcome = self._run(order.job, loop)
+                outcome = self._run(order, loop)
                 told = Word(order.number, outcome, time.monotonic() - began)
 
-    def _run(self, job: Job, loop: asyncio.Runner) -> Outcome:
-        task = self._tasks[job.task]
-        run = Run(job, task, "", 0)
+    def _run(self, order: Order, loop: asyncio.Runner) -> Outcome:
+        task = self._tasks[order.job.task]
+        run = Run(order.job, task, order.pool, 0, self._store)
+        told, at = order.clocks
+        run.started_at = told + int((time.monotonic() - at) * SECOND)
         return loop.run(acall(run)) if task.is_async else call(run)
 
     def _say(self, word: Word) -> None:

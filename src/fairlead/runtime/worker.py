@@ -12,7 +12,7 @@ from functools import partial
 from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
 from fairlead.core.job import Job, Reason
-from fairlead.core.outcome import Cancelled, Lost, Outcome
+from fairlead.core.outcome import Cancelled, Committed, Ending, Lost, Outcome
 from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
@@ -109,6 +109,7 @@ class Worker:
             self._begin,
             self._end,
             self._hire,
+            self.now,
             max_jobs=terms.max_jobs,
             max_memory=terms.max_memory,
         )
@@ -162,10 +163,11 @@ class Worker:
         """
         now = self._loop.time()
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
+        store = self._workshop.store
         runs = []
         for job in jobs:
             place = board.hold(job.id, job.fence, numbers[job.task], now)
-            run = Run(job, tasks[job.task], slots.plan.name, place)
+            run = Run(job, tasks[job.task], slots.plan.name, place, store)
             self._runs[run.pair] = (run, slots)
             runs.append(run)
         point("held")
@@ -209,7 +211,7 @@ class Worker:
         del self._running[run.pair]
         self._ended += 1
         _, slots = self._runs[run.pair]
-        if isinstance(run.called_off, Lost):
+        if isinstance(run.called_off, Lost) and not isinstance(outcome, Committed):
             # It is another worker's now; nothing from here counts.
             narrate_late(self._workshop.events, run.job, type(outcome).__name__.lower())
             self._release(run)
@@ -261,7 +263,8 @@ class Worker:
         place = self._board.hold(
             job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
         )
-        run = Run(job, self._workshop.tasks[job.task], self._slots[0].plan.name, place)
+        task, pool = self._workshop.tasks[job.task], self._slots[0].plan.name
+        run = Run(job, task, pool, place, self._workshop.store)
         self._runs[run.pair] = (run, self._slots[0])
         self._settler.put(run, outcome)
 
@@ -273,7 +276,7 @@ class Worker:
             feeder.stop()
         self._stopping.set()
 
-    def _call_off(self, pair: Pair, outcome: Outcome) -> None:
+    def _call_off(self, pair: Pair, outcome: Ending) -> None:
         run, runner = self._running.get(pair, (None, None))
         if run is None or runner is None or run.called_off is not None:
             return

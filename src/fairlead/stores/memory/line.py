@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -73,10 +73,27 @@ class MemoryLine(Store):
 
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Refuse: there is no transaction to share."""
-        raise ConfigError(
-            "memory:// has no transactions to share; enqueue without `connection=`, or use "
-            "sqlite:/// with a connection to the same file"
-        )
+        raise _no_transactions()
+
+    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Refuse: there are no transactions."""
+        raise _no_transactions()
+
+    def atransaction(self) -> AbstractAsyncContextManager[Any]:
+        """Refuse: there are no transactions."""
+        raise _no_transactions()
+
+    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
+
+    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
 
     def _entry(self, job: NewJob, now: int) -> Entry:
         run_at = job.due_at(now)
@@ -355,3 +372,10 @@ class MemoryLine(Store):
 def _resolve(hint: asyncio.Future[None]) -> None:
     if not hint.done():
         hint.set_result(None)
+
+
+def _no_transactions() -> ConfigError:
+    return ConfigError(
+        "memory:// has no transactions to share; enqueue without `connection=` and end jobs "
+        "without job.commit(), or use sqlite:/// with a connection to the same file"
+    )

@@ -16,6 +16,7 @@ import msgspec
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
+from fairlead.core.errors import ConfigError
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
@@ -88,21 +89,30 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def ask(connection: sqlite3.Connection, statement: str, **values: object) -> Any:  # noqa: ANN401
+Hand = sqlite3.Connection | sqlite3.Cursor
+"""What statements go through: on connections that are not ours a plain cursor, see `_plain`."""
+
+
+def _plain(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return a cursor that gives rows as they are; the application may have set factories."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor
+
+
+def ask(connection: Hand, statement: str, **values: object) -> Any:  # noqa: ANN401
     """Run a statement that returns one value."""
     return connection.execute(statements()[statement], values).fetchone()[0]
 
 
-def tell(connection: sqlite3.Connection, statement: str, **values: object) -> int:
+def tell(connection: Hand, statement: str, **values: object) -> int:
     """Run a statement that changes rows; returns how many."""
     return connection.execute(statements()[statement], values).rowcount
 
 
 def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
     """Add jobs on any connection to the file; says for each whether it is new."""
-    # A plain cursor: on a connection of the application, factories may be set.
-    cursor = connection.cursor()
-    cursor.row_factory = None
+    cursor = _plain(connection)
     fresh: list[bool] = []
     start = 0
     for size in _PUT_SIZES:
@@ -142,6 +152,27 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
         fresh.append(job.id in added)
         added.discard(job.id)  # An id that stands twice in the batch is new only once.
     return fresh
+
+
+def complete(connection: sqlite3.Connection, settlement: Settlement, now: int) -> Settlement | None:
+    """Write a done run inside a transaction on any connection to the file; never commits.
+
+    Returns the settlement, or how it was overruled, or None if the fence has moved on.
+    """
+    cursor = _plain(connection)
+    tell(cursor, "take_write_lock")
+    if not connection.in_transaction:
+        raise ConfigError(
+            "job.commit(conn) needs a transaction on the connection, and it commits each "
+            'statement by itself; conn.execute("BEGIN IMMEDIATE") before the block'
+        )
+    job = _current(cursor, [settlement.id]).get((settlement.id, settlement.fence))
+    if job is None:
+        return None
+    if job.cancel is not None:
+        return overrule(settlement, job.cancel)
+    _write_settlements(cursor, [(job, settlement)], now)
+    return settlement
 
 
 class SqliteLine:
@@ -375,9 +406,7 @@ def _quarantine(connection: sqlite3.Connection, seq: int, problem: str, now: int
     _End(State.DEAD, reason=Reason.UNREADABLE).write(connection, {seq: None}, now)
 
 
-def _current(
-    connection: sqlite3.Connection, ids: Iterable[JobId]
-) -> dict[tuple[JobId, int], _Current]:
+def _current(connection: Hand, ids: Iterable[JobId]) -> dict[tuple[JobId, int], _Current]:
     """Return the running jobs among these by id and fence: the only fence check there is."""
     wanted = list(ids)
     try:
@@ -392,7 +421,7 @@ def _current(
 
 
 def _write_settlements(
-    connection: sqlite3.Connection, valid: list[tuple[_Current, Settlement]], now: int
+    connection: Hand, valid: list[tuple[_Current, Settlement]], now: int
 ) -> None:
     """Write a batch with one statement for each kind of end there is in it, mostly one."""
     ended: defaultdict[tuple[State, bool, bool, bool, str | None], dict[int, object]]
@@ -426,7 +455,7 @@ class _End(NamedTuple):
     suspect: bool = False
     reason: str | None = None
 
-    def write(self, connection: sqlite3.Connection, jobs: dict[int, object], now: int) -> None:
+    def write(self, connection: Hand, jobs: dict[int, object], now: int) -> None:
         """Write it for these jobs: sequence numbers with their results, or new due times."""
         counts = {"uncounted": not self.counts, "crashed": self.crashed, "now": now}
         if self.state is State.WAITING:

@@ -5,7 +5,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,8 +35,14 @@ from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
-from fairlead.stores.sqlite.line import SqliteLine, ask, put_rows
+from fairlead.stores.sqlite.line import SqliteLine, ask, complete, put_rows
 from fairlead.stores.sqlite.migrate import applied, check_current, migrate
+from fairlead.stores.sqlite.transaction import (
+    AsyncConnection,
+    atransaction,
+    check_shared,
+    transaction,
+)
 from fairlead.stores.sqlite.wake import Watch, watch_file
 from fairlead.stores.sqlite.writer import Verb, Writer, WriterClosed
 
@@ -211,36 +218,44 @@ class SqliteStore(Backend):
 
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection to the same file."""
-        if not isinstance(connection, sqlite3.Connection):
-            raise ConfigError(
-                f"connection= must be a sqlite3.Connection to {self._place.path}, "
-                f"not {type(connection).__module__}.{type(connection).__qualname__}"
-            )
-        self._check_same_file(connection)
+        self._check_shared(connection)
+        return put_rows(connection, jobs, self._clock.now())
+
+    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Put on an async connection of ours, or on the caller's own."""
+        if isinstance(connection, AsyncConnection):
+            return await connection.do(lambda plain: self.put_within(plain, jobs))
+        return self.put_within(connection, jobs)
+
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Give a connection that has the write lock, for one transaction."""
+        self._open()
+        return transaction(self._place)
+
+    @asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[AsyncConnection]:
+        """Give a connection for coroutines that has the write lock, for one transaction."""
+        await self._opened()
+        async with atransaction(self._place) as connection:
+            yield connection
+
+    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Write that a run is done, inside a transaction."""
+        self._check_shared(connection)
+        return complete(connection, settlement, self._clock.now())
+
+    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Write that a run is done on an async connection of ours, or on the caller's own."""
+        if isinstance(connection, AsyncConnection):
+            return await connection.do(lambda plain: self.complete_within(plain, settlement))
+        return self.complete_within(connection, settlement)
+
+    def _check_shared(self, connection: sqlite3.Connection) -> None:
+        check_shared(self._place, connection)
         if self._session is None:
             if connection.in_transaction:
                 check_current(self._place)
             self._open()
-        return put_rows(connection, jobs, self._clock.now())
-
-    def _check_same_file(self, connection: sqlite3.Connection) -> None:
-        # A plain cursor: the caller may have set factories for rows and texts.
-        try:
-            cursor = connection.cursor()
-            cursor.row_factory = None
-            rows = cursor.execute("PRAGMA database_list").fetchall()
-        except sqlite3.ProgrammingError as problem:
-            raise ConfigError(
-                f"connection= cannot be used here: {problem} Pass an open connection, from the "
-                "thread that made it"
-            ) from None
-        theirs = next((os.fsdecode(row[2]) for row in rows if row[0] == 0), "")
-        if not theirs or Place(Path(theirs)).identity() != self._place.identity():
-            raise ConfigError(
-                f"the connection is to {theirs or 'an in-memory database'}, the jobs are in "
-                f"{self._place.path}; one transaction cannot span both, so point the app's URL "
-                "at your own file"
-            )
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""

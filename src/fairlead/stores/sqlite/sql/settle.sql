@@ -8,6 +8,12 @@ FROM json_each(:ids) AS wanted
 CROSS JOIN fairlead_job AS job ON job.id = wanted.value
 WHERE job.lease_until > 0
 
+-- name: take_write_lock
+-- Changes nothing. First in an application's transaction, so that what is read after it stays
+-- true to the end; waits with the application's own patience, and begins a transaction where
+-- Python's driver does that by itself.
+UPDATE fairlead_job SET fence = fence WHERE 0
+
 -- name: extend
 UPDATE fairlead_job SET lease_until = :until WHERE seq IN (SELECT value FROM json_each(:seqs))
 

@@ -1,0 +1,165 @@
+"""Transactions with the application's own data, on every store that has any."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead import ConfigError
+from fairlead.core.clock import ManualClock
+from fairlead.core.job import NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.store import Backend
+from tests.words import claim, done, new_job
+
+
+class Hand:
+    """One way to do it, sync or async, under the same names."""
+
+    def __init__(self, store: Backend, is_async: bool) -> None:
+        self.store = store
+        self.is_async = is_async
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        if self.is_async:
+            async with self.store.atransaction() as connection:
+                yield connection
+        else:
+            with self.store.transaction() as connection:
+                yield connection
+
+    async def put(self, connection: Any, *jobs: NewJob) -> list[bool]:
+        if self.is_async:
+            return await self.store.aput_within(connection, jobs)
+        return self.store.put_within(connection, jobs)
+
+    async def complete(self, connection: Any, settlement: Settlement) -> Settlement | None:
+        if self.is_async:
+            return await self.store.acomplete_within(connection, settlement)
+        return self.store.complete_within(connection, settlement)
+
+
+@pytest.fixture(params=["async", "sync"])
+def hand(request: pytest.FixtureRequest, store: Backend) -> Hand:
+    if store.durability == "memory":
+        pytest.skip("memory:// has no transactions")
+    return Hand(store, request.param == "async")
+
+
+async def test_a_run_completed_within_is_as_one_that_was_settled(
+    hand: Hand, clock: ManualClock
+) -> None:
+    store = hand.store
+    await store.put([new_job(), new_job()])
+    jobs = await claim(store)
+    ends = [msgspec.structs.replace(done(job, "7"), started_at=5, pool="p") for job in jobs]
+    clock.advance(3)
+    async with hand.transaction() as connection:
+        assert await hand.complete(connection, ends[0]) == ends[0]
+    await store.settle([ends[1]])
+
+    within, settled = [await store.find(job.id) for job in jobs]
+    assert within is not None
+    assert settled is not None
+    assert (within.state, within.result) == (State.DONE, "7")
+    apart = {"id": settled.id, "run_at": settled.run_at, "enqueued_at": settled.enqueued_at}
+    assert msgspec.structs.replace(within, **apart) == settled
+    [line], [other] = [await store.attempts(job.id) for job in jobs]
+    assert (line.outcome, line.fence, line.started_at, line.pool) == ("done", jobs[0].fence, 5, "p")
+    assert msgspec.structs.replace(line, job_id=other.job_id) == other
+
+
+async def test_nothing_is_done_before_the_commit_and_nothing_after_a_rollback(hand: Hand) -> None:
+    store = hand.store
+    await store.put([new_job()])
+    [job] = await claim(store)
+    follow = new_job()
+    with pytest.raises(ZeroDivisionError):
+        async with hand.transaction() as connection:
+            assert await hand.put(connection, follow) == [True]
+            assert await hand.complete(connection, done(job)) is not None
+            running = await store.find(job.id)
+            raise ZeroDivisionError
+    assert running is not None
+    assert running.state is State.RUNNING
+    assert await store.find(job.id) == running
+    assert await store.find(follow.id) is None
+    assert await store.attempts(job.id) == []
+
+
+async def test_a_fence_that_moved_on_completes_nothing(hand: Hand, clock: ManualClock) -> None:
+    store = hand.store
+    await store.put([new_job()])
+    [first] = await claim(store, worker="slow", lease=10)
+    clock.advance(11)
+    [second] = await claim(store, worker="quick", lease=10)
+    before = await store.find(first.id)
+    async with hand.transaction() as connection:
+        assert await hand.complete(connection, done(first, '"stale"')) is None
+    assert await store.find(first.id) == before
+    async with hand.transaction() as connection:
+        assert await hand.complete(connection, done(second, '"fresh"')) is not None
+    async with hand.transaction() as connection:
+        assert await hand.complete(connection, done(second, '"again"')) is None
+    record = await store.find(first.id)
+    assert record is not None
+    assert record.result == '"fresh"'
+
+
+async def test_a_job_somebody_cancelled_is_not_completed(hand: Hand) -> None:
+    store = hand.store
+    await store.put([new_job()])
+    [job] = await claim(store)
+    await store.cancel([job.id], "enough")
+    async with hand.transaction() as connection:
+        ruled = await hand.complete(connection, done(job))
+    assert ruled is not None
+    assert (ruled.state, ruled.reason) == (State.CANCELLED, "enough")
+    record = await store.find(job.id)
+    assert record is not None
+    assert record.state is State.RUNNING, "that is for settle to write"
+
+
+async def test_a_put_without_jobs_only_looks_at_the_connection(hand: Hand) -> None:
+    async with hand.transaction() as connection:
+        assert await hand.put(connection) == []
+    with pytest.raises(ConfigError):
+        await hand.put("no connection")
+    with pytest.raises(ConfigError):
+        await hand.complete("no connection", done(await _claimed(hand.store)))
+
+
+async def _claimed(store: Backend) -> Any:
+    await store.put([new_job()])
+    return (await claim(store))[0]
+
+
+async def test_a_plain_connection_serves_async_verbs_too(hand: Hand) -> None:
+    job = await _claimed(hand.store)
+    with hand.store.transaction() as connection:
+        assert await hand.store.aput_within(connection, [new_job()]) == [True]
+        assert await hand.store.acomplete_within(connection, done(job)) is not None
+    assert await hand.store.count() == {"mail": {State.WAITING: 1, State.DONE: 1}}
+
+
+MEMORY_REFUSES: dict[str, Callable[[Backend], Any]] = {
+    "put": lambda store: store.put_within(None, []),
+    "aput": lambda store: store.aput_within(None, []),
+    "transaction": lambda store: store.transaction(),
+    "atransaction": lambda store: store.atransaction(),
+    "complete": lambda store: store.complete_within(None, None),  # type: ignore[arg-type]
+    "acomplete": lambda store: store.acomplete_within(None, None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("verb", MEMORY_REFUSES)
+async def test_memory_refuses_and_says_what_to_do(store: Backend, verb: str) -> None:
+    if store.durability != "memory":
+        pytest.skip("this store has transactions")
+    with pytest.raises(ConfigError, match="memory:// has no transactions.*or use sqlite:///"):
+        answer = MEMORY_REFUSES[verb](store)
+        assert isinstance(answer, Awaitable)
+        await answer
