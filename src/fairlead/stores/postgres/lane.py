@@ -8,8 +8,8 @@ Only what the server says it undid (a deadlock, say) is done again.
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -24,7 +24,9 @@ Answer = TypeVar("Answer")
 
 TRIES = 5
 MOST_BLOCKING = 8
-"""How many connections all threads of a program have together for puts."""
+"""How many connections all threads of a program have together for puts, and for transactions."""
+MOST_LENT = 8
+"""How many transactions of handlers may be open on one event loop; others wait for their turn."""
 
 _UNDONE = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 
@@ -108,7 +110,7 @@ class BlockingLanes:
         """Do some work on a connection that nobody else uses meanwhile."""
         for tries in range(1, TRIES + 1):
             try:
-                with self._borrowed() as connection:
+                with self.borrowed() as connection:
                     return work(connection)
             except _UNDONE as problem:
                 if tries == TRIES:
@@ -118,14 +120,15 @@ class BlockingLanes:
         raise AssertionError
 
     @contextmanager
-    def _borrowed(self) -> Iterator[Connection]:
+    def borrowed(self) -> Iterator[Connection]:
+        """Lend a connection that nobody else uses meanwhile."""
         if not self._room.acquire(timeout=self._address.timeout):
             raise _silent(self._address, self._address.timeout)
         try:
             with self._guard:
                 connection = self._idle.pop() if self._idle else None
             if connection is None or connection.closed:
-                connection = connect(self._address)
+                connection = self._new()
             try:
                 yield connection
             except BaseException:
@@ -137,10 +140,51 @@ class BlockingLanes:
         finally:
             self._room.release()
 
+    def _new(self) -> Connection:
+        try:
+            return connect(self._address)
+        except psycopg.Error as problem:
+            raise typed(problem, self._address) from problem
+
     def close(self) -> None:
         """Let go of the idle connections."""
         with self._guard:
             idle, self._idle = self._idle, []
+        for connection in idle:
+            finish(connection)
+
+
+class LentLanes:
+    """A few connections on one event loop, lent to handlers for transactions of their own."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._idle: list[AsyncConnection] = []
+        self._room = asyncio.Semaphore(MOST_LENT)
+
+    @asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection that nobody else uses meanwhile; who comes last waits."""
+        async with self._room:
+            connection = self._idle.pop() if self._idle else None
+            if connection is None or connection.closed:
+                connection = await self._new()
+            try:
+                yield connection
+            except BaseException:
+                finish(connection)
+                raise
+            self._idle.append(connection)
+
+    async def _new(self) -> AsyncConnection:
+        try:
+            return await opened(self._address.parameters)
+        except psycopg.Error as problem:
+            raise typed(problem, self._address) from problem
+
+    def close(self) -> None:
+        """Let go of the idle connections, from whatever thread."""
+        idle, self._idle = self._idle, []
         for connection in idle:
             finish(connection)
 

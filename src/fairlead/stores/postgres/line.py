@@ -247,6 +247,10 @@ class PostgresLine:
         written = {job_id: current[job_id] for job_id in wrote}
         return written, asked, [current[job_id] for job_id in locked]
 
+    def end_text(self, settlement: Settlement) -> str:
+        """Return the one parameter of a settle that is the last statement of a transaction."""
+        return settle_text([settlement], self.at(), patient=True)
+
     async def held(self, lane: Lane, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
         rows = await lane.ask(self._sql["held"], worker)
@@ -270,6 +274,14 @@ class PostgresLine:
         [(counts,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
         self.heads.forget()
         return Upkeep(*counts)
+
+
+def end_of(settlement: Settlement, answer: str | None) -> Settlement | None:
+    """Return what a settle in a transaction came to: written, cancelled, or nothing."""
+    if answer is None:
+        return settlement
+    _, asked, _ = _decode_rest(answer)
+    return overrule(settlement, asked[settlement.id]) if asked else None
 
 
 def _by_id(settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from fairlead.core.admin import (
@@ -28,9 +29,16 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit
 from fairlead.stores.postgres.condition import condition
+from fairlead.stores.postgres.foreign import arun, check_in_transaction, executor_for, run
 from fairlead.stores.postgres.gather import Gather
-from fairlead.stores.postgres.lane import BlockingLanes, Lane
-from fairlead.stores.postgres.line import PostgresLine, fresh_ones, put_text
+from fairlead.stores.postgres.lane import (
+    AsyncConnection,
+    BlockingLanes,
+    Connection,
+    Lane,
+    LentLanes,
+)
+from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_text
 from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import ENDED, WORK, Bell, Listener, News
@@ -56,6 +64,7 @@ class _Session:
         self.ends = Lane(address)
         self.looks = Lane(address)
         self.people = Lane(address, PEOPLE_SECONDS)
+        self.lent = LentLanes(address)
         self.gather: Gather[NewJob, bool] = Gather(store.put_gathered)
         self.listener: Listener | None = None
 
@@ -71,6 +80,7 @@ class _Session:
             self.listener.close()
         for lane in (self.puts, self.claims, self.leases, self.ends, self.looks, self.people):
             lane.close()
+        self.lent.close()
 
 
 class PostgresStore(Backend):
@@ -82,10 +92,12 @@ class PostgresStore(Backend):
         self.news = News()
         self._address = address
         self._clock = clock
+        self._sql = statements(address.quoted_schema)
         self._line = PostgresLine(address.quoted_schema, clock)
         self._hand = Hand(address.quoted_schema, clock)
         self._bell = Bell()
         self._blocking = BlockingLanes(address)
+        self._lent = BlockingLanes(address)
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session]
         self._sessions = weakref.WeakKeyDictionary()
         self._opening = threading.Lock()
@@ -110,6 +122,7 @@ class PostgresStore(Backend):
             session.close()
         self._sessions.clear()
         self._blocking.close()
+        self._lent.close()
 
     async def _session(self) -> _Session:
         loop = asyncio.get_running_loop()
@@ -146,14 +159,60 @@ class PostgresStore(Backend):
         if not self._is_open:
             self._open()
         text = put_text(jobs, self._line.at(), self._bell.word(WORK))
-        [(answer,)] = self._blocking.ask(statements(self._address.quoted_schema)["put"], text)
+        [(answer,)] = self._blocking.ask(self._sql["put"], text)
         self._line.heads.forget()
         self.news.bump(WORK)
         return fresh_ones(jobs, answer)
 
+    # With the application's own data
+
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection to the same database."""
-        raise NotImplementedError
+        if not jobs:
+            executor_for(connection)
+            return []
+        return fresh_ones(jobs, run(connection, self._sql["put"], self._put_text(jobs)))
+
+    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Put on the caller's own connection, which may be async."""
+        if not jobs:
+            executor_for(connection)
+            return []
+        return fresh_ones(jobs, await arun(connection, self._sql["put"], self._put_text(jobs)))
+
+    def _put_text(self, jobs: Sequence[NewJob]) -> str:
+        # These become visible when the caller commits, whenever that is.
+        self._line.heads.forget()
+        return put_text(jobs, self._line.at(), self._bell.word(WORK))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Give a connection for one transaction of the application's own."""
+        if not self._is_open:
+            self._open()
+        with self._lent.borrowed() as connection, connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[AsyncConnection]:
+        """Give an async connection for one transaction of the application's own."""
+        session = await self._session()
+        async with session.lent.borrowed() as connection, connection.transaction():
+            yield connection
+
+    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Write that a run is done, in the transaction of this connection."""
+        check_in_transaction(connection)
+        answer = run(connection, self._sql["settle"], self._line.end_text(settlement))
+        return end_of(settlement, answer)
+
+    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Write that a run is done, in the transaction of a connection that may be async."""
+        check_in_transaction(connection)
+        answer = await arun(connection, self._sql["settle"], self._line.end_text(settlement))
+        return end_of(settlement, answer)
+
+    # The worker's part
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""

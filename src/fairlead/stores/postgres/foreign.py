@@ -1,0 +1,170 @@
+"""Connections of the application's own, of whatever library.
+
+What we do on one is a plain statement with one text parameter, so all that differs
+is how a library takes a statement. None is imported: a connection tells by its
+class where it comes from.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import pq
+from psycopg.rows import tuple_row
+
+from fairlead.core.errors import ConfigError
+
+_KNOWN = (
+    "a psycopg, psycopg2 or asyncpg connection, a SQLAlchemy Session or Connection (async ones "
+    "too), or a Django connection"
+)
+
+
+class Executor(msgspec.Struct, frozen=True):
+    """How one kind of connection runs a statement, which has %s where the text goes.
+
+    `run` returns the one value that the statement does, or an awaitable of it. `idle`
+    says that no transaction is open, and none will be by itself.
+    """
+
+    run: Callable[[Any, str, str], Any]
+    idle: Callable[[Any], bool]
+    is_async: bool = False
+
+
+def executor_for(connection: object) -> Executor:
+    """Return how a connection of the application's runs a statement."""
+    for base in type(connection).__mro__:
+        found = _EXECUTORS.get((base.__module__.partition(".")[0], base.__name__))
+        if found is not None:
+            return found
+    if getattr(connection, "vendor", None) == "postgresql":
+        return _DJANGO
+    raise ConfigError(
+        f"connection= must be a connection to the same PostgreSQL database, not "
+        f"{type(connection).__module__}.{type(connection).__qualname__}; pass {_KNOWN}"
+    )
+
+
+def run(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (the application's)
+    """Run a statement on a connection that is not async."""
+    executor = executor_for(connection)
+    if executor.is_async:
+        raise ConfigError(
+            f"{type(connection).__qualname__} is an async connection; use it from a coroutine, "
+            "with `await task.using(connection=…).aenqueue(…)` or `async with job.commit(conn)`"
+        )
+    try:
+        return executor.run(connection, statement, text)
+    except Exception as problem:
+        raise explained(problem) from problem
+
+
+async def arun(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (as above)
+    """Run a statement on a connection of any kind."""
+    try:
+        answer = executor_for(connection).run(connection, statement, text)
+        return await answer if inspect.isawaitable(answer) else answer
+    except ConfigError:
+        raise
+    except Exception as problem:
+        raise explained(problem) from problem
+
+
+def check_in_transaction(connection: Any) -> None:  # noqa: ANN401 (as above)
+    """Raise if what is written on this connection would be committed at once."""
+    if executor_for(connection).idle(connection):
+        raise ConfigError(
+            "job.commit(conn) needs a connection with an open transaction; this one commits every "
+            "statement by itself; begin one first, or leave conn out"
+        )
+
+
+def explained(problem: Exception) -> Exception:
+    """Tell those whose database lacks our schema; everything else is theirs to handle."""
+    words = str(problem)
+    if "does not exist" in words and ("schema" in words or "function" in words):
+        return ConfigError(
+            "the database of this connection has no jobs in it, or not in this schema; point the "
+            "app's URL at the same database, and run `fairlead migrate up` there"
+        )
+    return problem
+
+
+def _psycopg(connection: "psycopg.Connection[Any]", statement: str, text: str) -> Any:  # noqa: ANN401
+    # The application may have set factories for rows and cursors.
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        row = cursor.execute(statement.encode(), [text]).fetchone()
+    return row[0] if row else None
+
+
+async def _async_psycopg(
+    connection: "psycopg.AsyncConnection[Any]", statement: str, text: str
+) -> Any:  # noqa: ANN401
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(statement.encode(), [text])
+        row = await cursor.fetchone()
+    return row[0] if row else None
+
+
+def _is_idle(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+    status = connection.info.transaction_status
+    return connection.autocommit and status == pq.TransactionStatus.IDLE
+
+
+def _cursor(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401
+    """Run a statement as PEP 249 says: psycopg2 and Django."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [text])
+        row = cursor.fetchone()
+    return next(iter(row.values())) if isinstance(row, dict) else row[0]
+
+
+def _asyncpg(connection: Any, statement: str, text: str) -> Awaitable[Any]:  # noqa: ANN401
+    answer: Awaitable[Any] = connection.fetchval(statement.replace("%s", "$1"), text)
+    return answer
+
+
+def _sqlalchemy(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401
+    return connection.execute(_clause(statement), {"batch": text}).scalar()
+
+
+async def _async_sqlalchemy(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401
+    return (await connection.execute(_clause(statement), {"batch": text})).scalar()
+
+
+def _clause(statement: str) -> Any:  # noqa: ANN401 (there is one only where the library is)
+    from sqlalchemy import text  # noqa: PLC0415 (imported already by whoever has its connection)
+
+    return text(statement.replace("%s", ":batch"))
+
+
+def _never(connection: object) -> bool:
+    """SQLAlchemy begins a transaction by itself."""
+    return False
+
+
+_DJANGO = Executor(
+    _cursor, lambda connection: connection.get_autocommit() and not connection.in_atomic_block
+)
+_SYNC = Executor(_sqlalchemy, _never)
+_ASYNC = Executor(_async_sqlalchemy, _never, is_async=True)
+_ASYNCPG = Executor(_asyncpg, lambda connection: not connection.is_in_transaction(), is_async=True)
+_EXECUTORS = {
+    ("psycopg", "Connection"): Executor(_psycopg, _is_idle),
+    ("psycopg", "AsyncConnection"): Executor(_async_psycopg, _is_idle, is_async=True),
+    ("psycopg2", "connection"): Executor(
+        _cursor,
+        lambda connection: connection.autocommit and connection.info.transaction_status == 0,
+    ),
+    ("asyncpg", "Connection"): _ASYNCPG,
+    ("asyncpg", "PoolConnectionProxy"): _ASYNCPG,
+    ("sqlalchemy", "Connection"): _SYNC,
+    ("sqlalchemy", "Session"): _SYNC,
+    ("sqlalchemy", "scoped_session"): _SYNC,
+    ("sqlalchemy", "AsyncConnection"): _ASYNC,
+    ("sqlalchemy", "AsyncSession"): _ASYNC,
+    ("sqlalchemy", "async_scoped_session"): _ASYNC,
+}
