@@ -11,9 +11,9 @@ import asyncpg
 import psycopg
 import pytest
 
+from fairlead.bench.servers.server import HOST
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import RESET, TO_CLIENT, TO_SERVER, Proxy
-from tests.servers.server import HOST
 from tests.servers.talk import PostgresTalk, Turns
 from tests.system.tree import until
 
