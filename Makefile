@@ -40,8 +40,9 @@ chaos: servers ## Kill worker trees every second under 20,000 jobs; prints figur
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system
 
-bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
+bench: $(READY) ## Fairlead beside the raw engines on this machine, in one run each.
 	@$(BIN)/fairlead bench --store sqlite
+	@$(BIN)/fairlead bench --store postgres
 
 recording: $(READY) ## Play the demo, and draw it anew for the README.
 	@$(BIN)/python docs/record.py

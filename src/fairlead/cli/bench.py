@@ -1,9 +1,7 @@
 """`fairlead bench`: how fast, compared with the raw engine on this machine."""
 
 import os
-import sys
-import tempfile
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,15 +11,21 @@ from fairlead.cli.command import Command
 
 @click.command(
     cls=Command,
-    epilog="Example: fairlead bench --store sqlite --quick",
+    epilog="Example: fairlead bench --store postgres --quick",
     short_help="Measure a store beside its raw engine.",
 )
 @click.option(
     "--store",
-    type=click.Choice(["sqlite"]),
+    type=click.Choice(["sqlite", "postgres"]),
     default="sqlite",
     show_default=True,
     help="Which store.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="A PostgreSQL database to measure in, in schemas of our own; without it, a server "
+    "is started for that.",
 )
 @click.option(
     "--rounds",
@@ -42,28 +46,27 @@ from fairlead.cli.command import Command
     show_default=True,
     help="Where to make the temporary files: the disk that is measured.",
 )
-def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:
+def bench(store: str, url: str | None, rounds: int, quick: bool, folder: Path) -> None:
     """Measure a store beside its raw engine, in one run.
 
     The raw engine writes the same rows by the plainest fast SQL, and takes turns
     with Fairlead, because machines are noisy: what counts is the ratio. Targets
     are those of a quiet machine with two cores; a busy one may miss some.
     """
-    from fairlead.bench.row import table  # noqa: PLC0415 (only this command needs it)
-    from fairlead.bench.sqlite import Bench, fsync_micros  # noqa: PLC0415
-    from fairlead.bench.worker import WorkerBench  # noqa: PLC0415
-
-    if quick:
-        rounds = 2
+    if url is not None and store != "postgres":
+        raise click.UsageError("--url names a PostgreSQL database; add --store postgres")
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write in {folder.resolve()}; name another --folder")
-    with tempfile.TemporaryDirectory(prefix="fairlead-bench-", dir=folder) as name:
-        place = Path(name)
-        click.echo(
-            f"{store}, Python {sys.version.split()[0]}, fdatasync of 8 kB takes "
-            f"{fsync_micros(place):.0f} µs here, median of {rounds} rounds"
-        )
-        scale = 0.1 if quick else 1.0
-        rows = chain(Bench(place, rounds, scale).rows(), WorkerBench(place, rounds, scale).rows())
-        for line in table(rows):
-            click.echo(line)
+    for line in _report(store, url, 2 if quick else rounds, 0.1 if quick else 1.0, folder):
+        click.echo(line)
+
+
+def _report(store: str, url: str | None, rounds: int, scale: float, folder: Path) -> Iterator[str]:
+    # Only this command needs these, and only one of them.
+    if store == "sqlite":
+        from fairlead.bench import sqlite  # noqa: PLC0415
+
+        return sqlite.report(folder, rounds, scale)
+    from fairlead.bench import postgres  # noqa: PLC0415
+
+    return postgres.report(folder, rounds, scale, url)
