@@ -42,14 +42,14 @@ def paired(what: str, floor: list[float], ours: list[float], target: float | Non
     return Row(what, "jobs/s", median(ours), median(floor), target)
 
 
-def table(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the lines of a table for people, 80 columns wide."""
-    yield f"{'':40} {'raw':>9} {'Fairlead':>9} {'ratio':>6}  target"
+def table(rows: Iterable[Row], floor: str = "raw", ours: str = "Fairlead") -> Iterator[str]:
+    """Yield the lines of a table for people, 80 columns wide, with names for the two figures."""
+    yield f"{'':40} {floor:>9} {ours:>9} {'ratio':>6}  target"
     for row in rows:
-        floor = _figure(row.floor) if row.floor is not None else ""
+        beside = _figure(row.floor) if row.floor is not None else ""
         ratio = f"{row.ratio:.2f}" if row.ratio is not None and row.best != "low" else ""
         what = f"{row.what}, {row.unit}"
-        yield f"{what:40} {floor:>9} {_figure(row.ours):>9} {ratio:>6}  {_verdict(row)}".rstrip()
+        yield f"{what:40} {beside:>9} {_figure(row.ours):>9} {ratio:>6}  {_verdict(row)}".rstrip()
 
 
 def _figure(value: float) -> str:

@@ -40,33 +40,60 @@ from fairlead.cli.command import Command
     help="A tenth of the jobs and two rounds: a glance, not a measurement.",
 )
 @click.option(
+    "--scale",
+    type=click.FloatRange(0.001, 1),
+    default=1.0,
+    show_default=True,
+    help="The part of the jobs to take.",
+)
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="See instead whether PostgreSQL keeps its pace: with millions of jobs waiting, or "
+    "finished, or under an old snapshot. Takes minutes, and 25 GB.",
+)
+@click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default=True,
     help="Where to make the temporary files: the disk that is measured.",
 )
-def bench(store: str, url: str | None, rounds: int, quick: bool, folder: Path) -> None:
+def bench(
+    store: str,
+    url: str | None,
+    rounds: int,
+    quick: bool,
+    scale: float,
+    flat: bool,
+    folder: Path,
+) -> None:
     """Measure a store beside its raw engine, in one run.
 
     The raw engine writes the same rows by the plainest fast SQL, and takes turns
     with Fairlead, because machines are noisy: what counts is the ratio. Targets
     are those of a quiet machine with two cores; a busy one may miss some.
     """
-    if url is not None and store != "postgres":
-        raise click.UsageError("--url names a PostgreSQL database; add --store postgres")
+    if url is not None and (flat or store != "postgres"):
+        raise click.UsageError("--url goes with --store postgres, without --flat")
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write in {folder.resolve()}; name another --folder")
-    for line in _report(store, url, 2 if quick else rounds, 0.1 if quick else 1.0, folder):
+    if quick:
+        rounds, scale = 2, 0.1 * scale
+    for line in _report("flat" if flat else store, url, rounds, scale, folder):
         click.echo(line)
 
 
-def _report(store: str, url: str | None, rounds: int, scale: float, folder: Path) -> Iterator[str]:
+def _report(what: str, url: str | None, rounds: int, scale: float, folder: Path) -> Iterator[str]:
     # Only this command needs these, and only one of them.
-    if store == "sqlite":
+    if what == "sqlite":
         from fairlead.bench import sqlite  # noqa: PLC0415
 
         return sqlite.report(folder, rounds, scale)
+    if what == "flat":
+        from fairlead.bench import flat  # noqa: PLC0415
+
+        return flat.report(folder, rounds, scale)
     from fairlead.bench import postgres  # noqa: PLC0415
 
     return postgres.report(folder, rounds, scale, url)

@@ -8,9 +8,11 @@ snapshot. What Fairlead takes longer than this is the price of what it promises.
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import psycopg
+from psycopg import sql
 
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
@@ -20,9 +22,11 @@ from fairlead.stores.postgres.lane import Connection, connect, finish, typed
 from fairlead.stores.postgres.migrate import migrate
 
 BATCH = 100
-_ROW = "(id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options)"
-_PUT = f"INSERT INTO job {_ROW} VALUES (%s, %s, %s, %s, 0, %s, %s, NULL, %s, %s, NULL)"
-_COPY = f"COPY job {_ROW} FROM STDIN"
+_ROW = (
+    "id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options"
+)
+_PUT = f"INSERT INTO job ({_ROW}) VALUES (%s, %s, %s, %s, 0, %s, %s, NULL, %s, %s, NULL)"
+_COPY = f"COPY job ({_ROW}) FROM STDIN"
 _CLAIM = """
 UPDATE job
 SET fence = now.at, attempt = attempt + 1, worker = 'raw', claimed_at = now.at,
@@ -57,6 +61,36 @@ FROM gone CROSS JOIN now
 _DRAINED = """
 SELECT count(*), min(claimed_at), max(finished_at) FROM attempt WHERE outcome = 'done'
 """
+_SETTINGS = """
+SELECT current_setting(name) FROM unnest(%s::text[]) WITH ORDINALITY AS asked(name, ord)
+ORDER BY ord
+"""
+# Ids as our producers make them, ten for each millisecond.
+_MADE = """
+SELECT left(hex, 8) || '-' || right(hex, 4) || '-7' || lpad(to_hex(n & 4095), 3, '0') || '-8000-'
+           || lpad(to_hex(n), 12, '0') AS id, 'default' AS queue, 'notify' AS task, 1 AS version,
+       at, %(payload)s AS payload
+FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n
+CROSS JOIN LATERAL (SELECT %(began)s + n * 100 AS at) AS time
+CROSS JOIN LATERAL (SELECT lpad(to_hex(at / 1000), 12, '0') AS hex) AS digits
+"""
+_FILL_WAITING = f"""
+INSERT INTO job (id, queue, task, version, run_at, order_at, enqueued_at, payload)
+SELECT id, queue, task, version, at, at, at, payload FROM ({_MADE}) AS made
+"""
+_FILL_FINISHED = f"""
+INSERT INTO finished
+    (id, queue, task, version, state, run_at, order_at, enqueued_at, payload, attempt, crashes,
+     fence, worker, claimed_at, finished_at)
+SELECT id, queue, task, version, 'done', at, at, at, payload, 1, 0, at, 'raw', at, %(now)s
+FROM ({_MADE}) AS made
+"""
+_FILL_LOG = f"""
+INSERT INTO attempt
+    (job_id, fence, attempt, task, queue, worker, ready_at, claimed_at, finished_at, outcome)
+SELECT id, at, 1, task, queue, 'raw', at, at, %(now)s, 'done' FROM ({_MADE}) AS made
+"""
+_PER_FILL = 500_000
 _INDEXES_ONLY = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off"
 
 
@@ -113,20 +147,16 @@ def connected(url: str) -> Connection:
 
 def _drain(url: str) -> None:
     """Claim and settle in batches, two commits a batch, until there is nothing to claim."""
-    connection = connected(url)
-    connection.execute(_INDEXES_ONLY)
-    while rows := connection.execute(_CLAIM, [BATCH], prepare=True).fetchall():
-        connection.execute(_SETTLE, [[row[0] for row in rows]], prepare=True)
-    finish(connection)
+    with _connection(url) as connection:
+        connection.execute(_INDEXES_ONLY)
+        while rows := connection.execute(_CLAIM, [BATCH], prepare=True).fetchall():
+            connection.execute(_SETTLE, [[row[0] for row in rows]], prepare=True)
 
 
 def seconds_of_drain(url: str, jobs: int) -> float:
     """Return how long this many jobs took, from the first claim to the last settlement."""
-    connection = connected(url)
-    try:
+    with _connection(url) as connection:
         [(done, began, ended)] = connection.execute(_DRAINED).fetchall()
-    finally:
-        finish(connection)
     if done != jobs:
         raise StoreError(f"{done:,} of {jobs:,} jobs were done; the figure would mean nothing")
     return float(ended - began) / SECOND
@@ -134,20 +164,59 @@ def seconds_of_drain(url: str, jobs: int) -> float:
 
 def settings(url: str, names: Sequence[str]) -> list[str]:
     """Return how a server is set up."""
-    connection = connected(url)
-    try:
-        asked = "SELECT current_setting(name) FROM unnest(%s::text[]) WITH ORDINALITY AS n(name, o)"
-        rows = connection.execute(f"{asked} ORDER BY o", [list(names)]).fetchall()
-    finally:
-        finish(connection)
-    return [row[0] for row in rows]
+    with _connection(url) as connection:
+        return [row[0] for row in connection.execute(_SETTINGS, [list(names)]).fetchall()]
 
 
 def drop(url: str) -> None:
     """Remove a schema and all that is in it."""
-    connection = connected(url)
-    try:
+    with _connection(url) as connection:
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"DROP SCHEMA IF EXISTS {Address.of(url).quoted_schema} CASCADE")
+
+
+def create_database(url: str, name: str) -> None:
+    """Add a database to the server of a URL."""
+    with _connection(url) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def fill(url: str, waiting: int, finished: int, payload: str) -> None:
+    """Put that many jobs there, and let the server tidy up as it would by and by."""
+    with _connection(url) as connection:
+        connection.execute("SELECT open_day(stamp())")
+        for statement, jobs in (
+            (_FILL_FINISHED, finished),
+            (_FILL_LOG, finished),
+            (_FILL_WAITING, waiting),
+        ):
+            now = time.time_ns() // 1_000
+            for first in range(1, jobs + 1, _PER_FILL):
+                values = {
+                    "payload": payload,
+                    "now": now,
+                    "began": now - jobs * 100,
+                    "first": first,
+                    "last": min(jobs, first + _PER_FILL - 1),
+                }
+                connection.execute(statement, values)
+        connection.execute("VACUUM (ANALYZE) job, finished, attempt")
+        connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def held_snapshot(url: str) -> Iterator[None]:
+    """Keep a transaction open that may still see all there is now, as a report or a backup does."""
+    with _connection(url) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute("SELECT FROM job LIMIT 1")
+        yield
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[Connection]:
+    connection = connected(url)
+    try:
+        yield connection
     finally:
         finish(connection)
