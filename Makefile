@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types servers tests mutants chaos powercut bench demo recording format clean
+.PHONY: help test lint types servers tests mutants chaos powercut bench bench-flat demo recording format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -40,8 +40,12 @@ chaos: servers ## Kill worker trees every second under 20,000 jobs; prints figur
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system
 
-bench: $(READY) ## Fairlead beside the raw engine on this machine, in one run.
+bench: $(READY) ## Fairlead beside the raw engines on this machine, in one run each.
 	@$(BIN)/fairlead bench --store sqlite
+	@$(BIN)/fairlead bench --store postgres
+
+bench-flat: $(READY) ## PostgreSQL's pace with millions of jobs, and under an old snapshot.
+	@$(BIN)/fairlead bench --flat
 
 recording: $(READY) ## Play the demo, and draw it anew for the README.
 	@$(BIN)/python docs/record.py

@@ -4,8 +4,8 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 
-from tests.servers.ensure import program
-from tests.servers.server import HOST, Server
+from fairlead.bench.servers.programs import program
+from fairlead.bench.servers.server import HOST, Server
 
 SETTINGS = {
     "listen_addr": HOST,

@@ -1,4 +1,4 @@
-"""The server programs that tests need: where they are, and how they get there.
+"""The server programs that tests need, and how they get there.
 
 `python -m tests.servers.ensure` installs what is missing, if it may; `make tests`
 does that first. It makes no database cluster and starts no service: tests start
@@ -13,46 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PACKAGES = {"postgres": "postgresql", "initdb": "postgresql", "pgbouncer": "pgbouncer"}
-BINARIES = Path("/usr/lib/postgresql")
-ELSEWHERE = "/usr/sbin"  # Debian keeps pgbouncer where only root's PATH looks.
+from fairlead.bench.servers.programs import PACKAGES, MissingProgram, missing
+
 CLUSTERS = Path("/etc/postgresql-common/createcluster.conf")
 POLICY = Path("/usr/sbin/policy-rc.d")
 DENY = "#!/bin/sh\nexit 101\n"
-
-
-class MissingProgram(Exception):
-    """A server program is not installed; says what to do."""
-
-    def __init__(self, names: list[str]) -> None:
-        packages = " ".join(sorted({PACKAGES[name] for name in names}))
-        super().__init__(
-            f"tests need {', '.join(names)}, which this machine does not have; "
-            f"as root: apt install {packages}"
-        )
-
-
-def _version(folder: Path) -> tuple[int, ...]:
-    parts = folder.parent.name.split(".")
-    return tuple(int(part) for part in parts if part.isdigit())
-
-
-def _find(name: str) -> str | None:
-    """Look where Debian keeps each version of PostgreSQL, the newest first, and in the PATH."""
-    newest = sorted(BINARIES.glob("*/bin"), key=_version, reverse=True)
-    path = os.pathsep.join([*map(str, newest), os.environ.get("PATH", os.defpath), ELSEWHERE])
-    return shutil.which(name, path=path)
-
-
-def missing() -> list[str]:
-    return [name for name in PACKAGES if _find(name) is None]
-
-
-def program(name: str) -> str:
-    """Return the path of a server program."""
-    if path := _find(name):
-        return path
-    raise MissingProgram([name])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.servers.server import HOST
+from fairlead.bench.servers.server import HOST
 from tests.servers.talk import PostgresTalk, Talk
 
 Value = TypeVar("Value")

@@ -11,13 +11,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.servers import ensure, family
-from tests.servers.ensure import MissingProgram
-from tests.servers.guard import ROOT
+from fairlead.bench.servers import family, programs
+from fairlead.bench.servers.programs import MissingProgram
+from fairlead.bench.servers.server import ServerFailed
+from tests.servers import ensure
 from tests.servers.postgres import PostgresServer
-from tests.servers.server import ServerFailed
 from tests.system.tree import alive, until
 
+ROOT = Path(__file__).parent.parent.parent
 OWNER = """
 import os, sys, time
 from tests.servers.postgres import PostgresServer
@@ -144,8 +145,8 @@ def test_nothing_is_left_when_tests_are_killed() -> None:
 def test_a_missing_program_is_told_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ensure, "BINARIES", tmp_path)
-    monkeypatch.setattr(ensure, "ELSEWHERE", str(tmp_path))
+    monkeypatch.setattr(programs, "BINARIES", tmp_path)
+    monkeypatch.setattr(programs, "ELSEWHERE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingProgram, match="as root: apt install postgresql$"):
         PostgresServer().start()
@@ -159,5 +160,5 @@ def test_the_newest_version_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         path = tmp_path / version / "bin" / "postgres"
         path.parent.mkdir(parents=True)
         path.touch(mode=0o755)
-    monkeypatch.setattr(ensure, "BINARIES", tmp_path)
-    assert ensure.program("postgres") == str(path)
+    monkeypatch.setattr(programs, "BINARIES", tmp_path)
+    assert programs.program("postgres") == str(path)

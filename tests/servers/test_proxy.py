@@ -13,9 +13,9 @@ import pytest
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
+from fairlead.bench.servers.server import HOST
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import RESET, TO_CLIENT, TO_SERVER, Proxy
-from tests.servers.server import HOST
 from tests.servers.talk import PostgresTalk, Turns
 from tests.system.tree import until
 

@@ -10,7 +10,7 @@ class Row(msgspec.Struct, frozen=True):
     """What was measured, the raw engine's figure and ours, and what we want.
 
     `best` says what is good: a high ratio to the floor (or a high figure where
-    there is none), or a low figure of our own.
+    there is none), a high figure of our own ("most"), or a low one.
     """
 
     what: str
@@ -32,7 +32,9 @@ class Row(msgspec.Struct, frozen=True):
             return None
         if self.best == "low":
             return self.ours <= self.target
-        return (self.ours if self.ratio is None else self.ratio) >= self.target
+        if self.ratio is None or self.best == "most":
+            return self.ours >= self.target
+        return self.ratio >= self.target
 
 
 def paired(what: str, floor: list[float], ours: list[float], target: float | None = None) -> Row:
@@ -40,14 +42,14 @@ def paired(what: str, floor: list[float], ours: list[float], target: float | Non
     return Row(what, "jobs/s", median(ours), median(floor), target)
 
 
-def table(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the lines of a table for people, 80 columns wide."""
-    yield f"{'':40} {'raw':>9} {'Fairlead':>9} {'ratio':>6}  target"
+def table(rows: Iterable[Row], floor: str = "raw", ours: str = "Fairlead") -> Iterator[str]:
+    """Yield the lines of a table for people, 80 columns wide, with names for the two figures."""
+    yield f"{'':40} {floor:>9} {ours:>9} {'ratio':>6}  target"
     for row in rows:
-        floor = _figure(row.floor) if row.floor is not None else ""
-        ratio = f"{row.ratio:.2f}" if row.ratio is not None and row.best == "high" else ""
+        beside = _figure(row.floor) if row.floor is not None else ""
+        ratio = f"{row.ratio:.2f}" if row.ratio is not None and row.best != "low" else ""
         what = f"{row.what}, {row.unit}"
-        yield f"{what:40} {floor:>9} {_figure(row.ours):>9} {ratio:>6}  {_verdict(row)}".rstrip()
+        yield f"{what:40} {beside:>9} {_figure(row.ours):>9} {ratio:>6}  {_verdict(row)}".rstrip()
 
 
 def _figure(value: float) -> str:
@@ -57,5 +59,5 @@ def _figure(value: float) -> str:
 def _verdict(row: Row) -> str:
     if row.target is None:
         return ""
-    sign = "≥" if row.best == "high" else "≤"
+    sign = "≤" if row.best == "low" else "≥"
     return f"{sign} {row.target:,g} {'met' if row.met else 'MISSED'}"

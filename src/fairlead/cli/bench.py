@@ -1,9 +1,7 @@
 """`fairlead bench`: how fast, compared with the raw engine on this machine."""
 
 import os
-import sys
-import tempfile
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,15 +11,21 @@ from fairlead.cli.command import Command
 
 @click.command(
     cls=Command,
-    epilog="Example: fairlead bench --store sqlite --quick",
+    epilog="Example: fairlead bench --store postgres --quick",
     short_help="Measure a store beside its raw engine.",
 )
 @click.option(
     "--store",
-    type=click.Choice(["sqlite"]),
+    type=click.Choice(["sqlite", "postgres"]),
     default="sqlite",
     show_default=True,
     help="Which store.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="A PostgreSQL database to measure in, in schemas of our own; without it, a server "
+    "is started for that.",
 )
 @click.option(
     "--rounds",
@@ -36,34 +40,60 @@ from fairlead.cli.command import Command
     help="A tenth of the jobs and two rounds: a glance, not a measurement.",
 )
 @click.option(
+    "--scale",
+    type=click.FloatRange(0.001, 1),
+    default=1.0,
+    show_default=True,
+    help="The part of the jobs to take.",
+)
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="See instead whether PostgreSQL keeps its pace: with millions of jobs waiting, or "
+    "finished, or under an old snapshot. Takes minutes, and 25 GB.",
+)
+@click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default=True,
     help="Where to make the temporary files: the disk that is measured.",
 )
-def bench(store: str, rounds: int, quick: bool, folder: Path) -> None:
+def bench(
+    store: str,
+    url: str | None,
+    rounds: int,
+    quick: bool,
+    scale: float,
+    flat: bool,
+    folder: Path,
+) -> None:
     """Measure a store beside its raw engine, in one run.
 
     The raw engine writes the same rows by the plainest fast SQL, and takes turns
     with Fairlead, because machines are noisy: what counts is the ratio. Targets
     are those of a quiet machine with two cores; a busy one may miss some.
     """
-    from fairlead.bench.row import table  # noqa: PLC0415 (only this command needs it)
-    from fairlead.bench.sqlite import Bench, fsync_micros  # noqa: PLC0415
-    from fairlead.bench.worker import WorkerBench  # noqa: PLC0415
-
-    if quick:
-        rounds = 2
+    if url is not None and (flat or store != "postgres"):
+        raise click.UsageError("--url goes with --store postgres, without --flat")
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write in {folder.resolve()}; name another --folder")
-    with tempfile.TemporaryDirectory(prefix="fairlead-bench-", dir=folder) as name:
-        place = Path(name)
-        click.echo(
-            f"{store}, Python {sys.version.split()[0]}, fdatasync of 8 kB takes "
-            f"{fsync_micros(place):.0f} µs here, median of {rounds} rounds"
-        )
-        scale = 0.1 if quick else 1.0
-        rows = chain(Bench(place, rounds, scale).rows(), WorkerBench(place, rounds, scale).rows())
-        for line in table(rows):
-            click.echo(line)
+    if quick:
+        rounds, scale = 2, 0.1 * scale
+    for line in _report("flat" if flat else store, url, rounds, scale, folder):
+        click.echo(line)
+
+
+def _report(what: str, url: str | None, rounds: int, scale: float, folder: Path) -> Iterator[str]:
+    # Only this command needs these, and only one of them.
+    if what == "sqlite":
+        from fairlead.bench import sqlite  # noqa: PLC0415
+
+        return sqlite.report(folder, rounds, scale)
+    if what == "flat":
+        from fairlead.bench import flat  # noqa: PLC0415
+
+        return flat.report(folder, rounds, scale)
+    from fairlead.bench import postgres  # noqa: PLC0415
+
+    return postgres.report(folder, rounds, scale, url)

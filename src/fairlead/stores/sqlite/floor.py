@@ -7,7 +7,7 @@ Fairlead takes longer than this is the price of what it promises.
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairlead.core.clock import SECOND, SystemClock
@@ -17,6 +17,7 @@ from fairlead.core.job import NewJob
 from fairlead.stores.sqlite.connection import Place, WriteLock
 from fairlead.stores.sqlite.migrate import migrate
 
+BATCH = 100
 _PUT = """
 INSERT INTO fairlead_job
     (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options)
@@ -60,7 +61,7 @@ class Floor:
         # Left to itself, SQLite checkpoints at the end of a commit; that is part of the raw cost.
         self._connection.execute("PRAGMA wal_autocheckpoint = 4000")
 
-    def put(self, jobs: list[NewJob], batch: int) -> float:
+    def put(self, jobs: Sequence[NewJob], batch: int) -> float:
         """Insert prepared rows in batches; returns the seconds it took."""
         now = time.time_ns() // 1_000
         rows = [(j.id, j.queue, j.task, j.version, now, now, now, j.payload) for j in jobs]
@@ -71,12 +72,15 @@ class Floor:
             self._connection.execute("COMMIT")
         return time.perf_counter() - began
 
-    def drain(self, queue: str, batch: int, jobs: int) -> float:
-        """Claim and settle jobs in batches, two commits a batch; returns the seconds it took."""
+    def drain(self, jobs: int, processes: int = 1) -> float:
+        """Claim and settle jobs in batches, two commits a batch; returns the seconds it took.
+
+        Always in this process: only one may write at a time, so more would not be faster.
+        """
         began = time.perf_counter()
-        for _ in range(0, jobs, batch):
+        for _ in range(0, jobs, BATCH):
             now = time.time_ns() // 1_000
-            values = {"now": now, "until": now + 20_000_000, "queue": queue, "batch": batch}
+            values = {"now": now, "until": now + 20_000_000, "queue": "default", "batch": BATCH}
             self._connection.execute("BEGIN IMMEDIATE")
             seqs = [row[0] for row in self._connection.execute(_CLAIM, values).fetchall()]
             self._connection.execute("COMMIT")

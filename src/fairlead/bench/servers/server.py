@@ -1,4 +1,4 @@
-"""A server of our own: in a folder of its own, on the loopback, without rights, never left behind."""
+"""A server of our own: in its own folder, on the loopback, without rights, never left behind."""
 
 import os
 import pwd
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlencode
 
-from tests.servers import family
-from tests.servers.guard import Guard
+from fairlead.bench.servers import family
+from fairlead.bench.servers.guard import Guard
+from fairlead.core.errors import FairleadError
 
 HOST = "127.0.0.1"
 PATIENCE = 30.0
@@ -30,9 +31,9 @@ def _unprivileged() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody")
 
 
-def private_folder() -> Path:
-    """Make a folder that belongs to who runs servers."""
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-"))
+def private_folder(place: Path | None = None) -> Path:
+    """Make a folder that belongs to who runs servers, in a place of your choice."""
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-", dir=place))
     if user := _unprivileged():
         os.chown(folder, user.pw_uid, user.pw_gid)
     return folder
@@ -56,18 +57,23 @@ def _free_port() -> int:
             return port
 
 
-class ServerFailed(Exception):
+class ServerFailed(FairleadError):
     """A server did not start; with what it said."""
 
 
 class Server(ABC):
-    """Started and stopped as often as a test likes, on the same port, with the same data."""
+    """Started and stopped as often as one likes, on the same port, with the same data.
+
+    Its folder is made in `place`, or where temporary files go.
+    """
 
     signals: ClassVar[dict[str, int]]
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path | None = None) -> None:
+        self._place = place
         self.folder = Path()
         self.port = 0
+        self._frozen = False
         self._guard: Guard | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -96,15 +102,18 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
+        """Whether its first process lives."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
+        """The number of its first process."""
         assert self._process is not None, "the server was not started"
         return self._process.pid
 
     @property
     def log(self) -> str:
+        """What it said."""
         return (self.folder / "log").read_text("utf-8", "replace")
 
     def start(self) -> None:
@@ -131,6 +140,7 @@ class Server(ABC):
             raise
 
     def restart(self, mode: str = "fast") -> None:
+        """Stop it, and start it again."""
         self.stop(mode)
         self.start()
 
@@ -154,17 +164,20 @@ class Server(ABC):
 
     def freeze(self) -> None:
         """Stop the world for it: connections stay, and nobody answers."""
+        self._frozen = True
         family.freeze(self.pid)
 
     def thaw(self) -> None:
-        if self.running:
+        """Let a frozen one go on."""
+        if self.running and self._frozen:
             family.thaw(self.pid)
+        self._frozen = False
 
     # How it starts
 
     def _start(self) -> None:
         if self._guard is None:
-            self.folder = private_folder()
+            self.folder = private_folder(self._place)
             self._guard = Guard(self.folder)
             self._prepare()
         chosen = self.port
@@ -179,7 +192,7 @@ class Server(ABC):
 
     def _launch(self) -> bool:
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 (a program that we looked for)
                 self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -200,7 +213,11 @@ class Server(ABC):
     # Where it is
 
     def url(
-        self, database: str = "postgres", user: str = "postgres", password: str = "", **options: Any
+        self,
+        database: str = "postgres",
+        user: str = "postgres",
+        password: str = "",
+        **options: object,
     ) -> str:
         """Return the URL of a database, with options as its query."""
         secret = f":{quote(password, safe='')}" if password else ""

@@ -29,10 +29,11 @@ def command(pid: int) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
+    """Return all that a process started, and what those started."""
     parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (stat := _stat(int(entry))) and stat[0] not in "ZX":
-            parents[int(entry)] = int(stat[1])
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] not in "ZX":
+            parents[int(entry.name)] = int(stat[1])
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
@@ -59,18 +60,20 @@ def _stop(pid: int) -> None:
 
 
 def freeze(head: int) -> None:
+    """Stop them all, the head first."""
     _stop(head)
     for pid in descendants(head):
         _stop(pid)
 
 
 def thaw(head: int) -> None:
+    """Let them all go on."""
     for pid in (*descendants(head), head):
         _send(pid, signal.SIGCONT)
 
 
 def kill(head: int) -> None:
-    """Kill them all at once: nobody can finish, tell others or tidy up. Returns when all are dead."""
+    """Kill all at once: nobody can finish, tell others or tidy up. Returns when they are dead."""
     _stop(head)
     family = (*descendants(head), head)
     for pid in family:

@@ -1,4 +1,4 @@
-"""Leaves nothing of a server behind, however tests end: a process that outlives us by a moment.
+"""Leaves nothing of a server behind, however we end: a process that outlives us by a moment.
 
 It waits at the end of a pipe, is told which process to mind, and when whoever told
 it is gone without a word it kills that process with its family, and removes the
@@ -13,9 +13,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.servers import family
+from fairlead.bench.servers import family
 
-ROOT = Path(__file__).parent.parent.parent
 DONE = "done"
 
 
@@ -25,16 +24,16 @@ class Guard:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._owner = os.getpid()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.servers.guard", str(folder)],
-            cwd=ROOT,
+        self._process = subprocess.Popen(  # noqa: S603 (this interpreter, our own module)
+            [sys.executable, "-m", "fairlead.bench.servers.guard", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Who presses Ctrl-C means the tests.
+            start_new_session=True,  # Who presses Ctrl-C means the program.
         )
 
     def mind(self, pid: int) -> None:
+        """Take this process along when the end comes."""
         self._say(str(pid))
 
     def close(self) -> None:
@@ -56,9 +55,13 @@ class Guard:
 def sweep(folder: Path) -> None:
     """Remove the folder, and the shared memory of a PostgreSQL that was killed in it."""
     for path in folder.glob("*/postmaster.pid"):
-        with suppress(OSError, IndexError):
+        with suppress(OSError, IndexError, ValueError):
             key_and_id = path.read_text().splitlines()[6].split()
-            subprocess.run(["ipcrm", "-m", key_and_id[1]], capture_output=True, check=False)
+            subprocess.run(  # noqa: S603 (a fixed command and a number)
+                ["/usr/bin/env", "ipcrm", "-m", str(int(key_and_id[1]))],
+                capture_output=True,
+                check=False,
+            )
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -75,6 +78,7 @@ def _told() -> list[str]:
 
 
 def main(folder: Path) -> None:
+    """Wait, and sweep unless we were told that it is done."""
     words = _told()
     if DONE in words:
         return

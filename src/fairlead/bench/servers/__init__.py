@@ -1,0 +1,1 @@
+"""Servers of our own, for measurements and tests: private, on the loopback, never left behind."""
