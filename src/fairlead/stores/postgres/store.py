@@ -1,6 +1,7 @@
 """The store of `postgresql://`: one database, any number of machines."""
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -79,17 +80,22 @@ class PostgresStore(Backend):
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self.url = address.url
         self.durability = "durable"
-        self.news = News()
         self._address = address
         self._clock = clock
         self._line = PostgresLine(address.quoted_schema, clock)
         self._hand = Hand(address.quoted_schema, clock)
+        self._is_open = False
+        self.begin()
+        _stores.add(self)
+
+    def begin(self) -> None:
+        """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
+        self.news = News()
         self._bell = Bell()
-        self._blocking = BlockingLanes(address)
+        self._blocking = BlockingLanes(self._address)
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session]
         self._sessions = weakref.WeakKeyDictionary()
         self._opening = threading.Lock()
-        self._is_open = False
 
     # Opening
 
@@ -361,6 +367,17 @@ class PostgresStore(Backend):
     async def migrations(self) -> list[Migration]:
         """Return the steps of the schema and whether each was applied."""
         return await asyncio.to_thread(applied, self._address)
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for store in list(_stores):
+        store.begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def postgres_store(url: str, clock: Clock | None) -> PostgresStore:
