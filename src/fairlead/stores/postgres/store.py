@@ -93,8 +93,7 @@ class PostgresStore(Backend):
         self.news = News()
         self._bell = Bell()
         self._blocking = BlockingLanes(self._address)
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session]
-        self._sessions = weakref.WeakKeyDictionary()
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._opening = threading.Lock()
 
     # Opening
@@ -123,8 +122,14 @@ class PostgresStore(Backend):
             await self.open()
         session = self._sessions.get(loop)
         if session is None:
+            self._close_left_behind()
             session = self._sessions[loop] = _Session(self, self._address)
         return session
+
+    def _close_left_behind(self) -> None:
+        """Let go of what is open on loops that are no more."""
+        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+            self._sessions.pop(loop).close()
 
     def hear(self, at: int) -> None:
         """Take note that somebody put jobs, at this instant."""
