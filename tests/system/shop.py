@@ -168,10 +168,8 @@ async def second_time() -> int:
 @app.task(queue="loop", retry=SOON)
 async def shopkeeping(url: str, seconds: float) -> None:
     """Hold a transaction open, with locks, on a connection of the user's own."""
-    connection = await psycopg.AsyncConnection.connect(url)
     tell("start")
-    async with connection:
-        await connection.execute("CREATE TABLE IF NOT EXISTS stock (n int)")
+    async with await psycopg.AsyncConnection.connect(url) as connection:
         await connection.execute("INSERT INTO stock VALUES (1)")
         await asyncio.sleep(seconds)
     tell("end")
