@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.postgres import PostgresServer
+from tests.system.faults import PostgresShop
 from tests.system.tree import Shop
 
 
@@ -17,3 +19,23 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     finally:
         shop.close()
         shop.app.close()
+
+
+@pytest.fixture(scope="session")
+def rough_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL of these tests alone, which they restart, kill and freeze."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pg_shop(tmp_path: Path, rough_server: PostgresServer) -> Iterator[PostgresShop]:
+    """A shop on that PostgreSQL; after whatever happened, nothing is lost and all marks agree."""
+    shop = PostgresShop(tmp_path, rough_server)
+    try:
+        yield shop
+        shop.finish()
+    finally:
+        shop.close()
+        shop.app.close()
+        rough_server.thaw()

@@ -16,11 +16,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
+
 from fairlead import Fairlead, Pool, Queue, Retry, current_job, fixed
 from fairlead.runtime import points
 
 HERE = Path(__file__).parent
 VERSION = 1
+
+if "CLOCK" in os.environ:  # This machine's clock is wrong by so many seconds.
+    _right, _wrong = time.time, int(os.environ["CLOCK"])
+    time.time = lambda: _right() + _wrong
+    _right_ns = time.time_ns
+    time.time_ns = lambda: _right_ns() + _wrong * 1_000_000_000
 
 app = Fairlead(
     os.environ.get("SHOP_URL") or f"sqlite:///{HERE}/jobs.db",
@@ -141,6 +149,29 @@ async def version() -> int:
 async def hoard(megabytes: int) -> None:
     tell("start")
     _kept.append(b"x" * (megabytes << 20))
+    tell("end")
+
+
+@app.task(queue="loop", retry=SOON)
+async def second_time() -> int:
+    """Fail once, so that somebody must say when the next try is."""
+    tell("start")
+    if current_job().attempt == 1:
+        raise ValueError("not yet")
+    tell("end")
+    return current_job().attempt
+
+
+# Handlers that use the same database
+
+
+@app.task(queue="loop", retry=SOON)
+async def shopkeeping(url: str, seconds: float) -> None:
+    """Hold a transaction open, with locks, on a connection of the user's own."""
+    tell("start")
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.execute("INSERT INTO stock VALUES (1)")
+        await asyncio.sleep(seconds)
     tell("end")
 
 
@@ -340,8 +371,24 @@ def arm(order: str) -> None:
     points.listen(listener)
 
 
+def hold(order: str) -> None:
+    """Wait at the first passing of each point that HOLD lists, in its order, for the test's word."""
+    left = order.split(",")
+
+    def listener(point: str) -> None:
+        if left and point == left[0]:
+            (HERE / f"at-{left.pop(0)}").touch()
+            while not (HERE / f"go-{point}").exists():
+                time.sleep(0.005)
+
+    points.listen(listener)
+
+
 if "POINT" in os.environ:
     arm(os.environ["POINT"])
+
+if "HOLD" in os.environ:
+    hold(os.environ["HOLD"])
 
 if "PLAIN" in os.environ:  # Without coroutines, threads take one job after the other by themselves.
     for name in [name for name in app.tasks.versions() if app.tasks[name].is_async]:

@@ -181,7 +181,11 @@ class Shop:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        os.environ["SHOP_URL"] = self.url
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            del os.environ["SHOP_URL"]
         return module
 
     # Doing

@@ -7,9 +7,12 @@ Only what the server says it undid (a deadlock, say) is done again.
 
 import asyncio
 import os
+import select
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -60,27 +63,52 @@ class Lane:
         async with self._turn:
             for tries in range(1, TRIES + 1):
                 try:
-                    async with asyncio.timeout(self._patience):
-                        return await work(await self._opened())
+                    return await self._in_time(work)
                 except _UNDONE as problem:
                     if tries == TRIES:
                         raise typed(problem, self._address) from problem
                 except psycopg.Error as problem:
                     self._drop_if_broken(problem)
                     raise typed(problem, self._address) from problem
-                except TimeoutError as problem:
-                    self.close()
-                    raise _silent(self._address, self._patience) from problem
                 except BaseException:
                     self.close()
                     raise
                 await asyncio.sleep(0.01 * tries)
         raise AssertionError
 
+    async def _in_time(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
+        """Return the answer, if it comes in time.
+
+        When it does not, the driver may take seconds to call the question off. It does
+        that on its own, with the connection, and nobody waits for it.
+        """
+        working = asyncio.ensure_future(self._work(work))
+        try:
+            done, _ = await asyncio.wait({working}, timeout=self._patience)
+        except BaseException:
+            working.cancel()
+            raise
+        if not done:
+            self._abandon(working)
+            raise _silent(self._address, self._patience)
+        return working.result()
+
+    async def _work(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
+        return await work(await self._opened())
+
     async def _opened(self) -> AsyncConnection:
-        if self._connection is None or self._connection.closed:
+        if self._connection is not None and not _is_of_use(self._connection):
+            self.close()
+        if self._connection is None:
             self._connection = await opened(self._address.parameters)
         return self._connection
+
+    def _abandon(self, working: asyncio.Future[Any]) -> None:
+        connection, self._connection = self._connection, None
+        working.add_done_callback(_heard)
+        if connection is not None:
+            working.add_done_callback(lambda _: finish(connection))
+        working.cancel()
 
     def _drop_if_broken(self, problem: psycopg.Error) -> None:
         if _broke(problem):
@@ -93,12 +121,35 @@ class Lane:
             finish(connection)
 
 
+class _Hurried(Connection):
+    """A connection whose answers are waited for until a moment, and no longer."""
+
+    until = float("inf")
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 (as the driver's)
+        """Wait as the driver does."""
+        return super().wait(_in_time(gen, self.until), *args, **options)
+
+
+def _in_time(gen: Generator[Any, Any, Any], until: float) -> Generator[Any, Any, Any]:
+    """Pass on what the driver waits for; it looks up ten times a second while nothing comes."""
+    ready = None
+    while True:
+        try:
+            awaited = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+        ready = yield awaited
+        if not ready and time.monotonic() > until:
+            raise TimeoutError
+
+
 class BlockingLanes:
     """A few connections for synchronous callers, each used by one thread at a time."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._idle: list[Connection] = []
+        self._idle: list[_Hurried] = []
         self._guard = threading.Lock()
         self._room = threading.BoundedSemaphore(MOST_BLOCKING)
 
@@ -110,27 +161,40 @@ class BlockingLanes:
         """Do some work on a connection that nobody else uses meanwhile."""
         for tries in range(1, TRIES + 1):
             try:
-                with self.borrowed() as connection:
+                with self.borrowed(self._address.timeout) as connection:
                     return work(connection)
             except _UNDONE as problem:
                 if tries == TRIES:
                     raise typed(problem, self._address) from problem
             except psycopg.Error as problem:
                 raise typed(problem, self._address) from problem
+            except TimeoutError as problem:
+                raise _silent(self._address, self._address.timeout) from problem
+            time.sleep(0.01 * tries)
         raise AssertionError
 
     @contextmanager
-    def borrowed(self) -> Iterator[Connection]:
-        """Lend a connection that nobody else uses meanwhile."""
+    def borrowed(self, patience: float) -> Iterator[Connection]:
+        """Lend a connection that nobody else uses meanwhile, for so many seconds."""
         if not self._room.acquire(timeout=self._address.timeout):
             raise _silent(self._address, self._address.timeout)
         try:
             with self._guard:
                 connection = self._idle.pop() if self._idle else None
-            if connection is None or connection.closed:
+            if connection is not None and not _is_of_use(connection):
+                finish(connection)
+                connection = None
+            if connection is None:
                 connection = self._new()
+            connection.until = time.monotonic() + patience
             try:
                 yield connection
+            except TimeoutError:
+                # Else it may wait for a lock for hours, with more of its kind behind it.
+                with suppress(psycopg.Error):
+                    connection.cancel_safe(timeout=1.0)
+                finish(connection)
+                raise
             except BaseException:
                 # After an interrupt nobody knows what is still on its way.
                 finish(connection)
@@ -140,7 +204,7 @@ class BlockingLanes:
         finally:
             self._room.release()
 
-    def _new(self) -> Connection:
+    def _new(self) -> "_Hurried":
         try:
             return connect(self._address)
         except psycopg.Error as problem:
@@ -195,24 +259,30 @@ async def opened(parameters: Mapping[str, Any]) -> AsyncConnection:
     connection: AsyncConnection = await psycopg.AsyncConnection.connect(
         **parameters, autocommit=True, prepare_threshold=None
     )
-    _open.add(connection.pgconn.socket)
+    _open.add(connection)
     return connection
 
 
-def connect(address: Address) -> Connection:
+def connect(address: Address) -> _Hurried:
     """Open a connection for synchronous work."""
-    connection: Connection = psycopg.Connection.connect(
-        **address.parameters, autocommit=True, prepare_threshold=None
-    )
-    _open.add(connection.pgconn.socket)
+    connection = _Hurried.connect(**address.parameters, autocommit=True, prepare_threshold=None)
+    _open.add(connection)
     return connection
 
 
 def finish(connection: Connection | AsyncConnection) -> None:
     """Close a connection at once, whichever loop or thread it belongs to."""
-    if not connection.closed:
-        _open.discard(connection.pgconn.socket)
+    _open.discard(connection)
     connection.pgconn.finish()
+
+
+def _is_of_use(connection: Connection | AsyncConnection) -> bool:
+    """Say whether an idle connection can be used: if something arrived unasked, it is its end."""
+    if connection.closed:
+        return False
+    ear = select.poll()
+    ear.register(connection.pgconn.socket, select.POLLIN)
+    return not ear.poll(0)
 
 
 def typed(problem: psycopg.Error, address: Address) -> StoreError:
@@ -263,16 +333,17 @@ def _heard(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-_open: set[int] = set()
-"""The sockets of connections in this process."""
+_open: weakref.WeakSet[Connection | AsyncConnection] = weakref.WeakSet()
 
 
 def _let_go_after_fork() -> None:
     # A child has the sockets of its parent. When it frees their connections, a farewell goes down
     # each, and ends the parent's session. So they lead nowhere from here on.
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for socket in _open:
-        os.dup2(nowhere, socket)
+    for connection in list(_open):
+        # One that broke has no socket any more, and its number may be another file's.
+        if not connection.closed:
+            os.dup2(nowhere, connection.pgconn.socket)
     os.close(nowhere)
     _open.clear()
 

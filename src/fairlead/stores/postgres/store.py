@@ -1,6 +1,7 @@
 """The store of `postgresql://`: one database, any number of machines."""
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
@@ -89,19 +90,23 @@ class PostgresStore(Backend):
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self.url = address.url
         self.durability = "durable"
-        self.news = News()
         self._address = address
         self._clock = clock
         self._sql = statements(address.quoted_schema)
         self._line = PostgresLine(address.quoted_schema, clock)
         self._hand = Hand(address.quoted_schema, clock)
-        self._bell = Bell()
-        self._blocking = BlockingLanes(address)
-        self._lent = BlockingLanes(address)
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session]
-        self._sessions = weakref.WeakKeyDictionary()
-        self._opening = threading.Lock()
         self._is_open = False
+        self.begin()
+        _stores.add(self)
+
+    def begin(self) -> None:
+        """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
+        self.news = News()
+        self._bell = Bell()
+        self._blocking = BlockingLanes(self._address)
+        self._lent = BlockingLanes(self._address)
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._opening = threading.Lock()
 
     # Opening
 
@@ -130,8 +135,14 @@ class PostgresStore(Backend):
             await self.open()
         session = self._sessions.get(loop)
         if session is None:
+            self._close_left_behind()
             session = self._sessions[loop] = _Session(self, self._address)
         return session
+
+    def _close_left_behind(self) -> None:
+        """Let go of what is open on loops that are no more."""
+        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+            self._sessions.pop(loop).close()
 
     def hear(self, at: int) -> None:
         """Take note that somebody put jobs, at this instant."""
@@ -190,7 +201,7 @@ class PostgresStore(Backend):
         """Give a connection for one transaction of the application's own."""
         if not self._is_open:
             self._open()
-        with self._lent.borrowed() as connection, connection.transaction():
+        with self._lent.borrowed(float("inf")) as connection, connection.transaction():
             yield connection
 
     @asynccontextmanager
@@ -420,6 +431,17 @@ class PostgresStore(Backend):
     async def migrations(self) -> list[Migration]:
         """Return the steps of the schema and whether each was applied."""
         return await asyncio.to_thread(applied, self._address)
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for store in list(_stores):
+        store.begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def postgres_store(url: str, clock: Clock | None) -> PostgresStore:

@@ -131,10 +131,11 @@ class Listener:
                 self._connection = await opened(self._address.listen)
                 await self._connection.execute(f'LISTEN "{self._address.schema}"')
                 await self._hear_all(self._connection)
-                pause = _FIRST_PAUSE
             except (psycopg.Error, OSError, TimeoutError):
                 pass
             finally:
+                # Who has heard is not one that tries in vain.
+                pause = _FIRST_PAUSE if self.hears else pause
                 self._drop()
             await asyncio.sleep(pause)
             pause = min(_LAST_PAUSE, pause * 2)
