@@ -169,11 +169,9 @@ class PostgresStore(Backend):
             return []
         if not self._is_open:
             self._open()
-        text = put_text(jobs, self._line.at(), self._bell.word(WORK))
-        [(answer,)] = self._blocking.ask(self._sql["put"], text)
-        self._line.heads.forget()
+        fresh = self._line.put_blocking(self._blocking, jobs, self._bell.word(WORK))
         self.news.bump(WORK)
-        return fresh_ones(jobs, answer)
+        return fresh
 
     # With the application's own data
 

@@ -1,6 +1,10 @@
 -- Instants are microseconds since 1970, UTC, by the server's clock, read when the statement runs.
 CREATE FUNCTION stamp() RETURNS bigint LANGUAGE sql VOLATILE
-AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+
+-- The same for all rows of a statement; what COPY puts has its times by default.
+CREATE FUNCTION arrival() RETURNS bigint LANGUAGE sql STABLE
+AS $$ SELECT (date_part('epoch', statement_timestamp()) * 1000000)::bigint $$;
 
 -- Waiting and running jobs. A claim writes only columns that no index holds (fence, lease_until,
 -- attempt, worker, claimed_at, lost), and finds room in the page for it, so no index changes.
@@ -13,10 +17,10 @@ CREATE TABLE job (
     task        text COLLATE "C" NOT NULL,
     version     integer  NOT NULL,
     parked      smallint NOT NULL DEFAULT 0,
-    run_at      bigint   NOT NULL DEFAULT stamp(),
-    order_at    bigint   NOT NULL DEFAULT stamp(),
+    run_at      bigint   NOT NULL DEFAULT arrival(),
+    order_at    bigint   NOT NULL DEFAULT arrival(),
     expires_at  bigint,
-    enqueued_at bigint   NOT NULL DEFAULT stamp(),
+    enqueued_at bigint   NOT NULL DEFAULT arrival(),
     payload     text     NOT NULL,
     options     text,
     attempt     integer  NOT NULL DEFAULT 0,

@@ -17,11 +17,50 @@ AS $$
     END
 $$;
 
+-- Take back those of these jobs, just put, that ended before, and say which they are. Looked for
+-- after the rows are there: what is put a second time while its first put is on its way cannot slip
+-- through in between. None of them ended before since_, if the clocks agree by a day.
+CREATE FUNCTION take_back(fresh text[], since_ bigint, at bigint) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    since bigint := least(since_, at - 86400000000);
+    known text[];
+BEGIN
+    SELECT array_agg(id) INTO known FROM (
+        SELECT id FROM dead WHERE id = ANY (fresh)
+        UNION ALL
+        SELECT id FROM finished WHERE id = ANY (fresh) AND finished_at >= since
+                                  AND finished_at >= (SELECT before FROM retention)
+    ) AS ended;
+    IF known IS NOT NULL THEN
+        DELETE FROM job WHERE id = ANY (known);
+    END IF;
+    RETURN known;
+END $$;
+
+-- The end of a put by COPY: ids are all that were copied. Returns what put does.
+CREATE FUNCTION copied(batch text) RETURNS text LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    doc   jsonb  := batch;
+    at    bigint := stamp();
+    ids   text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'ids'));
+    known text[] := take_back(ids, (doc->>'since')::bigint, at);
+BEGIN
+    IF doc ? 'tell' THEN
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
+    END IF;
+    IF known IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN to_json(ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(known)))::text;
+END $$;
+
 -- The put of whoever it may be: our own connections, or a caller's, inside its transaction.
 -- jobs: [id, queue, task, version, payload, options, run_at, delay, priority, expires_at,
--- expires_in]. Returns null if all are new, else the ids of those that are. A job that ended is
--- looked for after the row is there: what is put a second time while its first put is on its way
--- cannot slip through in between. None of these ended before "since", if the clocks agree by a day.
+-- expires_in]. Returns null if all are new, else the ids of those that are.
 CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
@@ -29,7 +68,6 @@ AS $$
 DECLARE
     doc   jsonb  := batch;
     at    bigint := coalesce((doc->>'at')::bigint, stamp());
-    since bigint := least((doc->>'since')::bigint, at - 86400000000);
     fresh text[];
     known text[];
 BEGIN
@@ -49,14 +87,8 @@ BEGIN
         RETURNING id
     )
     SELECT array_agg(id) INTO fresh FROM added;
-    SELECT array_agg(id) INTO known FROM (
-        SELECT id FROM dead WHERE id = ANY (fresh)
-        UNION ALL
-        SELECT id FROM finished WHERE id = ANY (fresh) AND finished_at >= since
-                                  AND finished_at >= (SELECT before FROM retention)
-    ) AS ended;
+    known := take_back(fresh, (doc->>'since')::bigint, at);
     IF known IS NOT NULL THEN
-        DELETE FROM job WHERE id = ANY (known);
         fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     END IF;
     IF doc ? 'tell' THEN
@@ -514,7 +546,9 @@ BEGIN
                kind->>10 AS traceback, kind->11 AS runs
         FROM jsonb_array_elements(doc->'kinds') AS kind
     ), given AS MATERIALIZED (
-        SELECT kind.*, run->>0 AS id, (run->>1)::bigint AS fence, (run->>2)::bigint AS started_at,
+        -- Without the runs themselves, of which each row would have a copy.
+        SELECT state, outcome, counts, crashed, suspect, reason, pool, fingerprint, error, message,
+               traceback, run->>0 AS id, (run->>1)::bigint AS fence, (run->>2)::bigint AS started_at,
                (run->>3)::bigint AS again_at, run->>4 AS result, (run->>5)::integer AS ord
         FROM kind CROSS JOIN jsonb_array_elements(runs) AS run
     ), ended AS MATERIALIZED (

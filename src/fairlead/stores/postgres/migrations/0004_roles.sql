@@ -6,7 +6,7 @@ DECLARE
 BEGIN
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
     FOREACH verb IN ARRAY ARRAY[
-        'put(text)', 'find(text)', 'attempts(text)', 'live_workers(bigint)', 'due(bigint)',
+        'put(text)', 'copied(text)', 'find(text)', 'attempts(text)', 'live_workers(bigint)', 'due(bigint)',
         'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
         'upkeep(text)', 'act(text)', 'noted(text)'
     ] LOOP
@@ -23,10 +23,12 @@ DECLARE
     here  name := current_schema();
     verb  text;
     verbs text[] := CASE kind
-        WHEN 'producer' THEN ARRAY['put(text)', 'find(text)', 'attempts(text)', 'due(bigint)']
+        WHEN 'producer' THEN ARRAY[
+            'put(text)', 'copied(text)', 'find(text)', 'attempts(text)', 'due(bigint)'
+        ]
         WHEN 'worker' THEN ARRAY[
-            'put(text)', 'find(text)', 'attempts(text)', 'due(bigint)', 'live_workers(bigint)',
-            'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
+            'put(text)', 'copied(text)', 'find(text)', 'attempts(text)', 'due(bigint)',
+            'live_workers(bigint)', 'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
             'upkeep(text)'
         ]
         WHEN 'operator' THEN ARRAY[
@@ -43,6 +45,12 @@ BEGIN
     FOREACH verb IN ARRAY verbs LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', verb, who);
     END LOOP;
+    IF kind IN ('producer', 'worker') THEN
+        EXECUTE format(
+            'GRANT INSERT (id, queue, task, version, payload, options) ON job TO %I', who
+        );
+        EXECUTE format('GRANT EXECUTE ON FUNCTION arrival() TO %I', who);
+    END IF;
     IF kind = 'operator' THEN
         EXECUTE format(
             'GRANT SELECT ON job, finished, attempt, dead, worker, paused, audit, queue, day, '
