@@ -22,6 +22,9 @@ _LOCK_MILLIS = 500
 _PAUSE_SECONDS = 0.25
 _TIMES = "SELECT number, applied_at FROM {schema}.migration"
 _SCHEMA = "SELECT to_regnamespace(%s) IS NOT NULL"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, applied_at bigint NOT NULL)"
+)
 _FOUND = "SELECT to_regclass(%s) IS NOT NULL"
 
 
@@ -57,7 +60,25 @@ def applied(address: Address) -> list[Migration]:
     except psycopg.Error as problem:
         raise typed(problem, address) from problem
     _check_not_newer(times)
-    return [replace(step, applied_at=times.get(step.number)) for step in migrations()]
+    return [
+        replace(step, sql=_script(address, step), applied_at=times.get(step.number))
+        for step in migrations()
+    ]
+
+
+def _script(address: Address, step: Migration) -> str:
+    """Return a step as `psql` takes it, for those who apply schemas by other means."""
+    return "\n".join(
+        (
+            "BEGIN;",
+            f"CREATE SCHEMA IF NOT EXISTS {address.quoted_schema};",
+            f"SET LOCAL search_path = {address.quoted_schema}, pg_temp;",
+            f"{_TABLE};",
+            step.sql.strip(),
+            f"INSERT INTO migration VALUES ({step.number}, stamp());",
+            "COMMIT;",
+        )
+    )
 
 
 def applied_times(connection: Connection, address: Address) -> dict[int, int]:
@@ -104,10 +125,7 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
         if not there:
             connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(f"SET LOCAL search_path = {schema}, pg_temp")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS migration "
-            "(number integer PRIMARY KEY, applied_at bigint NOT NULL)"
-        )
+        connection.execute(_TABLE)
         if step.number in applied_times(connection, address):
             return
         connection.execute(step.sql.encode())
