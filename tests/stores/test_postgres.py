@@ -67,7 +67,7 @@ async def test_a_claim_moves_no_row_and_reads_no_table(
         await shop.settle([done(job) for job in jobs])
     owner.execute("SELECT pg_stat_clear_snapshot()")
     query = (
-        "SELECT n_tup_upd, n_tup_hot_upd, seq_scan FROM pg_stat_user_tables WHERE relname = 'job'"
+        "SELECT n_tup_upd, n_tup_hot_upd, seq_tup_read FROM pg_stat_user_tables WHERE relname = 'job'"
     )
     query += " AND schemaname = current_schema()"
     for _ in range(100):
@@ -76,10 +76,10 @@ async def test_a_claim_moves_no_row_and_reads_no_table(
         if row[0] >= 4_000:
             break
         await asyncio.sleep(0.1)  # The server's figures come a little late.
-    updated, hot, scans = row
+    updated, hot, scanned = row
     assert updated == 4_000
     assert hot > 3_600  # A page that is claimed and renewed as a whole may just be too small.
-    assert scans == 0
+    assert scanned == 0
 
 
 async def test_a_put_that_is_committed_late_is_found(
