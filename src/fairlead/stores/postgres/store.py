@@ -63,8 +63,12 @@ class _Session:
     def listen(self) -> Listener:
         """Return the listener of this loop."""
         if self.listener is None:
-            self.listener = Listener(self._address, self._store.news, self._store.hear)
+            store = self._store
+            self.listener = Listener(self._address, store.news, store.hear, self._tell)
         return self.listener
+
+    async def _tell(self, word: str) -> None:
+        await self.looks.ask("SELECT pg_notify(%s, %s)", self._address.schema, word)
 
     def close(self) -> None:
         """Let go of everything, from whatever thread."""
