@@ -29,6 +29,8 @@ BACK_SECONDS = 5.0 + 5.0
 SCHEMAS = count(1)
 OURS = "application_name = 'fairlead' AND datname = current_database()"
 
+LISTENS = "query LIKE 'LISTEN%'"
+
 
 class PostgresShop(Shop):
     """A shop in a schema of its own, with a user who may do no more than he must."""
@@ -67,8 +69,8 @@ class PostgresShop(Shop):
         return [pid for (pid,) in rows]
 
     def listeners(self) -> list[int]:
-        """Return the backends of those who listen for news, and have heard their own word."""
-        return self.sessions("query LIKE '%pg_notify($1%' AND state = 'idle'")
+        """Return the backends of those who listen for news."""
+        return self.sessions(f"{LISTENS} AND state = 'idle'")
 
     def terminate(self, which: str = "true") -> int:
         """End sessions as an administrator would; returns how many."""
