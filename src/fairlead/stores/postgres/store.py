@@ -192,6 +192,9 @@ class PostgresStore(Backend):
             await asyncio.sleep(pause)
             more, busy = await self._line.settle(lane, busy, None)
             written |= more
+        if busy:
+            # Not to be dropped as if the lease were lost: who stands in line has his turn.
+            written |= (await self._line.settle(lane, busy, None, patient=True))[0]
         self.news.bump(WORK if any(s.state is State.WAITING for s in written.values()) else ENDED)
         return written
 
