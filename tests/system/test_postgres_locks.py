@@ -191,7 +191,10 @@ def test_a_role_that_waits_for_no_lock_loses_nothing(strict_shop: PostgresShop) 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "strict_shop",
-    ["default_transaction_isolation = 'serializable'", "statement_timeout = '200ms'"],
+    [
+        "default_transaction_isolation = 'serializable'",
+        pytest.param("statement_timeout = '200ms'", marks=pytest.mark.chaos),
+    ],
     indirect=True,
 )
 def test_a_role_with_strict_terms_loses_nothing(strict_shop: PostgresShop) -> None:
