@@ -26,6 +26,9 @@ class Mutant(NamedTuple):
 
 
 SQLITE = "stores/sqlite"
+POSTGRES = "stores/postgres"
+LOCKS = "tests/system/test_postgres_locks.py"
+SESSIONS = "tests/system/test_postgres_sessions.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -333,6 +336,116 @@ MUTANTS = [
         '[ -z "$groups" ] || kill -s KILL -- $groups',
         ":",
         "tests/system/test_worker_killed.py",
+    ),
+    # PostgreSQL
+    Mutant(
+        "a stale worker cannot settle (I6), PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "FROM given JOIN job ON job.id = given.id AND job.fence = given.fence\n        WHERE",
+        "FROM given JOIN job ON job.id = given.id\n        WHERE",
+        "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "no two claims get the same job (I5), PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "(l.from_at, l.from_id)\n                  AND order_at <= l.upto_at AND lease_until <= at\n",
+        "(l.from_at, l.from_id)\n                  AND order_at <= l.upto_at\n",
+        "tests/stores/test_claim.py",
+    ),
+    Mutant(
+        "a heartbeat waits for nobody who has locked a job",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "        FOR UPDATE OF job SKIP LOCKED\n    ));\n    RETURN QUERY",
+        "        FOR UPDATE OF job\n    ));\n    RETURN QUERY",
+        f"{LOCKS}::test_a_cancel_waits_for_a_locked_job_and_a_settlement_comes_back_for_it",
+    ),
+    Mutant(
+        "an outcome waits for who has locked its job",
+        f"{POSTGRES}/store.py",
+        "        if busy:\n            # Not",
+        "        if False:\n            # Not",
+        f"{LOCKS}::test_a_job_whose_row_is_locked_when_it_ends_is_done_all_the_same",
+    ),
+    Mutant(
+        "what a deadlock undid is done again (F27)",
+        f"{POSTGRES}/lane.py",
+        "_UNDONE = (errors.DeadlockDetected, ",
+        "_UNDONE = (",
+        f"{LOCKS}::test_two_batches_in_opposite_order_are_both_put",
+    ),
+    Mutant(
+        "an answer comes after the commit (I1), PostgreSQL",
+        f"{POSTGRES}/line.py",
+        '[(answer,)] = await lane.ask(self._sql["put"], put_text(jobs, self.at(), tell))',
+        '__import__("asyncio").ensure_future(lane.ask(self._sql["put"], '
+        "put_text(jobs, self.at(), tell))); answer = None",
+        "tests/system/test_postgres_network.py::test_a_put_that_is_repeated_is_one_job",
+    ),
+    Mutant(
+        "a listener listens again (L3)",
+        f"{POSTGRES}/wake.py",
+        "            await asyncio.sleep(pause)\n",
+        "            await asyncio.sleep(3600)\n",
+        f"{SESSIONS}::test_a_listener_that_was_ended_listens_again",
+    ),
+    Mutant(
+        "nobody relies on news that a pooler keeps (F26)",
+        f"{POSTGRES}/wake.py",
+        "                await self._tell(PING)\n",
+        '                await connection.execute("SELECT pg_notify(%s, %s)", '
+        "(self._address.schema, PING))\n",
+        "tests/system/test_postgres_network.py"
+        "::test_who_cannot_hear_through_a_pooler_does_not_rely_on_it",
+    ),
+    Mutant(
+        "a put ends by its deadline (L9)",
+        f"{POSTGRES}/lane.py",
+        "        if not ready and time.monotonic() > until:\n",
+        "        if not ready and not until:\n",
+        f"{SESSIONS}::test_a_put_to_a_server_that_stands_still_ends_in_time",
+    ),
+    Mutant(
+        "a question ends by its deadline, however long it takes to call it off (L9)",
+        f"{POSTGRES}/lane.py",
+        "            self._abandon(working)\n",
+        "            self._abandon(working)\n            await asyncio.wait({working})\n",
+        f"{SESSIONS}::test_a_put_to_a_server_that_stands_still_ends_in_time",
+    ),
+    Mutant(
+        "a connection that ended while it was idle is not used",
+        f"{POSTGRES}/lane.py",
+        "    return not ear.poll(0)\n",
+        "    return True\n",
+        f"{SESSIONS}::test_what_arrives_unasked_is_the_end_of_a_connection",
+    ),
+    Mutant(
+        "a fork has connections of its own",
+        f"{POSTGRES}/store.py",
+        "        store.begin()\n",
+        "        del store\n",
+        f"{SESSIONS}::test_the_app_works_on_both_sides_of_a_fork",
+    ),
+    Mutant(
+        "a fork does not end its parent's sessions",
+        f"{POSTGRES}/lane.py",
+        "            os.dup2(nowhere, connection.pgconn.socket)\n",
+        "            pass\n",
+        f"{SESSIONS}::test_the_app_works_on_both_sides_of_a_fork",
+    ),
+    Mutant(
+        "leases and due times are the server's (F28)",
+        f"{POSTGRES}/line.py",
+        "return self._clock.now() if self._clock else None",
+        'return self._clock.now() if self._clock else __import__("time").time_ns() // 1_000',
+        "tests/system/test_postgres_clock.py::test_a_wrong_clock_of_a_worker_changes_nothing",
+    ),
+    Mutant(
+        "a migration keeps nobody waiting for its lock (P14)",
+        f"{POSTGRES}/migrate.py",
+        '        connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLIS}")\n',
+        "",
+        "tests/system/test_postgres_migration.py"
+        "::test_a_migration_that_cannot_get_its_lock_keeps_nobody_waiting",
     ),
     # People
     Mutant(

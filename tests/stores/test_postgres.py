@@ -66,9 +66,7 @@ async def test_a_claim_moves_no_row_and_reads_no_table(
         await shop.extend([(job.id, job.fence) for job in jobs], 20 * SECOND)
         await shop.settle([done(job) for job in jobs])
     owner.execute("SELECT pg_stat_clear_snapshot()")
-    query = (
-        "SELECT n_tup_upd, n_tup_hot_upd, seq_tup_read FROM pg_stat_user_tables WHERE relname = 'job'"
-    )
+    query = "SELECT n_tup_upd, n_tup_hot_upd, seq_tup_read FROM pg_stat_user_tables WHERE relname = 'job'"
     query += " AND schemaname = current_schema()"
     for _ in range(100):
         row = owner.execute(query).fetchone()

@@ -29,32 +29,46 @@ BACK_SECONDS = 5.0 + 5.0
 SCHEMAS = count(1)
 OURS = "application_name = 'fairlead' AND datname = current_database()"
 
+LISTENS = "query LIKE 'LISTEN%'"
+
 
 class PostgresShop(Shop):
     """A shop in a schema of its own, with a user who may do no more than he must."""
 
-    def __init__(self, folder: Path, server: PostgresServer, role: str = "crew") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: PostgresServer,
+        role: str = "crew",
+        database: str = "postgres",
+    ) -> None:
         self.server = server
         self.role = role
+        self.database = database
         self.schema = f"s_{next(SCHEMAS)}"
         server.thaw()
         server.start()
-        migrate(Address.of(server.url(schema=self.schema)))
+        migrate(Address.of(self.owner_url))
         self.admit(role)
         super().__init__(folder, self.url_with())
 
+    @property
+    def owner_url(self) -> str:
+        return self.server.url(self.database, schema=self.schema)
+
     def url_with(self, port: int | None = None, **options: Any) -> str:
         """Return the URL of the store, perhaps by way of another port."""
-        url = self.server.url(user=self.role, password="rope", schema=self.schema, **options)
+        options = {"user": self.role, "password": "rope", "schema": self.schema} | options
+        url = self.server.url(self.database, **options)
         return url.replace(f":{self.server.port}/", f":{port}/") if port else url
 
     def admit(self, role: str) -> None:
         grants = "; ".join(f"SELECT {self.schema}.allow('{role}', '{kind}')" for kind in KINDS)
-        self.server.execute(f"{CREW.replace('crew', role)}; {grants}")
+        self.server.execute(f"{CREW.replace('crew', role)}; {grants}", database=self.database)
 
     def sql(self, statement: str) -> list[Any]:
         """Run a statement as the owner of the schema."""
-        url = self.server.url(options=f"-csearch_path={self.schema}")
+        url = self.server.url(self.database, options=f"-csearch_path={self.schema}")
         with psycopg.connect(url, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
@@ -63,17 +77,17 @@ class PostgresShop(Shop):
 
     def sessions(self, which: str = "true") -> list[int]:
         """Return the backends that serve us."""
-        rows = self.server.execute(f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND {which}")
+        rows = self.sql(f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND {which}")
         return [pid for (pid,) in rows]
 
     def listeners(self) -> list[int]:
-        """Return the backends of those who listen for news, and have heard their own word."""
-        return self.sessions("query LIKE '%pg_notify($1%' AND state = 'idle'")
+        """Return the backends of those who listen for news."""
+        return self.sessions(f"{LISTENS} AND state = 'idle'")
 
     def terminate(self, which: str = "true") -> int:
         """End sessions as an administrator would; returns how many."""
         query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} AND {which}"
-        return len(self.server.execute(query))
+        return len(self.sql(query))
 
     # What must hold
 

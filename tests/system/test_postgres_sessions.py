@@ -13,7 +13,7 @@ from fairlead import Fairlead, Queue, State
 from fairlead.core.errors import StoreError
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice, Terms
-from tests.system.faults import BACK_SECONDS, PostgresShop, Producer, transaction
+from tests.system.faults import BACK_SECONDS, LISTENS, PostgresShop, Producer, transaction
 from tests.system.test_fork import fork
 from tests.system.tree import until
 
@@ -49,7 +49,7 @@ async def test_a_listener_that_was_ended_listens_again(pg_shop: PostgresShop) ->
         for _ in range(2):
             await asyncio.to_thread(pg_shop.until_up)
             ended = await asyncio.to_thread(pg_shop.listeners)
-            assert await asyncio.to_thread(pg_shop.terminate, "query LIKE '%pg_notify($1%'") == 1
+            assert await asyncio.to_thread(pg_shop.terminate, LISTENS) == 1
             # What is told while nobody listens is made up for; what is told later is heard.
             for _ in range(2):
                 put = await asyncio.to_thread(_put_elsewhere, pg_shop.url)
@@ -84,12 +84,12 @@ def test_a_worker_has_few_connections(pg_shop: PostgresShop) -> None:
     most = {1: 0, 2: 0}
 
     def count() -> bool:
-        for processes in most:
+        for processes, before in most.items():
             [(now,)] = pg_shop.server.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s",
                 f"counted-{processes}",
             )
-            most[processes] = max(now, most[processes])
+            most[processes] = max(now, before)
         return not pg_shop.states()[State.WAITING] and not pg_shop.states()[State.RUNNING]
 
     until(count, 30, "the end of all jobs")

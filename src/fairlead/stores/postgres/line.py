@@ -302,16 +302,25 @@ class PostgresLine:
         return [Extended(job_id, asked) for job_id, asked in rows]
 
     async def settle(
-        self, lane: Lane, settlements: Sequence[Settlement], tell: str | None
+        self,
+        lane: Lane,
+        settlements: Sequence[Settlement],
+        tell: str | None,
+        *,
+        patient: bool = False,
     ) -> tuple[dict[JobId, Settlement], list[Settlement]]:
-        """Write what became of running jobs; returns what was, and what is locked just now."""
+        """Write what became of running jobs; returns what was, and what is locked just now.
+
+        If it is to be patient, it waits for those who have locked it.
+        """
         first: dict[tuple[JobId, int], Settlement] = {}
         for settlement in settlements:  # Of two that say the same run ended, the first counts.
             first.setdefault((settlement.id, settlement.fence), settlement)
-        written, asked, busy = await self._settle(lane, list(first.values()), tell)
+        given = list(first.values())
+        written, asked, busy = await self._settle(lane, given, tell, patient=patient)
         if asked:
-            ruled = [overrule(s, asked[s.id]) for s in first.values() if s.id in asked]
-            more, _, locked = await self._settle(lane, ruled, tell, ruled=True)
+            ruled = [overrule(s, asked[s.id]) for s in given if s.id in asked]
+            more, _, locked = await self._settle(lane, ruled, tell, ruled=True, patient=patient)
             written |= more
             busy += locked
         if any(s.state is State.WAITING for s in written.values()):
@@ -319,9 +328,15 @@ class PostgresLine:
         return written, busy
 
     async def _settle(
-        self, lane: Lane, settlements: list[Settlement], tell: str | None, *, ruled: bool = False
+        self,
+        lane: Lane,
+        settlements: list[Settlement],
+        tell: str | None,
+        *,
+        ruled: bool = False,
+        patient: bool,
     ) -> tuple[dict[JobId, Settlement], dict[JobId, str], list[Settlement]]:
-        text = settle_text(settlements, self.at(), tell, ruled=ruled)
+        text = settle_text(settlements, self.at(), tell, ruled=ruled, patient=patient)
         [(answer,)] = await lane.ask(self._sql["settle"], text)
         if answer is None:
             return {s.id: s for s in settlements}, {}, []

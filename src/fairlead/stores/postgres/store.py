@@ -72,8 +72,12 @@ class _Session:
     def listen(self) -> Listener:
         """Return the listener of this loop."""
         if self.listener is None:
-            self.listener = Listener(self._address, self._store.news, self._store.hear)
+            store = self._store
+            self.listener = Listener(self._address, store.news, store.hear, self._tell)
         return self.listener
+
+    async def _tell(self, word: str) -> None:
+        await self.looks.ask("SELECT pg_notify(%s, %s)", self._address.schema, word)
 
     def close(self) -> None:
         """Let go of everything, from whatever thread."""
@@ -245,6 +249,9 @@ class PostgresStore(Backend):
             await asyncio.sleep(pause)
             more, busy = await self._line.settle(lane, busy, None)
             written |= more
+        if busy:
+            # Not to be dropped as if the lease were lost: who stands in line has his turn.
+            written |= (await self._line.settle(lane, busy, None, patient=True))[0]
         self.news.bump(WORK if any(s.state is State.WAITING for s in written.values()) else ENDED)
         return written
 

@@ -9,12 +9,13 @@ looks again after its poll interval anyway.
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
 import psycopg
 
+from fairlead.core.errors import StoreError
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import AsyncConnection, finish, opened
 
@@ -91,10 +92,17 @@ class News:
 class Listener:
     """Hears what others tell, on a connection of its own, for as long as it is open."""
 
-    def __init__(self, address: Address, news: News, hear: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        news: News,
+        hear: Callable[[int], None],
+        tell: Callable[[str], Awaitable[object]],
+    ) -> None:
         self._address = address
         self._news = news
         self._hear = hear
+        self._tell = tell
         self._connection: AsyncConnection | None = None
         self._began = asyncio.Event()
         self._task = asyncio.ensure_future(self._listen()) if address.listen is not None else None
@@ -131,7 +139,7 @@ class Listener:
                 self._connection = await opened(self._address.listen)
                 await self._connection.execute(f'LISTEN "{self._address.schema}"')
                 await self._hear_all(self._connection)
-            except (psycopg.Error, OSError, TimeoutError):
+            except (psycopg.Error, StoreError, OSError, TimeoutError):
                 pass
             finally:
                 # Who has heard is not one that tries in vain.
@@ -141,7 +149,11 @@ class Listener:
             pause = min(_LAST_PAUSE, pause * 2)
 
     async def _hear_all(self, connection: AsyncConnection) -> None:
-        """Pass on what is heard, until our own words come back no more."""
+        """Pass on what is heard, until our own words come back no more.
+
+        They are told on another connection. Told on this one they would come back with
+        the answer, even through a pooler, which passes on nothing that others say.
+        """
         patience = 0.0
         while True:
             silent = True
@@ -155,7 +167,7 @@ class Listener:
             if patience == _PONG_SECONDS:
                 return
             async with asyncio.timeout(_PONG_SECONDS):
-                await connection.execute("SELECT pg_notify(%s, %s)", (self._address.schema, PING))
+                await self._tell(PING)
             patience = _PONG_SECONDS
 
     def _take(self, payload: str) -> None:
