@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -98,8 +97,7 @@ class PostgresStore(Backend):
         self._bell = Bell()
         self._blocking = BlockingLanes(address)
         self._lent = BlockingLanes(address)
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session]
-        self._sessions = weakref.WeakKeyDictionary()
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._opening = threading.Lock()
         self._is_open = False
 
@@ -118,9 +116,7 @@ class PostgresStore(Backend):
 
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
-        for session in list(self._sessions.values()):
-            session.close()
-        self._sessions.clear()
+        self._end(list(self._sessions))
         self._blocking.close()
         self._lent.close()
 
@@ -130,8 +126,16 @@ class PostgresStore(Backend):
             await self.open()
         session = self._sessions.get(loop)
         if session is None:
+            # A loop that is over cannot say so; what it had open ends when the next one begins.
+            self._end([each for each in list(self._sessions) if each.is_closed()])
             session = self._sessions[loop] = _Session(self, self._address)
         return session
+
+    def _end(self, loops: Sequence[asyncio.AbstractEventLoop]) -> None:
+        for loop in loops:
+            session = self._sessions.pop(loop, None)
+            if session is not None:
+                session.close()
 
     def hear(self, at: int) -> None:
         """Take note that somebody put jobs, at this instant."""
