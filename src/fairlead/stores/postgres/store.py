@@ -28,7 +28,7 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit
 from fairlead.stores.postgres.condition import condition
-from fairlead.stores.postgres.foreign import arun, check_in_transaction, executor_for, run
+from fairlead.stores.postgres.foreign import arun, check, run
 from fairlead.stores.postgres.gather import Gather
 from fairlead.stores.postgres.lane import (
     AsyncConnection,
@@ -173,14 +173,14 @@ class PostgresStore(Backend):
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection to the same database."""
         if not jobs:
-            executor_for(connection)
+            check(connection, is_async=False)
             return []
         return fresh_ones(jobs, run(connection, self._sql["put"], self._put_text(jobs)))
 
     async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection, which may be async."""
         if not jobs:
-            executor_for(connection)
+            check(connection, is_async=True)
             return []
         return fresh_ones(jobs, await arun(connection, self._sql["put"], self._put_text(jobs)))
 
@@ -206,13 +206,13 @@ class PostgresStore(Backend):
 
     def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of this connection."""
-        check_in_transaction(connection)
+        check(connection, is_async=False)
         answer = run(connection, self._sql["settle"], self._line.end_text(settlement))
         return end_of(settlement, answer)
 
     async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of a connection that may be async."""
-        check_in_transaction(connection)
+        check(connection, is_async=True)
         answer = await arun(connection, self._sql["settle"], self._line.end_text(settlement))
         return end_of(settlement, answer)
 
