@@ -1,6 +1,6 @@
 """Transactions with the application's own data, on every store that has any."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,8 @@ from fairlead.core.clock import ManualClock
 from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.memory.store import MemoryStore
 from tests.words import claim, done, new_job
 
 
@@ -43,10 +45,14 @@ class Hand:
 
 
 @pytest.fixture(params=["async", "sync"])
-def hand(request: pytest.FixtureRequest, store: Backend) -> Hand:
-    if store.durability == "memory":
-        pytest.skip("memory:// has no transactions")
-    return Hand(store, request.param == "async")
+async def hand(
+    request: pytest.FixtureRequest, new_url: Callable[[], str], clock: ManualClock
+) -> AsyncIterator[Hand]:
+    store = store_for(new_url(), clock)
+    await store.open()
+    yield Hand(store, request.param == "async")
+    assert await store.audit() == []
+    await store.close()
 
 
 async def test_a_run_completed_within_is_as_one_that_was_settled(
@@ -156,10 +162,6 @@ MEMORY_REFUSES: dict[str, Callable[[Backend], Any]] = {
 
 
 @pytest.mark.parametrize("verb", MEMORY_REFUSES)
-async def test_memory_refuses_and_says_what_to_do(store: Backend, verb: str) -> None:
-    if store.durability != "memory":
-        pytest.skip("this store has transactions")
+async def test_memory_refuses_and_says_what_to_do(verb: str) -> None:
     with pytest.raises(ConfigError, match="memory:// has no transactions.*or use sqlite:///"):
-        answer = MEMORY_REFUSES[verb](store)
-        assert isinstance(answer, Awaitable)
-        await answer
+        await MEMORY_REFUSES[verb](MemoryStore())

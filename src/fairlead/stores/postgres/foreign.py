@@ -15,6 +15,7 @@ from psycopg import pq
 from psycopg.rows import tuple_row
 
 from fairlead.core.errors import ConfigError
+from fairlead.stores.postgres.address import told
 
 _KNOWN = (
     "a psycopg, psycopg2 or asyncpg connection, a SQLAlchemy Session or Connection (async ones "
@@ -50,12 +51,7 @@ def executor_for(connection: object) -> Executor:
 
 def run(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (the application's)
     """Run a statement on a connection that is not async."""
-    executor = executor_for(connection)
-    if executor.is_async:
-        raise ConfigError(
-            f"{type(connection).__qualname__} is an async connection; use it from a coroutine, "
-            "with `await task.using(connection=…).aenqueue(…)` or `async with job.commit(conn)`"
-        )
+    executor = _plain(connection)
     try:
         return executor.run(connection, statement, text)
     except Exception as problem:
@@ -64,33 +60,59 @@ def run(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (the
 
 async def arun(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (as above)
     """Run a statement on a connection of any kind."""
+    executor = executor_for(connection)
     try:
-        answer = executor_for(connection).run(connection, statement, text)
+        answer = executor.run(connection, statement, text)
         return await answer if inspect.isawaitable(answer) else answer
-    except ConfigError:
-        raise
     except Exception as problem:
         raise explained(problem) from problem
 
 
-def check_in_transaction(connection: Any) -> None:  # noqa: ANN401 (as above)
-    """Raise if what is written on this connection would be committed at once."""
-    if executor_for(connection).idle(connection):
+def check(connection: Any, *, is_async: bool) -> None:  # noqa: ANN401 (as above)
+    """Raise unless a transaction on this connection can be shared from here, and is there."""
+    executor = executor_for(connection) if is_async else _plain(connection)
+    if executor.idle(connection):
         raise ConfigError(
             "job.commit(conn) needs a connection with an open transaction; this one commits every "
             "statement by itself; begin one first, or leave conn out"
         )
 
 
-def explained(problem: Exception) -> Exception:
-    """Tell those whose database lacks our schema; everything else is theirs to handle."""
-    words = str(problem)
-    if "does not exist" in words and ("schema" in words or "function" in words):
-        return ConfigError(
-            "the database of this connection has no jobs in it, or not in this schema; point the "
-            "app's URL at the same database, and run `fairlead migrate up` there"
+def _plain(connection: Any) -> Executor:  # noqa: ANN401 (as above)
+    executor = executor_for(connection)
+    if executor.is_async:
+        raise ConfigError(
+            f"{type(connection).__qualname__} is an async connection; use it from a coroutine, "
+            "with `await task.using(connection=…).aenqueue(…)` or `async with job.commit(conn)`"
         )
+    return executor
+
+
+def explained(problem: Exception) -> Exception:
+    """Tell those whose database lacks our schema, or does not let them; the rest is theirs."""
+    match _state(problem):
+        case "3F000" | "42883" | "42P01":
+            return ConfigError(
+                "the database of this connection has no jobs in it, or not in this schema; point "
+                "the app's URL at the same database, and run `fairlead migrate up` there"
+            )
+        case "42501":
+            return ConfigError(
+                f"the user of this connection may not do that ({told(problem)}); let the owner of "
+                "the schema run SELECT fairlead.allow('role', 'producer'), or 'worker' if it is "
+                "to end jobs too"
+            )
     return problem
+
+
+def _state(problem: BaseException) -> str | None:
+    """Return the SQLSTATE of an error; some libraries wrap those of others."""
+    for each in (problem, getattr(problem, "orig", None), problem.__cause__):
+        for name in ("sqlstate", "pgcode"):
+            state = getattr(each, name, None)
+            if isinstance(state, str):
+                return state
+    return None
 
 
 def _psycopg(connection: "psycopg.Connection[Any]", statement: str, text: str) -> Any:  # noqa: ANN401

@@ -30,6 +30,11 @@ class Gather(Generic[Item, Answer]):
             self._going = asyncio.ensure_future(self._go())
         return await answers
 
+    async def finished(self) -> None:
+        """Wait until nobody waits for an answer."""
+        if self._going is not None:
+            await asyncio.wait({self._going})
+
     async def _go(self) -> None:
         try:
             while self._waiting:

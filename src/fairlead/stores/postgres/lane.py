@@ -103,6 +103,11 @@ class Lane:
             self._connection = await opened(self._address.parameters)
         return self._connection
 
+    async def finished(self) -> None:
+        """Wait for those whose turn comes before."""
+        async with self._turn:
+            pass
+
     def _abandon(self, working: asyncio.Future[Any]) -> None:
         connection, self._connection = self._connection, None
         working.add_done_callback(_heard)

@@ -30,7 +30,7 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit
 from fairlead.stores.postgres.condition import condition
-from fairlead.stores.postgres.foreign import arun, check_in_transaction, executor_for, run
+from fairlead.stores.postgres.foreign import arun, check, run
 from fairlead.stores.postgres.gather import Gather
 from fairlead.stores.postgres.lane import (
     AsyncConnection,
@@ -79,11 +79,20 @@ class _Session:
     async def _tell(self, word: str) -> None:
         await self.looks.ask("SELECT pg_notify(%s, %s)", self._address.schema, word)
 
+    def _lanes(self) -> tuple[Lane, ...]:
+        return self.puts, self.claims, self.leases, self.ends, self.looks, self.people
+
+    async def finished(self) -> None:
+        """Wait for what was handed over."""
+        await self.gather.finished()
+        for lane in self._lanes():
+            await lane.finished()
+
     def close(self) -> None:
         """Let go of everything, from whatever thread."""
         if self.listener is not None:
             self.listener.close()
-        for lane in (self.puts, self.claims, self.leases, self.ends, self.looks, self.people):
+        for lane in self._lanes():
             lane.close()
         self.lent.close()
 
@@ -127,9 +136,10 @@ class PostgresStore(Backend):
 
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
-        for session in list(self._sessions.values()):
-            session.close()
-        self._sessions.clear()
+        mine = self._sessions.get(asyncio.get_running_loop())
+        if mine is not None:
+            await mine.finished()
+        self._end(list(self._sessions))
         self._blocking.close()
         self._lent.close()
 
@@ -139,13 +149,14 @@ class PostgresStore(Backend):
             await self.open()
         session = self._sessions.get(loop)
         if session is None:
-            self._close_left_behind()
+            # A loop that is over cannot say so; what it had open ends when the next one begins.
+            self._end([each for each in self._sessions if each.is_closed()])
             session = self._sessions[loop] = _Session(self, self._address)
         return session
 
-    def _close_left_behind(self) -> None:
-        """Let go of what is open on loops that are no more."""
-        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+    def _end(self, loops: list[asyncio.AbstractEventLoop]) -> None:
+        """Let go of what is open on these loops."""
+        for loop in loops:
             self._sessions.pop(loop).close()
 
     def hear(self, at: int) -> None:
@@ -182,14 +193,14 @@ class PostgresStore(Backend):
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection to the same database."""
         if not jobs:
-            executor_for(connection)
+            check(connection, is_async=False)
             return []
         return fresh_ones(jobs, run(connection, self._sql["put"], self._put_text(jobs)))
 
     async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection, which may be async."""
         if not jobs:
-            executor_for(connection)
+            check(connection, is_async=True)
             return []
         return fresh_ones(jobs, await arun(connection, self._sql["put"], self._put_text(jobs)))
 
@@ -215,13 +226,13 @@ class PostgresStore(Backend):
 
     def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of this connection."""
-        check_in_transaction(connection)
+        check(connection, is_async=False)
         answer = run(connection, self._sql["settle"], self._line.end_text(settlement))
         return end_of(settlement, answer)
 
     async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of a connection that may be async."""
-        check_in_transaction(connection)
+        check(connection, is_async=True)
         answer = await arun(connection, self._sql["settle"], self._line.end_text(settlement))
         return end_of(settlement, answer)
 

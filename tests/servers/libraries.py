@@ -1,0 +1,242 @@
+"""The libraries by which applications talk to PostgreSQL, each under the same names.
+
+`LIBRARIES` opens a connection of each to a URL. What a test does with one is
+written once, as a coroutine: `go` runs it on a loop if the library is async, and
+without any if it is not, because some refuse to be used beside a running loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import asyncpg
+import django
+import django.db
+import psycopg
+import psycopg2
+import psycopg2.extras
+import sqlalchemy
+from django.conf import settings
+from psycopg.rows import dict_row, namedtuple_row
+from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as aio
+from sqlalchemy.pool import NullPool
+
+Value = TypeVar("Value")
+
+
+class Mine:
+    """A connection of the application's own, in a transaction, as PEP 249 has it."""
+
+    is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def execute(self, statement: str) -> None:
+        cursor = self.connection.cursor()
+        cursor.execute(statement)
+        cursor.close()
+
+    async def commit(self) -> None:
+        self.connection.commit()
+
+    async def rollback(self) -> None:
+        self.connection.rollback()
+
+
+class AsyncMine(Mine):
+    """The same with `await`."""
+
+    is_async = True
+
+    async def execute(self, statement: str) -> None:
+        await self.connection.execute(statement)
+
+    async def commit(self) -> None:
+        await self.connection.commit()
+
+    async def rollback(self) -> None:
+        await self.connection.rollback()
+
+
+class Asyncpg(AsyncMine):
+    """A connection that begins no transaction by itself."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._transaction = connection.transaction()
+
+    async def begin(self) -> None:
+        await self._transaction.start()
+
+    async def commit(self) -> None:
+        await self._transaction.commit()
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
+
+
+class Alchemy(Mine):
+    async def execute(self, statement: str) -> None:
+        self.connection.execute(sqlalchemy.text(statement))
+
+
+class AsyncAlchemy(AsyncMine):
+    async def execute(self, statement: str) -> None:
+        await self.connection.execute(sqlalchemy.text(statement))
+
+
+Library = Callable[[str], AbstractAsyncContextManager[Mine]]
+
+
+def _psycopg(**options: Any) -> Library:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Mine]:
+        connection = psycopg.connect(url, **options)
+        try:
+            yield Mine(connection)
+        finally:
+            connection.close()
+
+    return opened
+
+
+def _async_psycopg(**options: Any) -> Library:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Mine]:
+        connection = await psycopg.AsyncConnection.connect(url, **options)
+        try:
+            yield AsyncMine(connection)
+        finally:
+            await connection.close()
+
+    return opened
+
+
+def _psycopg2(**options: Any) -> Library:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Mine]:
+        connection = psycopg2.connect(url, **options)
+        try:
+            yield Mine(connection)
+        finally:
+            connection.close()
+
+    return opened
+
+
+@asynccontextmanager
+async def _asyncpg(url: str) -> AsyncIterator[Mine]:
+    connection = await asyncpg.connect(url)
+    try:
+        mine = Asyncpg(connection)
+        await mine.begin()
+        yield mine
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def _asyncpg_pool(url: str) -> AsyncIterator[Mine]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as proxy:
+        mine = Asyncpg(proxy)
+        await mine.begin()
+        yield mine
+
+
+def _alchemy(driver: str, kind: Callable[[sqlalchemy.Engine], Any]) -> Library:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Mine]:
+        address = url.replace("postgresql:", f"postgresql+{driver}:")
+        engine = sqlalchemy.create_engine(address, poolclass=NullPool)
+        connection = kind(engine)
+        try:
+            yield Alchemy(connection)
+        finally:
+            connection.close()
+            engine.dispose()
+
+    return opened
+
+
+def _async_alchemy(driver: str, kind: Callable[[aio.AsyncEngine], Any]) -> Library:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Mine]:
+        address = url.replace("postgresql:", f"postgresql+{driver}:")
+        engine = aio.create_async_engine(address, poolclass=NullPool)
+        try:
+            async with kind(engine) as connection:
+                yield AsyncAlchemy(connection)
+        finally:
+            await engine.dispose()
+
+    return opened
+
+
+def _scoped(engine: sqlalchemy.Engine) -> Any:
+    return orm.scoped_session(orm.sessionmaker(engine))
+
+
+@asynccontextmanager
+async def _django(url: str) -> AsyncIterator[Mine]:
+    if not settings.configured:
+        settings.configure(USE_TZ=True, DATABASES={})
+        django.setup()
+    parts = urlsplit(url)
+    name = f"db{parts.port}{parts.path}"
+    django.db.connections.databases[name] = django.db.connections.configure_settings(
+        {
+            "default": {
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": unquote(parts.path[1:]),
+                "USER": unquote(parts.username or ""),
+                "PASSWORD": unquote(parts.password or ""),
+                "HOST": parts.hostname,
+                "PORT": parts.port,
+            }
+        }
+    )["default"]
+    connection = django.db.connections[name]
+    connection.set_autocommit(False)
+    try:
+        yield Mine(connection)
+    finally:
+        connection.close()
+        del django.db.connections[name]
+
+
+LIBRARIES: dict[str, Library] = {
+    "psycopg": _psycopg(),
+    "psycopg with dicts": _psycopg(row_factory=dict_row),
+    "psycopg with raw cursors": _psycopg(cursor_factory=psycopg.RawCursor),
+    "async psycopg": _async_psycopg(),
+    "async psycopg with named tuples": _async_psycopg(row_factory=namedtuple_row),
+    "psycopg2": _psycopg2(),
+    "psycopg2 with dicts": _psycopg2(cursor_factory=psycopg2.extras.RealDictCursor),
+    "psycopg2 with named tuples": _psycopg2(cursor_factory=psycopg2.extras.NamedTupleCursor),
+    "asyncpg": _asyncpg,
+    "asyncpg from a pool": _asyncpg_pool,
+    "sqlalchemy connection": _alchemy("psycopg", sqlalchemy.Engine.connect),
+    "sqlalchemy session": _alchemy("psycopg2", orm.Session),
+    "sqlalchemy scoped session": _alchemy("psycopg", _scoped),
+    "async sqlalchemy connection": _async_alchemy("asyncpg", aio.AsyncEngine.connect),
+    "async sqlalchemy session": _async_alchemy("psycopg", aio.AsyncSession),
+    "async sqlalchemy session of asyncpg": _async_alchemy("asyncpg", aio.AsyncSession),
+    "django": _django,
+}
+
+ASYNC = tuple(name for name in LIBRARIES if "async" in name)
+
+
+def go(name: str, work: Coroutine[Any, Any, Value]) -> Value:
+    """Run what was written for every library: on a loop of its own, or without any."""
+    if name in ASYNC:
+        return asyncio.run(work)
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError(f"{name} has waited for a loop")
