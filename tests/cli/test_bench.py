@@ -1,16 +1,29 @@
 """The command line, through its real entry point."""
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.servers.postgres import PostgresServer
 
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([FAIRLEAD, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that a server may enter which root does not run itself."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def test_help_names_the_commands_and_version_the_version() -> None:
@@ -22,10 +35,40 @@ def test_bench_help_has_an_example() -> None:
     assert "Example: fairlead bench" in run("bench", "--help").stdout
 
 
+def test_bench_help_names_what_can_be_measured() -> None:
+    told = run("bench", "--help").stdout
+    for word in ("[sqlite|postgres]", "--url", "--scale", "--flat"):
+        assert word in told
+
+
 def test_a_wrong_store_is_refused_with_the_choice() -> None:
     answer = run("bench", "--store", "oracle")
     assert answer.returncode == 2
-    assert "'sqlite'" in answer.stderr
+    assert "'sqlite', 'postgres'" in answer.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--store", "postgres", "--flat"]])
+def test_a_server_is_named_only_where_one_is_measured(options: list[str]) -> None:
+    answer = run("bench", "--url", "postgresql://localhost/jobs", *options)
+    assert answer.returncode == 2
+    assert "--url goes with --store postgres" in answer.stderr
+
+
+def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
+    answer = run("bench", "--store", "postgres", "--url", "postgresql://localhost:1/jobs")
+    assert answer.returncode == 1
+    assert "is the server running" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as somebody else")
+def test_a_folder_that_no_server_may_enter_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    answer = run("bench", "--store", "postgres", "--folder", str(tmp_path))
+    assert answer.returncode == 1
+    assert "name another folder" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(240)
@@ -44,3 +87,41 @@ def test_bench_measures_and_cleans_up(tmp_path: Path) -> None:
     ):
         assert line in answer.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(240)
+def test_bench_measures_a_server_and_leaves_no_schema(postgres_server: PostgresServer) -> None:
+    answer = run(
+        *("bench", "--store", "postgres", "--url", postgres_server.url()),
+        *("--quick", "--scale", "0.01"),
+    )
+    assert answer.stderr == ""
+    assert answer.returncode == 0
+    assert "fsync off, synchronous_commit on" in answer.stdout
+    for line in (
+        "bulk put",
+        "64 aenqueue callers",
+        "enqueue one by one",
+        "worker, 2 processes",
+        "idle latency, p99",
+    ):
+        assert line in answer.stdout
+    left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'fairlead_bench%'"
+    assert postgres_server.execute(left) == []
+
+
+@pytest.mark.timeout(240)
+def test_bench_starts_a_server_of_its_own_and_cleans_up(open_folder: Path) -> None:
+    answer = run("bench", "--flat", "--quick", "--scale", "0.01", "--folder", str(open_folder))
+    assert answer.stderr == ""
+    assert answer.returncode == 0
+    assert "fsync on, synchronous_commit on" in answer.stdout
+    for line in (
+        "drain, 10,000 waiting",
+        "drain, 5,000 finished",
+        "drain, old snapshot",
+        "head start",
+        "given back",
+    ):
+        assert line in answer.stdout
+    assert list(open_folder.iterdir()) == []

@@ -90,6 +90,10 @@ def _report(what: str, url: str | None, rounds: int, scale: float, folder: Path)
         from fairlead.bench import sqlite  # noqa: PLC0415
 
         return sqlite.report(folder, rounds, scale)
+    from fairlead.stores import store_for  # noqa: PLC0415
+
+    # Opens nothing, but says what is wrong with the URL, or not installed.
+    store_for(url or "postgresql://localhost/")
     if what == "flat":
         from fairlead.bench import flat  # noqa: PLC0415
 

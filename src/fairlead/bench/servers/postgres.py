@@ -61,8 +61,13 @@ def _run(command: Sequence[str], folder: Path) -> None:
     done = subprocess.run(  # noqa: S603 (programs that we looked for)
         command, capture_output=True, text=True, check=False, **rights(folder)
     )
+    said = done.stdout + done.stderr
+    if done.returncode and "Permission denied" in said:
+        raise ServerFailed(
+            f"a server does not run as root, and may not enter {folder.parent}; name another folder"
+        )
     if done.returncode:
-        raise ServerFailed(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+        raise ServerFailed(f"{command[0]} failed:\n{said}")
 
 
 class PostgresServer(Server):

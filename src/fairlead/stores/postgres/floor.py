@@ -172,7 +172,8 @@ def drop(url: str) -> None:
     """Remove a schema and all that is in it."""
     with _connection(url) as connection:
         connection.execute("SET client_min_messages = warning")
-        connection.execute(f"DROP SCHEMA IF EXISTS {Address.of(url).quoted_schema} CASCADE")
+        name = sql.Identifier(Address.of(url).schema)
+        connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(name))
 
 
 def create_database(url: str, name: str) -> None:
