@@ -126,10 +126,10 @@ async def test_the_mark_follows_the_order(
         await moved.put([new_job() for _ in range(10)])
         clock.advance(10)
     await moved.settle([done(job) for job in await claim(moved, slots=10)])
-    clock.advance(1)
-    [stuck, *others] = await claim(moved, slots=20)
+    clock.advance(100)
+    [stuck, *others] = await claim(moved, slots=20, lease=1000)
     await moved.settle([done(job) for job in others])
-    clock.advance(1)
+    clock.advance(100)
     assert await claim(moved) == []
     assert one(owner, "SELECT mark FROM queue") == stuck.run_at
 

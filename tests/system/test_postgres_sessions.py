@@ -94,7 +94,7 @@ def test_a_worker_has_few_connections(pg_shop: PostgresShop) -> None:
 
     until(count, 30, "the end of all jobs")
     for processes, seen in most.items():
-        assert PER_PROCESS <= seen <= PER_WORKER + processes * PER_PROCESS
+        assert 0 < seen <= PER_WORKER + processes * PER_PROCESS
 
 
 def test_handlers_that_hold_transactions_starve_nobody(pg_shop: PostgresShop) -> None:

@@ -1,6 +1,5 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ _SOME_THERE = ""
 _encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
 _decode_told = msgspec.json.Decoder(
-    tuple[int, list[tuple[JobId, str, int, str, str | None]], dict[str, Any], list[str]]
+    tuple[int, list[tuple[JobId, str, int, str, str | None]], dict[str, Any], list[str], int]
 ).decode
 _decode_rest = msgspec.json.Decoder(tuple[list[JobId], dict[JobId, str], list[JobId]]).decode
 
@@ -189,7 +188,7 @@ class PostgresLine:
                 return fresh_ones(jobs, copied)
         [(answer,)] = await lane.ask(self._sql["put"], put_text(jobs, self.at(), tell))
         if any(job.priority or job.run_at is not None for job in jobs):
-            self.heads.forget()
+            self.heads.look()
         return fresh_ones(jobs, answer)
 
     async def _copy(
@@ -214,7 +213,7 @@ class PostgresLine:
                 return fresh_ones(jobs, copied)
         [(answer,)] = lanes.ask(self._sql["put"], put_text(jobs, self.at(), tell))
         if any(job.priority or job.run_at is not None for job in jobs):
-            self.heads.forget()
+            self.heads.look()
         return fresh_ones(jobs, answer)
 
     def _copy_blocking(
@@ -244,11 +243,8 @@ class PostgresLine:
         return Claim(claim.jobs + more.jobs, more.credits, more.now, claim.parked + more.parked)
 
     async def _claim(self, lane: Lane, plan: ClaimPlan, start: Start) -> Claim:
-        began = time.monotonic()
         told, *rows = await lane.ask(self._sql["claim"], self._claim_text(plan, start))
-        now, parked, gated, empty = _decode_told(told[4])
-        if start.look:
-            self.heads.looked(start, began)
+        now, parked, gated, empty, cost = _decode_told(told[4])
         jobs = {row[0]: Job(*row[:_JOB_FIELDS]) for row in rows}
         selection = select(Snapshot(plan, now, _lines(plan, rows, jobs)))
         claim = Claim(
@@ -258,8 +254,8 @@ class PostgresLine:
             [Unknown(*each) for each in parked],
         )
         taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
-        found = Found(now, start.names, gated, empty)
-        self.heads.remember(taken, found, full=_is_full(plan, claim))
+        found = Found(now, gated, empty, cost)
+        self.heads.remember(start, taken, found, full=_is_full(plan, claim))
         for name, place in gated.items():
             if place is not None:
                 self.heads.stop(plan.worker, name, (place[0], place[1]))
@@ -283,7 +279,7 @@ class PostgresLine:
                 "spare": plan.spare_lost,
                 "asked_at": plan.asked_at,
                 "look": start.look,
-                "deep": start.deep,
+                "since": start.since,
                 "steps": LOOK,
                 "batch": BATCH,
                 "shared": room.shared,
@@ -298,7 +294,7 @@ class PostgresLine:
         """Renew leases under their current fence."""
         text = to_json({"at": self.at(), "lease": lease, "runs": list(leases)})
         rows = await lane.ask(self._sql["extend"], text)
-        self.heads.forget()
+        self.heads.look()
         return [Extended(job_id, asked) for job_id, asked in rows]
 
     async def settle(
@@ -324,7 +320,7 @@ class PostgresLine:
             written |= more
             busy += locked
         if any(s.state is State.WAITING for s in written.values()):
-            self.heads.forget()
+            self.heads.look()
         return written, busy
 
     async def _settle(
@@ -359,7 +355,7 @@ class PostgresLine:
         told = (worker.id, dict(worker.capable), to_json(worker.pools), worker.processes)
         doc = {"at": self.at(), "worker": told, "lease": lease, "batch": BATCH}
         await lane.ask(self._sql["announce"], to_json(doc))
-        self.heads.forget()
+        self.heads.look()
 
     async def due(self, lane: Lane) -> tuple[int | None, int]:
         """Return when the next parked job falls due, and the present instant."""
@@ -370,7 +366,7 @@ class PostgresLine:
         """Do one bounded round of housekeeping."""
         doc = {"at": self.at(), "keep": keep, "batch": BATCH}
         [(counts,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
-        self.heads.forget()
+        self.heads.look()
         return Upkeep(*counts)
 
 

@@ -159,9 +159,9 @@ class PostgresStore(Backend):
         for loop in loops:
             self._sessions.pop(loop).close()
 
-    def hear(self, at: int) -> None:
-        """Take note that somebody put jobs, at this instant."""
-        self._line.heads.hear(at)
+    def hear(self, place: int) -> None:
+        """Take note that jobs came into the order of some queue, the first at this place."""
+        self._line.heads.hear(place)
 
     # The line
 
@@ -206,7 +206,7 @@ class PostgresStore(Backend):
 
     def _put_text(self, jobs: Sequence[NewJob]) -> str:
         # These become visible when the caller commits, whenever that is.
-        self._line.heads.forget()
+        self._line.heads.look()
         return put_text(jobs, self._line.at(), self._bell.word(WORK))
 
     @contextmanager
@@ -253,7 +253,9 @@ class PostgresStore(Backend):
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
         lane = (await self._session()).ends
-        written, busy = await self._line.settle(lane, settlements, self._bell.word(ENDED))
+        again = any(settlement.state is State.WAITING for settlement in settlements)
+        word = self._bell.word(WORK if again else ENDED)
+        written, busy = await self._line.settle(lane, settlements, word)
         for pause in _BUSY_PAUSES:
             if not busy:
                 break
@@ -263,7 +265,7 @@ class PostgresStore(Backend):
         if busy:
             # Not to be dropped as if the lease were lost: who stands in line has his turn.
             written |= (await self._line.settle(lane, busy, None, patient=True))[0]
-        self.news.bump(WORK if any(s.state is State.WAITING for s in written.values()) else ENDED)
+        self.news.bump(WORK if again else ENDED)
         return written
 
     async def announce(self, worker: Worker, lease: int) -> None:
@@ -420,7 +422,7 @@ class PostgresStore(Backend):
         lane = (await self._session()).people
         told = {"tell": WORK} if verb in ("revive", "resume", "cancel") else {}
         touched = await self._hand.act(lane, verb, by, job_ids, states, **more, **told)
-        self._line.heads.forget()
+        self._line.heads.look()
         self.news.bump(WORK)
         return touched
 

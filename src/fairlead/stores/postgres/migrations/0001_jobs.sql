@@ -46,10 +46,12 @@ CREATE INDEX job_due     ON job (run_at)              WHERE parked = 1;
 CREATE INDEX job_unknown ON job (task, version)       WHERE parked = 2;
 CREATE INDEX job_expires ON job (expires_at)          WHERE expires_at IS NOT NULL;
 
--- Where the order of a queue begins to hold live jobs: below the mark are only dead index entries.
+-- Where the order of a queue begins to hold live jobs: below the mark are only dead index entries,
+-- or so it is believed until the next look there.
 CREATE TABLE queue (
-    name text COLLATE "C" PRIMARY KEY,
-    mark bigint NOT NULL
+    name      text COLLATE "C" PRIMARY KEY,
+    mark      bigint NOT NULL,
+    next_look bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- Done and cancelled jobs, a table for each day they ended in. See open_day and close_days.

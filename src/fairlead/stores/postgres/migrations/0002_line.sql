@@ -68,6 +68,7 @@ AS $$
 DECLARE
     doc   jsonb  := batch;
     at    bigint := coalesce((doc->>'at')::bigint, stamp());
+    place bigint;
     fresh text[];
     known text[];
 BEGIN
@@ -84,15 +85,15 @@ BEGIN
             coalesce((job->>6)::bigint, at + (job->>7)::bigint), (job->>8)::bigint * 1000000
         )) AS times(run_at, head_start)
         ON CONFLICT (id) DO NOTHING
-        RETURNING id
+        RETURNING id, order_at
     )
-    SELECT array_agg(id) INTO fresh FROM added;
+    SELECT array_agg(id), min(order_at) INTO fresh, place FROM added;
     known := take_back(fresh, (doc->>'since')::bigint, at);
     IF known IS NOT NULL THEN
         fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     END IF;
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;
     IF cardinality(fresh) = jsonb_array_length(doc->'jobs') THEN
         RETURN NULL;
@@ -173,6 +174,29 @@ BEGIN
     RETURN cardinality(ids);
 END $$;
 
+-- See to what fell due, is known again, or expired. Mostly there is none of it, and to ask is cheap.
+CREATE FUNCTION look_after(known jsonb, most integer, at bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    due     boolean;
+    unknown boolean;
+    expired boolean;
+BEGIN
+    SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
+           EXISTS (SELECT FROM job WHERE parked = 2),
+           EXISTS (SELECT FROM job WHERE expires_at <= at AND lease_until = 0)
+    INTO due, unknown, expired;
+    IF due THEN
+        PERFORM promote(at, most);
+    END IF;
+    IF unknown THEN
+        PERFORM bring_back(known, most);
+    END IF;
+    IF expired THEN
+        PERFORM expire(at, most);
+    END IF;
+END $$;
+
 CREATE TYPE claimed AS (
     id text, task text, version integer, queue text, payload text, options text, attempt integer,
     crashes integer, fence bigint, run_at bigint, enqueued_at bigint, expires_at bigint,
@@ -202,7 +226,7 @@ BEGIN
                     THEN least((plan->>'shared')::integer, (plan->>'critical')::integer)
                     ELSE (plan->>'shared')::integer END AS shared,
                (q->>5)::bigint AS after_at, q->>6 AS after_id,
-               CASE WHEN mark <= at AND NOT (plan->>'deep')::boolean THEN mark END AS low
+               CASE WHEN mark <= at THEN least(mark, (plan->>'since')::bigint) END AS low
         FROM jsonb_array_elements(plan->'queues') AS q
         LEFT JOIN queue ON queue.name = q->>0
         WHERE NOT EXISTS (SELECT FROM paused WHERE paused.queue = q->>0)
@@ -278,10 +302,12 @@ BEGIN
     ) AS counted;
 END $$;
 
--- Note where a queue's order begins to hold live jobs. Puts that are being committed just now may
--- still appear before the last one, so the mark stays two seconds behind; what appears later still
--- is found by a deep look.
-CREATE FUNCTION move_mark(name_ text, mark_ bigint, at bigint) RETURNS void LANGUAGE plpgsql
+-- Note where a queue's order begins to hold live jobs, after a look along it that took so long.
+-- Puts that are being committed just now may still appear before the last one, so the mark stays
+-- behind: a minute, if that costs little, else two seconds. What appears later still is told of
+-- when it is committed, and found by upkeep if the news is lost.
+CREATE FUNCTION move_mark(name_ text, mark_ bigint, at bigint, took interval)
+RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     found_at bigint;
@@ -291,7 +317,9 @@ BEGIN
     WHERE parked = 0 AND queue = name_
       AND (order_at, id) > (coalesce(mark_, -9223372036854775808), '')
     ORDER BY order_at, id LIMIT 1;
-    moved := least(coalesce(found_at, at), at - 2000000);
+    moved := least(
+        coalesce(found_at, at), at - CASE WHEN took > '2ms' THEN 2000000 ELSE 60000000 END
+    );
     IF mark_ IS NULL THEN
         INSERT INTO queue VALUES (name_, moved) ON CONFLICT (name) DO NOTHING;
     END IF;
@@ -309,15 +337,15 @@ END $$;
 -- the slots they have in common. A claim looks along the order of each queue from the place its
 -- worker remembers: nothing before it is free, or so the worker believes. If it is to look for itself
 -- ("look"), it also sees to what fell due, expired or is known again, takes in the jobs out of turn,
--- and begins at the queue's mark; or at the very beginning ("deep").
+-- and begins at the queue's mark; or before it, where it heard that a job was put ("since").
 --
 -- It goes along the queues first and counts what may start, up to the number of slots, stepping over
 -- at most "steps" jobs behind gates. How many of each start is the rule's; that many are locked and
 -- leased then, without waiting for anybody.
 --
 -- The first row has no id: its payload tells the time, the jobs that were parked, the queues with
--- jobs behind gates, each with the place where the look was broken off, if it was, and the queues
--- that have no job that may start.
+-- jobs behind gates, each with the place where the look was broken off, if it was, the queues that
+-- have no job that may start, and how many microseconds the look took.
 CREATE FUNCTION claim(plan text) RETURNS SETOF claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
@@ -334,6 +362,8 @@ DECLARE
                          OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
     line      stretch;
     head      record;
+    started   timestamptz := clock_timestamp();
+    began     timestamptz;
     upto_at   bigint;
     ready     integer;
     stepped   integer;
@@ -357,12 +387,11 @@ DECLARE
     empty     text[]    := '{}';
 BEGIN
     IF look THEN
-        PERFORM promote(at, (doc->>'batch')::integer);
-        PERFORM bring_back(able, (doc->>'batch')::integer);
-        PERFORM expire(at, (doc->>'batch')::integer);
+        PERFORM look_after(able, (doc->>'batch')::integer, at);
     END IF;
     FOR line IN SELECT * FROM lines(doc, at) WHERE room > 0 LOOP
         at_line := at_line + 1;
+        began := clock_timestamp();
         ready := 0;
         stepped := 0;
         upto_at := NULL;
@@ -409,11 +438,14 @@ BEGIN
         aside_of := aside_of || flags;
         uptos := uptos || coalesce(upto_at, 9223372036854775807);
         IF look THEN
-            PERFORM move_mark(line.name, line.mark, at);
+            PERFORM move_mark(line.name, line.mark, at, clock_timestamp() - began);
         END IF;
     END LOOP;
     RETURN NEXT ROW(
-        NULL, NULL, NULL, NULL, jsonb_build_array(at, leave_out(strange, at), gated, empty)::text,
+        NULL, NULL, NULL, NULL, jsonb_build_array(
+            at, leave_out(strange, at), gated, empty,
+            (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint
+        )::text,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claimed;
     IF cardinality(n_of) = 0 THEN
@@ -527,6 +559,7 @@ DECLARE
     doc     jsonb  := batch;
     at      bigint := coalesce((doc->>'at')::bigint, stamp());
     ruled   boolean := doc ? 'ruled';
+    place   bigint;
     written text[];
     asked   jsonb;
     busy    jsonb;
@@ -605,9 +638,10 @@ BEGIN
             lease_until = 0, lost = false, worker = NULL, claimed_at = NULL
         FROM ended WHERE job.id = ended.id AND ended.state = 'waiting'
     )
-    SELECT array_agg(id) INTO written FROM ended;
+    SELECT array_agg(id), min(order_at - run_at + coalesce(again_at, run_at))
+    INTO written, place FROM ended;
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;
     IF cardinality(written) = (doc->>'count')::integer THEN
         RETURN NULL;
@@ -685,6 +719,31 @@ BEGIN
     SELECT run_at INTO next_at FROM job WHERE parked = 1 AND run_at > at ORDER BY run_at LIMIT 1;
 END $$;
 
+-- Look for jobs that came to stand before the mark of their queue, because they were committed late.
+-- Under an old snapshot it goes over all that was done since, so one does it for all, for a
+-- twentieth of the time.
+CREATE FUNCTION lower_marks(at bigint) RETURNS void LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    line    queue;
+    began   timestamptz;
+    lowest  bigint;
+BEGIN
+    FOR line IN SELECT * FROM queue WHERE next_look <= at FOR UPDATE SKIP LOCKED LOOP
+        began := clock_timestamp();
+        SELECT order_at INTO lowest FROM job
+        WHERE parked = 0 AND queue = line.name AND (order_at, id) < (line.mark, '')
+        ORDER BY order_at, id LIMIT 1;
+        UPDATE queue SET
+            mark = least(line.mark, lowest),
+            next_look = at + 5000000
+                        + (date_part('epoch', clock_timestamp() - began) * 20000000)::bigint
+        WHERE name = line.name;
+    END LOOP;
+END $$;
+
 -- One bounded round of housekeeping. What ended before the retention time is forgotten at once, and
 -- goes when its day does. Returns how many were promoted, brought back, expired, and forgotten.
 CREATE FUNCTION upkeep(batch text) RETURNS integer[] LANGUAGE plpgsql
@@ -720,6 +779,7 @@ BEGIN
     DELETE FROM worker WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM worker WHERE live_until < limit_ FOR UPDATE SKIP LOCKED
     ));
+    PERFORM lower_marks(at);
     PERFORM open_day(at);
     PERFORM open_day(at + 86400000000);
     PERFORM close_days(limit_);

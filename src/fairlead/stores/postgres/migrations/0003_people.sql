@@ -106,7 +106,7 @@ BEGIN
         PERFORM note(doc->'by', cardinality(touched), ids, doc->>'was', at);
     END IF;
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', 0));
     END IF;
     RETURN touched;
 END $$;
