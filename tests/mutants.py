@@ -292,7 +292,7 @@ MUTANTS = [
         f"{POSTGRES}/migrations/0002_line.sql",
         "(l.from_at, l.from_id)\n                  AND order_at <= l.upto_at AND lease_until <= at\n",
         "(l.from_at, l.from_id)\n                  AND order_at <= l.upto_at\n",
-        "tests/stores/test_claim.py",
+        f"{LOCKS}::test_two_who_claim_in_turns_never_get_the_same_job",
     ),
     Mutant(
         "a heartbeat waits for nobody who has locked a job",
@@ -361,18 +361,18 @@ MUTANTS = [
         f"{SESSIONS}::test_what_arrives_unasked_is_the_end_of_a_connection",
     ),
     Mutant(
-        "a fork has connections of its own",
+        "a fork waits for no thread of its parent",
         f"{POSTGRES}/store.py",
         "        store.begin()\n",
         "        del store\n",
-        f"{SESSIONS}::test_the_app_works_on_both_sides_of_a_fork",
+        f"{SESSIONS}::test_a_fork_waits_for_no_thread_that_it_does_not_have",
     ),
     Mutant(
-        "a fork does not end its parent's sessions",
+        "a fork does not hold its parent's sessions",
         f"{POSTGRES}/lane.py",
         "            os.dup2(nowhere, connection.pgconn.socket)\n",
         "            pass\n",
-        f"{SESSIONS}::test_the_app_works_on_both_sides_of_a_fork",
+        f"{SESSIONS}::test_a_child_does_not_keep_the_sessions_of_a_parent_that_was_killed",
     ),
     Mutant(
         "leases and due times are the server's (F28)",

@@ -84,6 +84,19 @@ def test_rows_that_others_lock_keep_nobody_waiting_for_ever(pg_shop: PostgresSho
     assert len(pg_shop.starts(long)) == 1
 
 
+async def test_two_who_claim_in_turns_never_get_the_same_job(pg_shop: PostgresShop) -> None:
+    """I5: neither remembers where the other was, so each sees the jobs that the other has."""
+    stores = [store_for(pg_shop.url) for _ in range(2)]
+    await stores[0].put([new_job(queue="loop") for _ in range(6)])
+    taken = []
+    for n in range(6):
+        [job] = await claim(stores[n % 2], *pg_shop.app.queues.values(), slots=1)
+        taken.append(job.id)
+    assert len(set(taken)) == 6
+    for store in stores:
+        await store.close()
+
+
 async def test_two_batches_in_opposite_order_are_both_put(pg_shop: PostgresShop) -> None:
     """A real deadlock: each waits for an id that the other has just put."""
     stores = [store_for(pg_shop.url) for _ in range(2)]
