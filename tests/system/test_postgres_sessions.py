@@ -32,7 +32,6 @@ from fairlead import Fairlead
 
 app = Fairlead(sys.argv[1])
 app.open()
-app.store.put_blocking([])
 app.bridge.run(app.store.count())
 if child := os.fork():
     os.write(1, b"%d\\n" % child)
@@ -180,7 +179,7 @@ def test_a_child_does_not_keep_the_sessions_of_a_parent_that_was_killed(
     with subprocess.Popen([sys.executable, "-c", PARENT, url], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        own = "SELECT FROM pg_stat_activity WHERE application_name = 'parent'"
+        own = "SELECT pid FROM pg_stat_activity WHERE application_name = 'parent'"
         try:
             assert parent.wait(10) == -signal.SIGKILL
             until(lambda: not pg_shop.sql(own), 10, "the end of the parent's sessions")
