@@ -379,7 +379,7 @@ MUTANTS = [
         f"{POSTGRES}/line.py",
         "return self._clock.now() if self._clock else None",
         'return self._clock.now() if self._clock else __import__("time").time_ns() // 1_000',
-        "tests/system/test_postgres_clock.py::test_a_wrong_clock_of_a_worker_changes_nothing",
+        "tests/system/test_postgres_clock.py::test_wrong_clocks_of_workers_change_nothing",
     ),
     Mutant(
         "a migration keeps nobody waiting for its lock (P14)",
