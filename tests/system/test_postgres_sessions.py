@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import signal
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,15 +14,31 @@ import pytest
 
 from fairlead import Fairlead, Queue, State
 from fairlead.core.errors import StoreError
+from fairlead.core.ids import JobId
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice, Terms
+from fairlead.stores.postgres.store import PostgresStore
 from tests.system.faults import BACK_SECONDS, LISTENS, PostgresShop, Producer, transaction
 from tests.system.test_fork import fork
-from tests.system.tree import until
+from tests.system.tree import alive, send, until
 
 PER_WORKER, PER_PROCESS = 3, 4
 """A supervisor has connections for leases, looks and upkeep; a process for claims, settlements,
 due times and news. What handlers put takes one more for each process, or up to eight for threads."""
+
+PARENT = """
+import os, signal, sys, time
+from fairlead import Fairlead
+
+app = Fairlead(sys.argv[1])
+app.open()
+app.bridge.run(app.store.count())
+if child := os.fork():
+    os.write(1, b"%d\\n" % child)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.close(1)
+time.sleep(60)
+"""
 
 
 @pytest.mark.timeout(120)
@@ -139,6 +158,34 @@ def test_the_app_works_on_both_sides_of_a_fork(pg_shop: PostgresShop) -> None:
     assert {pg_shop.record(job).state for job in pg_shop.accepted} == {State.WAITING}
     assert before <= set(pg_shop.sessions()), "the child ended sessions of its parent"
     pg_shop.waiting |= set(pg_shop.accepted)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_waits_for_no_thread_that_it_does_not_have(pg_shop: PostgresShop) -> None:
+    """Whoever held a lock when it was forked will never let go of it there."""
+    store = pg_shop.app.store
+    assert isinstance(store, PostgresStore)
+    with store._bell._guard, store.news._guard, store._blocking._guard:
+        job = fork(lambda: str(pg_shop.module.quick.enqueue().id))()
+    pg_shop.accepted.append(JobId(job))
+    pg_shop.waiting.add(JobId(job))
+
+
+def test_a_child_does_not_keep_the_sessions_of_a_parent_that_was_killed(
+    pg_shop: PostgresShop,
+) -> None:
+    """Else the server would keep them, and their locks, until the child ends."""
+    url = pg_shop.url_with(application_name="parent")
+    with subprocess.Popen([sys.executable, "-c", PARENT, url], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        own = "SELECT pid FROM pg_stat_activity WHERE application_name = 'parent'"
+        try:
+            assert parent.wait(10) == -signal.SIGKILL
+            until(lambda: not pg_shop.sql(own), 10, "the end of the parent's sessions")
+            assert alive(child)
+        finally:
+            send(child, signal.SIGKILL)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

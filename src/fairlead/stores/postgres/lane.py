@@ -342,8 +342,8 @@ _open: weakref.WeakSet[Connection | AsyncConnection] = weakref.WeakSet()
 
 
 def _let_go_after_fork() -> None:
-    # A child has the sockets of its parent. When it frees their connections, a farewell goes down
-    # each, and ends the parent's session. So they lead nowhere from here on.
+    # A child has the sockets of its parent. What it said there would end the parent's session; and
+    # as long as it holds them, the server does not notice that the parent is no more.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in list(_open):
         # One that broke has no socket any more, and its number may be another file's.
