@@ -5,6 +5,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.job import LONGEST_HEAD_START
 from fairlead.stores.postgres.lane import AsyncConnection
 
+_NOW = "SELECT coalesce(%s, {schema}.stamp())"
 _CHECKS = (
     (
         "job {} is live and finished at once",
@@ -74,7 +75,7 @@ async def audit(connection: AsyncConnection, schema: str, at: int | None) -> lis
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         [now] = await (
-            await connection.execute(f"SELECT coalesce(%s, {schema}.stamp())", [at])
+            await connection.execute(_NOW.replace("{schema}", schema), [at])
         ).fetchone() or (0,)
         # A clock that went back makes due jobs look early: allow for an hour.
         values = {"now": now + 3600 * SECOND, "longest": LONGEST_HEAD_START * SECOND}

@@ -64,7 +64,7 @@ def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
             job.expires_at,
             job.expires_in,
         )
-        for job in jobs
+        for job in _in_order(jobs)
     ]
     doc: dict[str, object] = {"at": at, "since": _since(jobs), "jobs": rows}
     if tell is not None:
@@ -86,7 +86,7 @@ def copy_text(jobs: Sequence[NewJob]) -> str:
     """Return jobs as the rows of a COPY."""
     names: dict[str, str] = {}  # There are few, and each is told often.
     rows = []
-    for job in jobs:
+    for job in _in_order(jobs):
         for name in (job.queue, job.task):
             if name not in names:
                 names[name] = _escaped(name)
@@ -107,6 +107,11 @@ def copied_text(jobs: Sequence[NewJob], tell: str | None) -> str:
     if tell is not None:
         doc["tell"] = tell
     return to_json(doc)
+
+
+def _in_order(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Return jobs by id: two that put the same ones wait for each other, and not both at once."""
+    return sorted(jobs, key=lambda job: job.id)
 
 
 def fresh_ones(jobs: Sequence[NewJob], answer: str | None) -> list[bool]:
@@ -290,12 +295,18 @@ class PostgresLine:
 
     async def extend(
         self, lane: Lane, leases: Sequence[tuple[JobId, int]], lease: int
-    ) -> list[Extended]:
-        """Renew leases under their current fence."""
+    ) -> tuple[list[Extended], list[JobId]]:
+        """Renew leases under their current fence; returns what is held, and what is locked."""
         text = to_json({"at": self.at(), "lease": lease, "runs": list(leases)})
         rows = await lane.ask(self._sql["extend"], text)
         self.heads.look()
-        return [Extended(job_id, asked) for job_id, asked in rows]
+        held = [Extended(job_id, asked) for job_id, asked, _ in rows]
+        return held, [job_id for job_id, _, renewed in rows if not renewed]
+
+    async def extend_late(self, lane: Lane, pair: tuple[JobId, int], lease: int) -> None:
+        """Renew one lease as soon as the job is locked no more, before anybody can claim it."""
+        doc = {"at": self.at(), "lease": lease, "runs": [pair], "patient": True}
+        await lane.ask(self._sql["extend"], to_json(doc))
 
     async def settle(
         self,

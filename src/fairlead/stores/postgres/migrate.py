@@ -18,10 +18,11 @@ from fairlead.stores.postgres.lane import Connection, connect, finish, typed
 from fairlead.stores.postgres.statements import migrations
 
 PATIENCE_SECONDS = 60.0
-_LOCK_MILLIS = 500
 _PAUSE_SECONDS = 0.25
 _TIMES = "SELECT number, applied_at FROM {schema}.migration"
 _SCHEMA = "SELECT to_regnamespace(%s) IS NOT NULL"
+_CREATE = "CREATE SCHEMA {schema}"
+_PATH = "SET LOCAL search_path = {schema}, pg_temp"
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, applied_at bigint NOT NULL)"
 )
@@ -72,7 +73,7 @@ def _script(address: Address, step: Migration) -> str:
         (
             "BEGIN;",
             f"CREATE SCHEMA IF NOT EXISTS {address.quoted_schema};",
-            f"SET LOCAL search_path = {address.quoted_schema}, pg_temp;",
+            f"{_PATH.replace('{schema}', address.quoted_schema)};",
             f"{_TABLE};",
             step.sql.strip(),
             f"INSERT INTO migration VALUES ({step.number}, stamp());",
@@ -114,7 +115,7 @@ def _apply_patiently(connection: Connection, address: Address, step: Migration) 
 def _apply(connection: Connection, address: Address, step: Migration) -> None:
     schema = address.quoted_schema
     with connection.transaction():
-        connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLIS}")
+        connection.execute("SET LOCAL lock_timeout = '500ms'")
         connection.execute("SET LOCAL client_min_messages = warning")
         # One at a time: who comes second finds the step done.
         connection.execute(
@@ -123,8 +124,8 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
         # Somebody may have made it for us: to ask for it again needs rights on the database.
         [there] = connection.execute(_SCHEMA, [schema]).fetchone() or (False,)
         if not there:
-            connection.execute(f"CREATE SCHEMA {schema}")
-        connection.execute(f"SET LOCAL search_path = {schema}, pg_temp")
+            connection.execute(_CREATE.replace("{schema}", schema))
+        connection.execute(_PATH.replace("{schema}", schema))
         connection.execute(_TABLE)
         if step.number in applied_times(connection, address):
             return

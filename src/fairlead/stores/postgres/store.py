@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from fairlead.core.admin import (
@@ -21,6 +21,7 @@ from fairlead.core.admin import (
     Worker,
 )
 from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
@@ -62,12 +63,14 @@ class _Session:
         self.puts = Lane(address)
         self.claims = Lane(address)
         self.leases = Lane(address)
+        self.late = Lane(address)
         self.ends = Lane(address)
         self.looks = Lane(address)
         self.people = Lane(address, PEOPLE_SECONDS)
         self.lent = LentLanes(address)
         self.gather: Gather[NewJob, bool] = Gather(store.put_gathered)
         self.listener: Listener | None = None
+        self._extending: asyncio.Task[None] | None = None
 
     def listen(self) -> Listener:
         """Return the listener of this loop."""
@@ -79,8 +82,18 @@ class _Session:
     async def _tell(self, word: str) -> None:
         await self.looks.ask("SELECT pg_notify(%s, %s)", self._address.schema, word)
 
+    def extend_late(self, pairs: Sequence[tuple[JobId, int]], lease: int) -> None:
+        """Renew the leases of locked jobs when they are free, while everything else goes on."""
+        if self._extending is None or self._extending.done():
+            self._extending = asyncio.ensure_future(self._extend_late(pairs, lease))
+
+    async def _extend_late(self, pairs: Sequence[tuple[JobId, int]], lease: int) -> None:
+        for pair in pairs:
+            with suppress(StoreError):  # The next heartbeat tries again.
+                await self._store.extend_late(self.late, pair, lease)
+
     def _lanes(self) -> tuple[Lane, ...]:
-        return self.puts, self.claims, self.leases, self.ends, self.looks, self.people
+        return self.puts, self.claims, self.leases, self.late, self.ends, self.looks, self.people
 
     async def finished(self) -> None:
         """Wait for what was handed over."""
@@ -92,6 +105,9 @@ class _Session:
         """Let go of everything, from whatever thread."""
         if self.listener is not None:
             self.listener.close()
+        if self._extending is not None:
+            with suppress(RuntimeError):  # Its loop is closed, and the task with it.
+                self._extending.get_loop().call_soon_threadsafe(self._extending.cancel)
         for lane in self._lanes():
             lane.close()
         self.lent.close()
@@ -158,6 +174,10 @@ class PostgresStore(Backend):
         """Let go of what is open on these loops."""
         for loop in loops:
             self._sessions.pop(loop).close()
+
+    async def extend_late(self, lane: Lane, pair: tuple[JobId, int], lease: int) -> None:
+        """Renew the lease of one job that is locked, when it is free."""
+        await self._line.extend_late(lane, pair, lease)
 
     def hear(self, place: int) -> None:
         """Take note that jobs came into the order of some queue, the first at this place."""
@@ -244,7 +264,11 @@ class PostgresStore(Backend):
 
     async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
         """Renew leases under their current fence."""
-        return await self._line.extend((await self._session()).leases, leases, lease)
+        session = await self._session()
+        held, locked = await self._line.extend(session.leases, leases, lease)
+        if locked:
+            session.extend_late([pair for pair in leases if pair[0] in locked], lease)
+        return held
 
     async def held(self, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""

@@ -20,6 +20,7 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import AsyncConnection, finish, opened
 
 WORK, ENDED, PING = "work", "ended", "ping"
+_LISTEN = "LISTEN {schema}"
 _QUIET_SECONDS = 0.01
 _ECHOES = (0.015, 0.06)
 """When to look again after a hint, for what was put in the quiet time after it."""
@@ -137,7 +138,9 @@ class Listener:
         while True:
             try:
                 self._connection = await opened(self._address.listen)
-                await self._connection.execute(f'LISTEN "{self._address.schema}"')
+                await self._connection.execute(
+                    _LISTEN.replace("{schema}", self._address.quoted_schema)
+                )
                 await self._hear_all(self._connection)
             except (psycopg.Error, StoreError, OSError, TimeoutError):
                 pass

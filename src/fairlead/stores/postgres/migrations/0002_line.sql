@@ -518,26 +518,36 @@ BEGIN
     RETURN coalesce(told, '[]');
 END $$;
 
--- Renew leases. runs: [id, fence]. Returns those that are held, and whether a person wants them
--- cancelled. Waits for nobody: a job that somebody has locked cannot be taken over meanwhile, so it
--- counts as held, and is renewed another time.
-CREATE FUNCTION extend(batch text) RETURNS TABLE (id text, asked boolean) LANGUAGE plpgsql
+-- Renew leases. runs: [id, fence]. Returns those that are held, whether a person wants them cancelled,
+-- and whether they were renewed. A job that somebody has locked cannot be taken over meanwhile, so
+-- it counts as held; it is waited for only if that is asked ("patient").
+CREATE FUNCTION extend(batch text) RETURNS TABLE (id text, asked boolean, renewed boolean)
+LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     doc   jsonb  := batch;
-    at    bigint := coalesce((doc->>'at')::bigint, stamp());
+    at    bigint;
+    done  text[];
 BEGIN
-    UPDATE job SET lease_until = at + (doc->>'lease')::bigint WHERE ctid = ANY (ARRAY(
-        SELECT job.ctid FROM jsonb_array_elements(doc->'runs') AS run
-        JOIN job ON job.id = run->>0
-        WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
-        FOR UPDATE OF job SKIP LOCKED
-    ));
+    IF doc ? 'patient' THEN
+        PERFORM FROM job WHERE id = doc->'runs'->0->>0 FOR UPDATE;
+    END IF;
+    at := coalesce((doc->>'at')::bigint, stamp());
+    WITH kept AS (
+        UPDATE job SET lease_until = at + (doc->>'lease')::bigint WHERE ctid = ANY (ARRAY(
+            SELECT job.ctid FROM jsonb_array_elements(doc->'runs') AS run
+            JOIN job ON job.id = run->>0
+            WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
+            FOR UPDATE OF job SKIP LOCKED
+        ))
+        RETURNING id
+    )
+    SELECT array_agg(id) INTO done FROM kept;
     RETURN QUERY
-    SELECT job.id, job.cancel IS NOT NULL FROM jsonb_array_elements(doc->'runs') WITH ORDINALITY AS r(run, ord)
+    SELECT job.id, job.cancel IS NOT NULL, coalesce(job.id = ANY (done), false) FROM jsonb_array_elements(doc->'runs') WITH ORDINALITY AS r(run, ord)
     JOIN job ON job.id = run->>0
     WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
     ORDER BY ord;

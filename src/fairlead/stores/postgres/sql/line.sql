@@ -11,7 +11,7 @@ SELECT {schema}.copied(%s)
 SELECT * FROM {schema}.claim(%s)
 
 -- name: extend
-SELECT id, asked FROM {schema}.extend(%s)
+SELECT id, asked, renewed FROM {schema}.extend(%s)
 
 -- name: settle
 SELECT {schema}.settle(%s)
