@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.rows import tuple_row
 
 from fairlead.core.errors import StoreError, StoreUnavailable
 from fairlead.stores.postgres.address import Address, told
@@ -122,8 +123,13 @@ class BlockingLanes:
     @contextmanager
     def borrowed(self) -> Iterator[Connection]:
         """Lend a connection that nobody else uses meanwhile."""
-        if not self._room.acquire(timeout=self._address.timeout):
-            raise _silent(self._address, self._address.timeout)
+        patience = self._address.timeout
+        if not self._room.acquire(timeout=patience):
+            raise StoreUnavailable(
+                self._address.url,
+                f"all {MOST_BLOCKING} connections of this process were in use for {patience:g} s; "
+                "keep blocks of job.commit() short",
+            )
         try:
             with self._guard:
                 connection = self._idle.pop() if self._idle else None
@@ -135,6 +141,8 @@ class BlockingLanes:
                 # After an interrupt nobody knows what is still on its way.
                 finish(connection)
                 raise
+            # What a handler has set for itself is not for the next one.
+            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
             with self._guard:
                 self._idle.append(connection)
         finally:
@@ -174,6 +182,7 @@ class LentLanes:
             except BaseException:
                 finish(connection)
                 raise
+            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.AsyncCursor
             self._idle.append(connection)
 
     async def _new(self) -> AsyncConnection:
