@@ -233,7 +233,7 @@ def typed(problem: psycopg.Error, address: Address) -> StoreError:
                 f"SELECT {address.schema}.allow('role', 'producer'), or 'worker', or 'operator'"
             )
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
-            text = f"{told(problem)}; run `fairlead migrate` as the owner of the database"
+            text = f"{told(problem)}; run `fairlead migrate up` as the owner of the database"
         case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
             text = f"the server has no room: {told(problem)}"
         case psycopg.OperationalError() | psycopg.InterfaceError():
