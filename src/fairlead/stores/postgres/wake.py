@@ -129,6 +129,9 @@ class Listener:
         while True:
             try:
                 self._connection = await opened(self._address.listen)
+                if await _is_pooled(self._connection):
+                    self._began.set()
+                    return
                 await self._connection.execute(f'LISTEN "{self._address.schema}"')
                 await self._hear_all(self._connection)
                 pause = _FIRST_PAUSE
@@ -171,6 +174,16 @@ class Listener:
         self._news.bump(word)
         for seconds in _ECHOES:
             asyncio.get_running_loop().call_later(seconds, partial(self._news.bump, word))
+
+
+async def _is_pooled(connection: AsyncConnection) -> bool:
+    """Say whether a pooler gives us one session of the server now and another then.
+
+    We would hear our own pings, which come back on the session that they were told on,
+    and nobody else's words. But a pooler makes up the number of the process that serves us.
+    """
+    [pid] = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (None,)
+    return bool(pid != connection.info.backend_pid)
 
 
 def _resolve(hint: asyncio.Future[None]) -> None:
