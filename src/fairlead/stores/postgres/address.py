@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 import psycopg
@@ -170,7 +170,10 @@ def _timeout(text: str) -> float:
     return seconds
 
 
+_WHERE = re.compile(r'^(connection failed: )?(connection to server at "[^"]*", port \d+ failed: )?')
+
+
 def told(problem: Exception) -> str:
-    """Return what a driver says in one line, without what it may quote of a password."""
+    """Return what a driver says in one line, without the place, which the store's URL tells."""
     text = str(problem).strip() or type(problem).__name__
-    return unquote(text.splitlines()[0]).removeprefix("connection failed: ")
+    return _WHERE.sub("", text.splitlines()[0]).removeprefix("FATAL:").strip()

@@ -7,6 +7,7 @@ Only what the server says it undid (a deadlock, say) is done again.
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -228,10 +229,7 @@ def typed(problem: psycopg.Error, address: Address) -> StoreError:
     """Return one of our own errors for one of the driver's."""
     match problem:
         case errors.InsufficientPrivilege():
-            text = (
-                f"{told(problem)}; let the owner of schema {address.schema} run "
-                f"SELECT {address.schema}.allow('role', 'producer'), or 'worker', or 'operator'"
-            )
+            text = f"{told(problem)}; {_permission(told(problem), address)}"
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
             text = f"{told(problem)}; run `fairlead migrate up` as the owner of the database"
         case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
@@ -241,6 +239,23 @@ def typed(problem: psycopg.Error, address: Address) -> StoreError:
         case _:
             text = told(problem)
     return StoreUnavailable(address.url, text)
+
+
+_KINDS = {"put": "producer"} | dict.fromkeys(
+    ("claim", "extend", "settle", "held", "announce"), "worker"
+)
+
+
+def _permission(words: str, address: Address) -> str:
+    """Say who can let this user do what was denied; whoever lacks the schema chooses."""
+    who = str(address.parameters.get("user") or "role").replace("'", "''")
+    denied = re.search(r"(?:function|table|view|relation) (\w+)", words)
+    kind = _KINDS.get(denied[1], "operator") if denied else "producer"
+    others = "" if denied else ", or 'worker', or 'operator'"
+    return (
+        f"let the owner of schema {address.schema} run "
+        f"SELECT {address.schema}.allow('{who}', '{kind}'){others}"
+    )
 
 
 def _remedy(words: str) -> str:
