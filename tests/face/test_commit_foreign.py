@@ -9,9 +9,11 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from psycopg import errors
 
 from fairlead import Fairlead, LeaseLost, Retry, State, StoreUnavailable, current_job, fixed
 from fairlead.core import events
+from fairlead.core.clock import SECOND
 from fairlead.producer import BoundTask
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
@@ -20,7 +22,7 @@ from tests.runtime.heard import Heard, ended
 from tests.servers.libraries import ASYNC, LIBRARIES, Mine, go
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
-from tests.words import take_over
+from tests.words import claim, done, new_job, take_over
 
 EVERY = pytest.mark.parametrize("library", LIBRARIES)
 AT_ONCE = Retry(attempts=3, backoff=fixed(0, jitter=0))
@@ -289,6 +291,26 @@ async def test_a_transaction_that_is_open_for_long_costs_no_other_job_its_lease(
     assert heard.of(events.LeaseExpired) == []
     assert heard.of(events.SettlementRefused) == []
     assert heard.of(events.Trouble) == []
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+async def test_a_heartbeat_meanwhile_matters_to_strict_transactions_only(
+    desk: Desk, level: str
+) -> None:
+    store = desk.app.store
+    await store.put([new_job()])
+    [job] = await claim(store)
+    with psycopg.connect(desk.url) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        connection.execute(desk.insert("row"))
+        await store.extend([(job.id, job.fence)], SECOND)
+        if level == "READ COMMITTED":
+            assert store.complete_within(connection, done(job)) is not None
+        else:
+            with pytest.raises(errors.SerializationFailure):
+                store.complete_within(connection, done(job))
+            connection.rollback()
+    assert desk.rows() == (["row"] if level == "READ COMMITTED" else [])
 
 
 async def test_who_finds_all_connections_lent_is_told_so(desk: Desk) -> None:
