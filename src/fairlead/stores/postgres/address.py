@@ -170,7 +170,10 @@ def _timeout(text: str) -> float:
     return seconds
 
 
-_WHERE = re.compile(r'^(connection failed: |connection is bad: )?(connection to server at "[^"]*", port \d+ failed: )?')
+_WHERE = re.compile(
+    r"^(connection failed: |connection is bad: )?"
+    r'(connection to server at "[^"]*", port \d+ failed: )?'
+)
 
 
 def told(problem: Exception) -> str:
