@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead import Fairlead
-from fairlead.core.clock import SECOND
+from fairlead.core.clock import SECOND, ManualClock, SystemClock
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import Job, NewJob
@@ -21,6 +21,7 @@ from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
 from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Backend
+from fairlead.stores import store_for
 
 new_id = IdMaker()
 MAIL = Queue("mail")
@@ -43,6 +44,15 @@ def plan(*queues: Queue, slots: int = 10, lease: float = 20, **options: Any) -> 
 
 async def claim(store: Backend, *queues: Queue, **options: Any) -> list[Job]:
     return (await store.claim(plan(*queues, **options))).jobs
+
+
+async def take_over(app: Fairlead, url: str) -> None:
+    """Claim what runs, as another worker would, long after its lease has passed."""
+    later = ManualClock(SystemClock().now() + 3600 * SECOND)
+    other = store_for(url, later)
+    [job] = await claim(other, *app.queues.values(), worker="other", capable=app.tasks.versions())
+    assert job.lost
+    await other.close()
 
 
 def settled(job: Job, outcome: Outcome, now: int = 0, policy: Policy | None = None) -> Settlement:

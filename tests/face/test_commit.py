@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import pq
 
 from fairlead import (
     Cancel,
@@ -23,43 +25,79 @@ from fairlead import (
     fixed,
 )
 from fairlead.core import events
-from fairlead.core.clock import SECOND, ManualClock, SystemClock
 from fairlead.core.store import Extended
 from fairlead.producer import BoundTask
-from fairlead.stores import store_for
+from fairlead.stores.postgres.address import Address
 from tests.runtime.heard import Heard, ended
-from tests.words import claim
+from tests.servers.postgres import PostgresServer
+from tests.words import take_over
 
 AT_ONCE = Retry(attempts=3, backoff=fixed(0, jitter=0))
 BOTH = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 Step = Callable[[Any], object]
 
 
+class Rows:
+    """The application's own table, beside the jobs."""
+
+    def __init__(self, store: str, table: str, connect: Callable[[], Any]) -> None:
+        self.store = store
+        """The URL of the jobs beside it."""
+        self._table = table
+        self._connect = connect
+
+    def insert(self, note: str) -> str:
+        """Return the statement that adds a row."""
+        return f"INSERT INTO {self._table} VALUES ('{note}')"
+
+    def all(self) -> list[str]:
+        with self.connected() as connection:
+            found = connection.execute(f"SELECT note FROM {self._table}").fetchall()
+        return [note for (note,) in found]
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """Give a connection of the application's own, which it commits itself."""
+        connection = self._connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fairlead]:
+    """An app on every store that has transactions, with the machine's clock."""
+    is_sqlite = request.param == "sqlite"
+    app = Fairlead(
+        f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else request.getfixturevalue("crew_url")
+    )
+    yield app
+    assert app.bridge.run(app.store.audit()) == []
+    app.close()
+
+
 @pytest.fixture
-def file(app: Fairlead, tmp_path: Path) -> Path:
-    """The file of the app, with a table of the application's own in it."""
+def rows(request: pytest.FixtureRequest, app: Fairlead, tmp_path: Path) -> Rows:
     app.open()
-    path = tmp_path / "jobs.db"
-    with sqlite3.connect(path) as rows:
-        rows.execute("CREATE TABLE effect (note TEXT)")
-    rows.close()
-    return path
+    if app.store.url.startswith("sqlite"):
+        rows = Rows(
+            app.store.url, "effect", lambda: sqlite3.connect(tmp_path / "jobs.db", timeout=10)
+        )
+        with rows.connected() as connection:
+            connection.execute("CREATE TABLE effect (note TEXT)")
+        return rows
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    table = f"{Address.of(app.store.url).schema}.effect"
+    server.execute(f"CREATE TABLE {table} (note text); GRANT ALL ON {table} TO crew")
+    url: str = request.getfixturevalue("crew_url")
+    return Rows(url, table, lambda: psycopg.connect(server.url(user="crew", password="rope")))
 
 
-def effects(file: Path) -> list[str]:
-    rows = sqlite3.connect(file)
-    found = [note for (note,) in rows.execute("SELECT note FROM effect")]
-    rows.close()
-    return found
-
-
-@contextmanager
-def connected(file: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(file, timeout=10)
-    try:
-        yield connection
-    finally:
-        connection.close()
+def in_transaction(connection: Any) -> bool:
+    if isinstance(connection, sqlite3.Connection):
+        return connection.in_transaction
+    return bool(connection.info.transaction_status == pq.TransactionStatus.INTRANS)
 
 
 def follower(app: Fairlead) -> BoundTask[..., Any]:
@@ -68,19 +106,23 @@ def follower(app: Fairlead) -> BoundTask[..., Any]:
 
 
 def booking(
-    app: Fairlead, is_async: bool, inside: Step = lambda _: None, after: Step = lambda _: None
+    app: Fairlead,
+    rows: Rows,
+    is_async: bool,
+    inside: Step = lambda _: None,
+    after: Step = lambda _: None,
 ) -> BoundTask[..., Any]:
     """A task whose block writes a row; `inside` and `after` it something happens."""
 
     async def abook(note: str) -> int:
         async with current_job().commit(result=7) as conn:
-            await conn.execute("INSERT INTO effect VALUES (?)", (note,))
+            await conn.execute(rows.insert(note))
             inside(conn)
         after(note)
 
     def book(note: str) -> int:
         with current_job().commit(result=7) as conn:
-            conn.execute("INSERT INTO effect VALUES (?)", (note,))
+            conn.execute(rows.insert(note))
             inside(conn)
         after(note)
 
@@ -91,14 +133,14 @@ def booking(
 
 
 @BOTH
-async def test_rows_and_the_jobs_end_are_one(app: Fairlead, file: Path, is_async: bool) -> None:
-    book = booking(app, is_async)
+async def test_rows_and_the_jobs_end_are_one(app: Fairlead, rows: Rows, is_async: bool) -> None:
+    book = booking(app, rows, is_async)
     heard = Heard(app)
     async with app.worker():
         job = await book.aenqueue("once")
         assert await job.aresult(timeout=10) == 7
         await heard.until(events.Finished)
-    assert effects(file) == ["once"]
+    assert rows.all() == ["once"]
     assert heard.story(job) == ["Enqueued", "Started", "Finished"]
     [line] = await app.store.attempts(job.id)
     assert (line.outcome, line.pool, line.attempt) == ("done", "default", 1)
@@ -108,24 +150,24 @@ async def test_rows_and_the_jobs_end_are_one(app: Fairlead, file: Path, is_async
 
 @BOTH
 async def test_the_given_connection_is_the_callers_to_commit(
-    app: Fairlead, file: Path, is_async: bool
+    app: Fairlead, rows: Rows, is_async: bool
 ) -> None:
     seen: list[bool] = []
 
     async def abook() -> int:
-        with connected(file) as mine:
+        with rows.connected() as mine:
             async with current_job().commit(mine, result=7) as conn:
                 assert conn is mine
-                conn.execute("INSERT INTO effect VALUES ('mine')")
-            seen.append(mine.in_transaction)
+                conn.execute(rows.insert("mine"))
+            seen.append(in_transaction(mine))
             mine.commit()
 
     def book() -> int:
-        with connected(file) as mine:
+        with rows.connected() as mine:
             with current_job().commit(mine, result=7) as conn:
                 assert conn is mine
-                conn.execute("INSERT INTO effect VALUES ('mine')")
-            seen.append(mine.in_transaction)
+                conn.execute(rows.insert("mine"))
+            seen.append(in_transaction(mine))
             mine.commit()
 
     task = app.task(name="book", retry=AT_ONCE)(abook if is_async else book)
@@ -135,11 +177,11 @@ async def test_the_given_connection_is_the_callers_to_commit(
         assert await job.aresult(timeout=10) == 7
         await heard.until(events.Finished)
     assert seen == [True], "it ran once, and we did not commit"
-    assert effects(file) == ["mine"]
+    assert rows.all() == ["mine"]
     assert heard.story(job) == ["Enqueued", "Started", "Finished"]
 
 
-async def test_enqueues_inside_join_the_transaction(app: Fairlead, file: Path) -> None:
+async def test_enqueues_inside_join_the_transaction(app: Fairlead, rows: Rows) -> None:
     follow = follower(app).using(delay=1000)
     seen: list[Any] = []
 
@@ -165,13 +207,13 @@ async def test_enqueues_inside_join_the_transaction(app: Fairlead, file: Path) -
 
 
 async def test_an_enqueue_with_a_connection_of_its_own_stays_apart(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     follow = follower(app).using(delay=1000)
 
     @app.task(name="t", retry=Retry(attempts=1))
     def t() -> None:
-        with connected(file) as mine, connected(file) as other, current_job().commit(mine):
+        with rows.connected() as mine, rows.connected() as other, current_job().commit(mine):
             follow.using(connection=other).enqueue()
             other.commit()
             raise ZeroDivisionError
@@ -182,7 +224,7 @@ async def test_an_enqueue_with_a_connection_of_its_own_stays_apart(
 
 
 async def test_a_task_that_outlives_the_block_enqueues_on_its_own(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     follow = follower(app).using(delay=1000)
     left: list[asyncio.Task[Any]] = []
@@ -211,7 +253,7 @@ async def test_a_task_that_outlives_the_block_enqueues_on_its_own(
 
 @BOTH
 async def test_a_block_that_raises_leaves_nothing_and_the_job_is_tried_again(
-    app: Fairlead, file: Path, is_async: bool
+    app: Fairlead, rows: Rows, is_async: bool
 ) -> None:
     runs: list[int] = []
     follow = follower(app).using(delay=1000)
@@ -223,13 +265,13 @@ async def test_a_block_that_raises_leaves_nothing_and_the_job_is_tried_again(
 
     async def abook() -> None:
         async with current_job().commit() as conn:
-            await conn.execute("INSERT INTO effect VALUES ('row')")
+            await conn.execute(rows.insert("row"))
             await follow.aenqueue()
             fail_once(conn)
 
     def book() -> None:
         with current_job().commit() as conn:
-            conn.execute("INSERT INTO effect VALUES ('row')")
+            conn.execute(rows.insert("row"))
             follow.enqueue()
             fail_once(conn)
 
@@ -239,34 +281,25 @@ async def test_a_block_that_raises_leaves_nothing_and_the_job_is_tried_again(
         job = await task.aenqueue()
         assert (await ended(job)).state is State.DONE
     assert runs == [1, 2]
-    assert effects(file) == ["row"]
+    assert rows.all() == ["row"]
     assert (await app.store.count())["default"] == {State.WAITING: 1, State.DONE: 1}
     assert [event.error for event in heard.of(events.Retried)] == ["ZeroDivisionError"]
     assert [line.outcome for line in await app.store.attempts(job.id)] == ["failed", "done"]
 
 
-async def take_over(app: Fairlead) -> None:
-    """Claim what runs, as another worker would, long after its lease has passed."""
-    later = ManualClock(SystemClock().now() + 3600 * SECOND)
-    other = store_for(app.store.url, later)
-    [job] = await claim(other, *app.queues.values(), worker="other", capable=app.tasks.versions())
-    assert job.lost
-    await other.close()
-
-
 @pytest.mark.parametrize("given", [False, True], ids=["own", "given"])
 @BOTH
 async def test_a_run_whose_lease_was_taken_over_leaves_no_row(
-    app: Fairlead, file: Path, is_async: bool, given: bool
+    app: Fairlead, rows: Rows, is_async: bool, given: bool
 ) -> None:
     told: list[BaseException] = []
 
     async def abook() -> None:
-        await take_over(app)
-        with connected(file) as mine:
+        await take_over(app, rows.store)
+        with rows.connected() as mine:
             try:
                 async with current_job().commit(mine if given else None) as conn:
-                    done = conn.execute("INSERT INTO effect VALUES ('late')")
+                    done = conn.execute(rows.insert("late"))
                     if not given:
                         await done
                 mine.commit()
@@ -275,11 +308,11 @@ async def test_a_run_whose_lease_was_taken_over_leaves_no_row(
                 raise
 
     def book() -> None:
-        asyncio.run(take_over(app))
-        with connected(file) as mine:
+        asyncio.run(take_over(app, rows.store))
+        with rows.connected() as mine:
             try:
                 with current_job().commit(mine if given else None) as conn:
-                    conn.execute("INSERT INTO effect VALUES ('late')")
+                    conn.execute(rows.insert("late"))
                 mine.commit()
             except LeaseLost as problem:
                 told.append(problem)
@@ -291,7 +324,7 @@ async def test_a_run_whose_lease_was_taken_over_leaves_no_row(
         job = await task.aenqueue()
         await heard.until(events.SettlementRefused)
     assert [type(problem) for problem in told] == [LeaseLost]
-    assert effects(file) == []
+    assert rows.all() == []
     record = await job.arecord()
     assert record.state is State.RUNNING, "it is the other worker's"
     assert heard.of(events.Finished) == []
@@ -299,7 +332,7 @@ async def test_a_run_whose_lease_was_taken_over_leaves_no_row(
 
 @BOTH
 async def test_a_job_cancelled_while_it_runs_commits_nothing(
-    app: Fairlead, file: Path, is_async: bool
+    app: Fairlead, rows: Rows, is_async: bool
 ) -> None:
     told: list[BaseException] = []
 
@@ -307,7 +340,7 @@ async def test_a_job_cancelled_while_it_runs_commits_nothing(
         await app.job(current_job().id).acancel("enough")
         try:
             async with current_job().commit() as conn:
-                await conn.execute("INSERT INTO effect VALUES ('no')")
+                await conn.execute(rows.insert("no"))
         except Cancel as problem:
             told.append(problem)
             raise
@@ -316,7 +349,7 @@ async def test_a_job_cancelled_while_it_runs_commits_nothing(
         app.job(current_job().id).cancel("enough")
         try:
             with current_job().commit() as conn:
-                conn.execute("INSERT INTO effect VALUES ('no')")
+                conn.execute(rows.insert("no"))
         except Cancel as problem:
             told.append(problem)
             raise
@@ -326,20 +359,20 @@ async def test_a_job_cancelled_while_it_runs_commits_nothing(
         record = await ended(await task.aenqueue())
     assert (record.state, record.reason) == (State.CANCELLED, "enough")
     assert [str(problem) for problem in told] == ["enough"]
-    assert effects(file) == []
+    assert rows.all() == []
 
 
 async def test_a_given_transaction_that_was_not_committed_is_tried_again(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     runs: list[int] = []
 
     @app.task(name="book", retry=AT_ONCE)
     def book() -> None:
         runs.append(1)
-        with connected(file) as mine:
+        with rows.connected() as mine:
             with current_job().commit(mine) as conn:
-                conn.execute("INSERT INTO effect VALUES ('row')")
+                conn.execute(rows.insert("row"))
             if len(runs) > 1:
                 mine.commit()
 
@@ -348,7 +381,7 @@ async def test_a_given_transaction_that_was_not_committed_is_tried_again(
     assert (record.state, record.attempt) == (State.DONE, 2)
     assert record.errors[0].error == "NotCommitted"
     assert "given to job.commit() was not committed" in (record.errors[0].message or "")
-    assert effects(file) == ["row"]
+    assert rows.all() == ["row"]
 
 
 # The commit itself
@@ -377,10 +410,10 @@ async def alost_answer(transaction: Any, after: bool) -> AsyncIterator[Any]:
 @pytest.mark.parametrize("after", [True, False], ids=["committed", "rolled back"])
 @BOTH
 async def test_the_store_tells_whether_a_commit_without_an_answer_happened(
-    app: Fairlead, file: Path, is_async: bool, after: bool, monkeypatch: pytest.MonkeyPatch
+    app: Fairlead, rows: Rows, is_async: bool, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[str] = []
-    book = booking(app, is_async, inside=lambda _: runs.append(current_job().id))
+    book = booking(app, rows, is_async, inside=lambda _: runs.append(current_job().id))
     plain, coroutine = app.store.transaction, app.store.atransaction
 
     def faulty(real: Any, wrap: Any) -> Any:
@@ -393,7 +426,7 @@ async def test_the_store_tells_whether_a_commit_without_an_answer_happened(
         job = await book.aenqueue("once")
         assert await job.aresult(timeout=10) == 7
         await heard.until(events.Finished)
-    assert effects(file) == ["once"]
+    assert rows.all() == ["once"]
     assert len(runs) == (1 if after else 2)
     if after:
         assert heard.story(job) == ["Enqueued", "Started", "Finished"]
@@ -404,19 +437,19 @@ async def test_the_store_tells_whether_a_commit_without_an_answer_happened(
 
 @BOTH
 async def test_what_a_handler_raises_after_its_commit_does_not_undo_it(
-    app: Fairlead, file: Path, is_async: bool
+    app: Fairlead, rows: Rows, is_async: bool
 ) -> None:
     def fail(_: str) -> None:
         raise ValueError("secret")
 
-    book = booking(app, is_async, after=fail)
+    book = booking(app, rows, is_async, after=fail)
     heard = Heard(app)
     async with app.worker():
         job = await book.aenqueue("once")
         trouble = await heard.until(events.Trouble)
     record = await job.arecord()
     assert (record.state, record.result, record.errors) == (State.DONE, "7", ())
-    assert effects(file) == ["once"]
+    assert rows.all() == ["once"]
     assert heard.story(job) == ["Enqueued", "Started", "Finished"]
     assert f"job {job.id} is done" in trouble.problem
     assert "raised ValueError after that" in trouble.problem
@@ -425,13 +458,13 @@ async def test_what_a_handler_raises_after_its_commit_does_not_undo_it(
 
 
 async def test_after_the_callers_own_commit_an_error_does_not_undo_it_either(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     @app.task(name="book", retry=AT_ONCE)
     def book() -> None:
-        with connected(file) as mine:
+        with rows.connected() as mine:
             with current_job().commit(mine) as conn:
-                conn.execute("INSERT INTO effect VALUES ('once')")
+                conn.execute(rows.insert("once"))
             mine.commit()
             raise ValueError
 
@@ -439,12 +472,12 @@ async def test_after_the_callers_own_commit_an_error_does_not_undo_it_either(
     async with app.worker():
         job = await book.aenqueue()
         await heard.until(events.Trouble)
-    assert effects(file) == ["once"]
+    assert rows.all() == ["once"]
     assert heard.story(job) == ["Enqueued", "Started", "Finished"]
 
 
 async def test_what_a_handler_returns_after_its_commit_is_not_stored_and_it_is_told(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     @app.task(name="without")
     async def without() -> int:
@@ -468,7 +501,7 @@ async def test_what_a_handler_returns_after_its_commit_is_not_stored_and_it_is_t
 
 
 async def test_a_result_that_does_not_fit_is_refused_before_the_block(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     told: list[BaseException] = []
 
@@ -488,7 +521,7 @@ async def test_a_result_that_does_not_fit_is_refused_before_the_block(
 # What is refused
 
 
-async def test_other_calls_inside_the_block_are_refused(app: Fairlead, file: Path) -> None:
+async def test_other_calls_inside_the_block_are_refused(app: Fairlead, rows: Rows) -> None:
     other = await follower(app).using(delay=1000).aenqueue()
     refused: list[str] = []
 
@@ -517,7 +550,7 @@ async def test_other_calls_inside_the_block_are_refused(app: Fairlead, file: Pat
     assert refused == ["plain"] * 5 + ["async"] * 5
 
 
-async def test_a_run_commits_once(app: Fairlead, file: Path) -> None:
+async def test_a_run_commits_once(app: Fairlead, rows: Rows) -> None:
     told: list[str] = []
 
     @app.task(name="t")
@@ -536,7 +569,7 @@ async def test_a_run_commits_once(app: Fairlead, file: Path) -> None:
     assert len(told) == 2
 
 
-async def test_a_coroutine_is_told_to_write_async_with(app: Fairlead, file: Path) -> None:
+async def test_a_coroutine_is_told_to_write_async_with(app: Fairlead, rows: Rows) -> None:
     told: list[BaseException] = []
 
     @app.task(name="t", retry=Retry(attempts=1))
@@ -569,7 +602,7 @@ async def test_memory_says_that_it_cannot() -> None:
 
 
 async def test_a_handler_that_goes_on_after_its_commit_is_not_called_off(
-    app: Fairlead, file: Path, monkeypatch: pytest.MonkeyPatch
+    app: Fairlead, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease is gone, but not lost: heartbeats must know one from the other."""
     real, missed = app.store.extend, threading.Semaphore(0)
@@ -602,7 +635,7 @@ async def test_a_handler_that_goes_on_after_its_commit_is_not_called_off(
 
 
 async def test_a_block_longer_than_a_lease_costs_no_other_job_its_lease(
-    app: Fairlead, file: Path
+    app: Fairlead, rows: Rows
 ) -> None:
     """Nobody can renew a lease while it lasts, and nobody takes one over right after it."""
     runs: list[str] = []

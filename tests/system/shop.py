@@ -262,7 +262,7 @@ async def abook(before: float = 0.0, inside: float = 0.0) -> int:
     tell("start")
     await asyncio.sleep(before)
     async with job.commit(result=1) as conn:
-        await conn.execute("INSERT INTO effect VALUES (?)", (job.id,))
+        await conn.execute(f"INSERT INTO effect VALUES ('{job.id}')")
         await quick.aenqueue()
         await asyncio.sleep(inside)
     tell("end")
@@ -275,7 +275,7 @@ def book(before: float = 0.0, inside: float = 0.0, then: str = "") -> int:
     tell("start")
     time.sleep(before)
     with job.commit(result=1) as conn:
-        conn.execute("INSERT INTO effect VALUES (?)", (job.id,))
+        conn.execute(f"INSERT INTO effect VALUES ('{job.id}')")
         quick.enqueue()
         time.sleep(inside)
     if then:

@@ -5,27 +5,82 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead import State
+from fairlead.stores.postgres.address import Address
+from tests.servers.postgres import PostgresServer
 from tests.system.tree import Shop, Tree, until
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def shop(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shop]:
+    """A shop on every store that has transactions."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("crew_url")
+        # So that handlers can name their table alike.
+        url = f"{url}&options=-csearch_path%3D{Address.of(url).schema}"
+    monkeypatch.setenv("SHOP_URL", url)
+    shop = Shop(tmp_path, url)
+    try:
+        yield shop
+        shop.finish()
+    finally:
+        shop.close()
+        shop.app.close()
+
+
+class Rows:
+    """The application's own table; nothing in it keeps an effect single."""
+
+    def __init__(self, execute: Callable[[str], Iterable[Any]], table: str = "effect") -> None:
+        self._execute = execute
+        self._table = table
+        execute(f"CREATE TABLE {table} (job TEXT)")
+
+    def all(self) -> list[str]:
+        return [job for (job,) in self._execute(f"SELECT job FROM {self._table}")]
+
+    def nobody_writes(self) -> bool:
+        """Say whether others can write now; on PostgreSQL nobody keeps them from it."""
+        return True
+
+
+class FileRows(Rows):
+    """The same in a file, which has one lock for all who write."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        super().__init__(connection.execute)
+
+    def nobody_writes(self) -> bool:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        self._connection.rollback()
+        return True
+
+
 @pytest.fixture
-def rows(shop: Shop) -> Iterator[sqlite3.Connection]:
-    """The application's own connection, and a table in which nothing keeps an effect single."""
-    connection = sqlite3.connect(shop.folder / "jobs.db", timeout=0.02)
-    connection.execute("CREATE TABLE effect (job TEXT)")
-    connection.commit()
-    yield connection
-    connection.close()
-
-
-def effects(rows: sqlite3.Connection) -> list[str]:
-    return [job for (job,) in rows.execute("SELECT job FROM effect")]
+def rows(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Rows]:
+    if shop.url.startswith("sqlite"):
+        connection = sqlite3.connect(shop.folder / "jobs.db", timeout=0.02, isolation_level=None)
+        yield FileRows(connection)
+        connection.close()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    table = f"{Address.of(shop.url).schema}.effect"
+    rows = Rows(server.execute, table)
+    server.execute(f"GRANT ALL ON {table} TO crew")
+    yield rows
 
 
 @pytest.mark.parametrize(
@@ -33,7 +88,7 @@ def effects(rows: sqlite3.Connection) -> list[str]:
     [("abook", "loop"), ("book", "thread"), ("abook", "process"), ("book", "process")],
 )
 def test_a_job_commits_with_its_rows_in_every_runner(
-    shop: Shop, rows: sqlite3.Connection, task: str, queue: str
+    shop: Shop, rows: Rows, task: str, queue: str
 ) -> None:
     job = shop.put(task, queue=queue)
     shop.start()
@@ -44,7 +99,7 @@ def test_a_job_commits_with_its_rows_in_every_runner(
     assert line.pool == queue
     assert line.started_at is not None
     assert line.claimed_at <= line.started_at <= line.finished_at
-    assert effects(rows) == [job]
+    assert rows.all() == [job]
     assert shop.states()[State.DONE] == 2, "the job that was enqueued inside ran too"
     tree = shop.trees[0]
     tree.stop()
@@ -53,19 +108,17 @@ def test_a_job_commits_with_its_rows_in_every_runner(
 
 @pytest.mark.parametrize("queue", ["thread", "process"])
 def test_a_process_that_dies_after_the_commit_costs_nothing(
-    shop: Shop, rows: sqlite3.Connection, queue: str
+    shop: Shop, rows: Rows, queue: str
 ) -> None:
     job = shop.put("book", 0.0, 0.0, "kill", queue=queue)
     shop.start()
     shop.until_final()
     assert shop.record(job).state is State.DONE
     assert shop.outcomes(job) == ["done"]
-    assert effects(rows) == [job]
+    assert rows.all() == [job]
 
 
-def test_a_long_block_costs_no_job_of_another_worker_its_lease(
-    shop: Shop, rows: sqlite3.Connection
-) -> None:
+def test_a_long_block_costs_no_job_of_another_worker_its_lease(shop: Shop, rows: Rows) -> None:
     """Nobody can renew a lease while it lasts; when it is over, all are back at once."""
     waiting = [shop.put("wait", 6.0) for _ in range(8)]
     for _ in range(2):
@@ -75,17 +128,15 @@ def test_a_long_block_costs_no_job_of_another_worker_its_lease(
     hog = shop.put("abook", 0.0, 2.5)
     shop.until_final(*waiting, hog)
     assert [shop.outcomes(job) for job in waiting] == [["done"]] * 8
-    assert effects(rows) == [hog]
+    assert rows.all() == [hog]
 
 
-def freeze(tree: Tree, rows: sqlite3.Connection) -> None:
+def freeze(tree: Tree, rows: Rows) -> None:
     """Stop a tree for longer than its leases last, at a moment when others can write without it."""
     for _ in range(200):
         tree.signal_all(signal.SIGSTOP)
         time.sleep(0.02)
-        with suppress(sqlite3.OperationalError):
-            rows.execute("BEGIN IMMEDIATE")
-            rows.rollback()
+        if rows.nobody_writes():
             time.sleep(2.5)
             break
         tree.signal_all(signal.SIGCONT)
@@ -93,7 +144,7 @@ def freeze(tree: Tree, rows: sqlite3.Connection) -> None:
     tree.signal_all(signal.SIGCONT)
 
 
-def strike(shop: Shop, rows: sqlite3.Connection, trees: list[Tree], choose: random.Random) -> None:
+def strike(shop: Shop, rows: Rows, trees: list[Tree], choose: random.Random) -> None:
     """Kill a tree and start another, or freeze one."""
     at = choose.randrange(len(trees))
     if choose.random() < 0.5:
@@ -105,7 +156,7 @@ def strike(shop: Shop, rows: sqlite3.Connection, trees: list[Tree], choose: rand
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_effect_happens_exactly_once_while_trees_are_killed_and_frozen(
-    shop: Shop, rows: sqlite3.Connection, seed: int
+    shop: Shop, rows: Rows, seed: int
 ) -> None:
     """I7: whoever dies or comes back too late, when, the rows are those of one run."""
     choose = random.Random(seed)
@@ -118,11 +169,11 @@ def test_every_effect_happens_exactly_once_while_trees_are_killed_and_frozen(
     trees = [shop.start("--lease", "1") for _ in range(2)]
     for _ in range(6):
         goal = len(shop.starts()) + choose.randrange(10, 30)
-        until(lambda: len(shop.starts()) >= goal or len(effects(rows)) >= len(jobs))
+        until(lambda: len(shop.starts()) >= goal or len(rows.all()) >= len(jobs))
         strike(shop, rows, trees, choose)
     shop.until_final()
     runs = len([line for line in shop.starts() if line.job in jobs])
     assert runs > len(jobs), "nothing was struck"
-    assert Counter(effects(rows)) == dict.fromkeys(jobs, 1)
+    assert Counter(rows.all()) == dict.fromkeys(jobs, 1)
     assert {shop.record(job).state for job in jobs} == {State.DONE}
     assert shop.states() == {State.DONE: 2 * len(jobs)}

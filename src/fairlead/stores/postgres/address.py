@@ -1,11 +1,12 @@
 """Where the server is, and how to reach it: the parts of a `postgresql://` URL."""
 
 import ipaddress
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 import psycopg
@@ -54,6 +55,10 @@ class Address(msgspec.Struct, frozen=True):
             _timeout(ours.get("timeout", "10")),
         )
 
+    def __repr__(self) -> str:
+        """Name the place; the password is nobody's business."""
+        return f"<address {self.url}>"
+
     @property
     def quoted_schema(self) -> str:
         """The schema's name as SQL takes it."""
@@ -79,24 +84,36 @@ def _parameters(url: str, options: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigError(
                 f"postgresql:// knows no option {name!r}{did_you_mean(name, {*known, *_OURS})}"
             )
-    bare = urlsplit(url)._replace(scheme="postgresql", query=urlencode(options, quote_via=quote))
+    # Not put together by urllib, which leaves out the slashes where no host is named.
+    bare = f"{url.partition('?')[0]}?{urlencode(options, quote_via=quote)}"
     try:
-        given = conninfo_to_dict(bare.geturl())
+        given = conninfo_to_dict(bare)
     except psycopg.ProgrammingError as problem:
         # libpq's words may quote the URL, and with it the password.
-        told = str(problem).split(":")[0].strip().split('"')[0].strip()
-        raise ConfigError(
-            f"the store's URL cannot be read ({told}); write it as "
-            "postgresql://user:password@host:5432/database, and special characters in its parts "
-            "with a percent sign, as in %40 for @"
-        ) from None
+        raise _unreadable(str(problem).split(":")[0].strip().split('"')[0].strip()) from None
+    if urlsplit(url).fragment:
+        raise _unreadable("what follows # would be lost")
+    if not all(_is_port(each) for each in str(given.get("port", "")).split(",")):
+        raise _unreadable("the port is not a number up to 65535")
     return _DEFAULTS | _safely(given)
+
+
+def _unreadable(why: str) -> ConfigError:
+    return ConfigError(
+        f"the store's URL cannot be read ({why}); write it as "
+        "postgresql://user:password@host:5432/database, and special characters in its parts "
+        "with a percent sign, as in %40 for @ and %23 for #"
+    )
+
+
+def _is_port(text: str) -> bool:
+    return not text or (text.isascii() and text.isdigit() and 0 < int(text) < 65536)
 
 
 def _safely(given: Mapping[str, Any]) -> dict[str, Any]:
     """Ask a server elsewhere to prove who it is, unless the URL says otherwise."""
     safe = dict(given)
-    if "sslmode" in given or _is_local(str(given.get("host") or ""), given.get("hostaddr")):
+    if "sslmode" in given or "PGSSLMODE" in os.environ or all(map(_is_loopback, _hosts(given))):
         return safe
     safe["sslmode"] = "verify-full"
     own = Path("~/.postgresql/root.crt").expanduser()
@@ -105,10 +122,11 @@ def _safely(given: Mapping[str, Any]) -> dict[str, Any]:
     return safe
 
 
-def _is_local(host: str, address: object) -> bool:
-    if not host and not address:
-        return True
-    return all(_is_loopback(str(address or each)) for each in host.split(","))
+def _hosts(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every name and number of a server; libpq takes what is not given from outside."""
+    for name in ("host", "hostaddr"):
+        text = str(given.get(name) or os.environ.get(f"PG{name.upper()}") or "")
+        yield from (each for each in text.split(",") if each)
 
 
 def _is_loopback(host: str) -> bool:
@@ -152,7 +170,13 @@ def _timeout(text: str) -> float:
     return seconds
 
 
+_WHERE = re.compile(
+    r"^(connection failed: |connection is bad: )?"
+    r'(connection to server at "[^"]*", port \d+ failed: )?'
+)
+
+
 def told(problem: Exception) -> str:
-    """Return what a driver says in one line, without what it may quote of a password."""
+    """Return what a driver says in one line, without the place, which the store's URL tells."""
     text = str(problem).strip() or type(problem).__name__
-    return unquote(text.splitlines()[0]).removeprefix("connection failed: ")
+    return _WHERE.sub("", text.splitlines()[0]).removeprefix("FATAL:").strip()

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 import msgspec
+import psycopg
+from psycopg import pq
 from psycopg.rows import dict_row
 
 from fairlead.core.admin import Condition, Finding
@@ -62,21 +64,32 @@ async def condition(
     server = msgspec.convert(await cursor.fetchone(), _Server)
     facts = {
         "server": f"PostgreSQL {server.version}",
+        "driver": f"psycopg {psycopg.__version__}, libpq {pq.version_pretty(pq.version())}",
         "user": server.user,
         "durability": f"synchronous_commit {server.synchronous_commit}, fsync {server.fsync}",
-        "schema": f"{address.schema}, {server.schema} of {newest()}",
-        "size": server.size,
+        "schema": f"{address.schema}, step {server.schema} of {newest()}",
+        "size": f"{server.size}, the whole database",
         "connections": f"{server.connections} of {server.most_connections}",
         "tls": "on" if server.tls else "off",
         "news": _news(address, hears=hears),
     }
-    return Condition(facts, [*_settings(server), *_circumstances(server, now)])
+    findings = [*_settings(server), *_circumstances(server, now)]
+    if address.listen is not None and not hears:
+        findings.append(_DEAF)
+    return Condition(facts, findings)
+
+
+_DEAF = Finding(
+    "news of jobs are not heard, so workers ask for them five times a second",
+    "if there is a pooler before the server, name the server behind it with listen= in the URL",
+    grave=False,
+)
 
 
 def _news(address: Address, *, hears: bool) -> str:
     if address.listen is None:
-        return "not listened for; workers poll"
-    return "heard" if hears else "not heard yet"
+        return "not listened for (listen=off)"
+    return "heard" if hears else "not heard"
 
 
 def _settings(server: _Server) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ Only what the server says it undid (a deadlock, say) is done again.
 
 import asyncio
 import os
+import re
 import select
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.rows import tuple_row
 
 from fairlead.core.errors import StoreError, StoreUnavailable
 from fairlead.stores.postgres.address import Address, told
@@ -182,7 +184,11 @@ class BlockingLanes:
     def borrowed(self, patience: float) -> Iterator[Connection]:
         """Lend a connection that nobody else uses meanwhile, for so many seconds."""
         if not self._room.acquire(timeout=self._address.timeout):
-            raise _silent(self._address, self._address.timeout)
+            raise StoreUnavailable(
+                self._address.url,
+                f"all {MOST_BLOCKING} connections of this process were in use for "
+                f"{self._address.timeout:g} s; keep blocks of job.commit() short",
+            )
         try:
             with self._guard:
                 connection = self._idle.pop() if self._idle else None
@@ -204,6 +210,8 @@ class BlockingLanes:
                 # After an interrupt nobody knows what is still on its way.
                 finish(connection)
                 raise
+            # What a handler has set for itself is not for the next one.
+            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
             with self._guard:
                 self._idle.append(connection)
         finally:
@@ -243,6 +251,7 @@ class LentLanes:
             except BaseException:
                 finish(connection)
                 raise
+            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.AsyncCursor
             self._idle.append(connection)
 
     async def _new(self) -> AsyncConnection:
@@ -294,12 +303,9 @@ def typed(problem: psycopg.Error, address: Address) -> StoreError:
     """Return one of our own errors for one of the driver's."""
     match problem:
         case errors.InsufficientPrivilege():
-            text = (
-                f"{told(problem)}; let the owner of schema {address.schema} run "
-                f"SELECT {address.schema}.allow('role', 'producer'), or 'worker', or 'operator'"
-            )
+            text = f"{told(problem)}; {_permission(told(problem), address)}"
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
-            text = f"{told(problem)}; run `fairlead migrate` as the owner of the database"
+            text = f"{told(problem)}; run `fairlead migrate up` as the owner of the database"
         case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
             text = f"the server has no room: {told(problem)}"
         case psycopg.OperationalError() | psycopg.InterfaceError():
@@ -307,6 +313,23 @@ def typed(problem: psycopg.Error, address: Address) -> StoreError:
         case _:
             text = told(problem)
     return StoreUnavailable(address.url, text)
+
+
+_KINDS = {"put": "producer"} | dict.fromkeys(
+    ("claim", "extend", "settle", "held", "announce"), "worker"
+)
+
+
+def _permission(words: str, address: Address) -> str:
+    """Say who can let this user do what was denied; whoever lacks the schema chooses."""
+    who = str(address.parameters.get("user") or "role").replace("'", "''")
+    denied = re.search(r"(?:function|table|view|relation) (\w+)", words)
+    kind = _KINDS.get(denied[1], "operator") if denied else "producer"
+    others = "" if denied else ", or 'worker', or 'operator'"
+    return (
+        f"let the owner of schema {address.schema} run "
+        f"SELECT {address.schema}.allow('{who}', '{kind}'){others}"
+    )
 
 
 def _remedy(words: str) -> str:

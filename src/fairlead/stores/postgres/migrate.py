@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from psycopg import errors
 
 from fairlead.core.admin import Migration
-from fairlead.core.errors import SchemaOutdated, StoreError, StoreUnavailable
+from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import Connection, connect, finish, typed
 from fairlead.stores.postgres.statements import migrations
@@ -47,7 +47,7 @@ def migrate(address: Address) -> None:
         finally:
             finish(connection)
     except psycopg.Error as problem:
-        raise _explained(problem, address) from problem
+        raise typed(problem, address) from problem
 
 
 def applied(address: Address) -> list[Migration]:
@@ -101,6 +101,12 @@ def _apply_patiently(connection: Connection, address: Address, step: Migration) 
         try:
             _apply(connection, address, step)
             return
+        except errors.InsufficientPrivilege as problem:
+            raise StoreUnavailable(
+                address.url,
+                f"the schema {address.schema} is not up to date, and this user may not change it; "
+                "run `fairlead migrate up` as the owner of the database first",
+            ) from problem
         except (errors.LockNotAvailable, errors.DeadlockDetected) as problem:
             if time.monotonic() > until:
                 raise StoreUnavailable(
@@ -131,14 +137,3 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
             return
         connection.execute(step.sql.encode())
         connection.execute("INSERT INTO migration VALUES (%s, stamp())", [step.number])
-
-
-def _explained(problem: psycopg.Error, address: Address) -> StoreError:
-    """Tell those who may not change the schema who can."""
-    if isinstance(problem, errors.InsufficientPrivilege):
-        return StoreUnavailable(
-            address.url,
-            f"the schema {address.schema} is not up to date, and this user may not change it; run "
-            "`fairlead migrate` as the owner of the database first",
-        )
-    return typed(problem, address)

@@ -461,10 +461,11 @@ class PostgresStore(Backend):
 
     async def condition(self) -> Condition:
         """Return facts about the server, and what is wrong with its set-up."""
-        hears = (await self._session()).listen().hears
+        listener = (await self._session()).listen()
+        await listener.begin()
         now = (self._clock or SystemClock()).now()
         return await self._looked(
-            lambda connection: condition(connection, self._address, now, hears=hears)
+            lambda connection: condition(connection, self._address, now, hears=listener.hears)
         )
 
     async def _looked(self, question: Callable[[Any], Awaitable[Answer]]) -> Answer:

@@ -138,6 +138,9 @@ class Listener:
         while True:
             try:
                 self._connection = await opened(self._address.listen)
+                if await _is_pooled(self._connection):
+                    self._began.set()
+                    return
                 await self._connection.execute(
                     _LISTEN.replace("{schema}", self._address.quoted_schema)
                 )
@@ -152,11 +155,7 @@ class Listener:
             pause = min(_LAST_PAUSE, pause * 2)
 
     async def _hear_all(self, connection: AsyncConnection) -> None:
-        """Pass on what is heard, until our own words come back no more.
-
-        They are told on another connection. Told on this one they would come back with
-        the answer, even through a pooler, which passes on nothing that others say.
-        """
+        """Pass on what is heard, until our own words, told elsewhere, come back no more."""
         patience = 0.0
         while True:
             silent = True
@@ -187,6 +186,16 @@ class Listener:
         self._news.bump(word)
         for seconds in _ECHOES:
             asyncio.get_running_loop().call_later(seconds, partial(self._news.bump, word))
+
+
+async def _is_pooled(connection: AsyncConnection) -> bool:
+    """Say whether a pooler gives us one session of the server now and another then.
+
+    To listen on one would leave it listening for whoever gets it next. A pooler is known by
+    this: it makes up the number of the process that serves us.
+    """
+    [pid] = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (None,)
+    return bool(pid != connection.info.backend_pid)
 
 
 def _resolve(hint: asyncio.Future[None]) -> None:
