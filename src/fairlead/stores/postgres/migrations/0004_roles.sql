@@ -4,7 +4,6 @@ DO $$
 DECLARE
     verb text;
 BEGIN
-    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
     FOREACH verb IN ARRAY ARRAY[
         'put(text)', 'copied(text)', 'find(text)', 'attempts(text)', 'live_workers(bigint)', 'due(bigint)',
         'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
@@ -64,4 +63,5 @@ BEGIN
     EXECUTE format(
         'ALTER FUNCTION allow(name, text) SET search_path = %I, pg_temp', current_schema()
     );
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
 END $$;
