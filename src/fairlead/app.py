@@ -49,7 +49,6 @@ T = TypeVar("T")
 Progress = Callable[[int], object]
 """Called with the number of jobs accepted so far."""
 
-CALLS_PER_PUT = 1_000
 DEFAULT_KEEP = timedelta(days=7)
 
 
@@ -241,7 +240,7 @@ class Fairlead:
                 "write [task.call(…)]"
             )
         stream = iter(calls)
-        while batch := list(islice(stream, CALLS_PER_PUT)):
+        while batch := list(islice(stream, self.store.jobs_per_put)):
             for call in batch:
                 if not isinstance(call, Call):
                     raise EnqueueError(

@@ -18,6 +18,16 @@ _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 
 
+def made_at(job_id: JobId) -> int | None:
+    """Return when an id was made, by its maker's clock; None for one that does not tell."""
+    if len(job_id) != 36 or job_id[14] != "7":
+        return None
+    try:
+        return int(job_id[:8] + job_id[9:13], 16) * 1_000
+    except ValueError:
+        return None
+
+
 class IdMaker:
     """Make uuid7 strings that sort by the time they were made.
 

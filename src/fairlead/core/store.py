@@ -61,6 +61,9 @@ class Store(ABC):
     url: str
     """Where the store is, without secrets; used in messages."""
 
+    jobs_per_put: int = 1_000
+    """How many jobs of a long stream are best put at once."""
+
     durability: str
     """What an answered put survives: `memory` nothing, `fast` a kill, `durable` a power cut too."""
 

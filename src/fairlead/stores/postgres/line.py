@@ -1,5 +1,6 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,8 +9,8 @@ from msgspec.structs import replace
 from psycopg import errors
 
 from fairlead.core.admin import Worker
-from fairlead.core.clock import Clock
-from fairlead.core.ids import JobId
+from fairlead.core.clock import SECOND, Clock
+from fairlead.core.ids import JobId, made_at
 from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
@@ -28,12 +29,14 @@ from fairlead.stores.postgres.heads import Found, Heads, Start, Taken
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane
 from fairlead.stores.postgres.statements import statements
 
-_DAY_MILLIS = 24 * 3600 * 1000
+_DAY = 24 * 3600 * SECOND
+_NEVER = 2**62
+_ONE_TIME = 60 * SECOND
+_SPECIAL = re.compile(r"[\\\t\n\r]")
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _JOB_FIELDS = 17
 _MANY = 200
 """From how many jobs on a put is quicker by COPY."""
-_SOME_THERE = ""
-"""The answer of a COPY that found some of its jobs in the table; a plain put tells which."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
@@ -73,8 +76,17 @@ def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
 
 
 def copies(jobs: Sequence[NewJob], at: int | None) -> bool:
-    """Say whether these jobs are best put by COPY: many, and with nothing special about them."""
-    return at is None and len(jobs) >= _MANY and all(map(_is_plain, jobs))
+    """Say whether these jobs are best put by COPY: many, of one time, with nothing special."""
+    if at is not None or len(jobs) < _MANY or not all(map(_is_plain, jobs)):
+        return False
+    low, high = _ends(jobs)
+    return (made_at(high) or _NEVER) - (made_at(low) or 0) < _ONE_TIME
+
+
+def _ends(jobs: Sequence[NewJob]) -> tuple[JobId, JobId]:
+    """Return the first and the last id; if these were made at one time, so were those between."""
+    ids = [job.id for job in jobs]
+    return min(ids), max(ids)
 
 
 def _is_plain(job: NewJob) -> bool:
@@ -84,26 +96,29 @@ def _is_plain(job: NewJob) -> bool:
 
 def copy_text(jobs: Sequence[NewJob]) -> str:
     """Return jobs as the rows of a COPY."""
-    names: dict[str, str] = {}  # There are few, and each is told often.
+    middles: dict[tuple[str, str, int], str] = {}  # There are few, and each is told often.
     rows = []
     for job in _in_order(jobs):
-        for name in (job.queue, job.task):
-            if name not in names:
-                names[name] = _escaped(name)
-        options = "\\N" if job.options is None else _escaped(job.options)
-        start = f"{_escaped(job.id)}\t{names[job.queue]}\t{names[job.task]}\t{job.version}\t"
-        rows.append(f"{start}{_escaped(job.payload)}\t{options}\n")
+        kind = (job.queue, job.task, job.version)
+        middle = middles.get(kind)
+        if middle is None:
+            middle = middles[kind] = "\t".join(_escaped(str(each)) for each in kind)
+        payload, options = job.payload, job.options
+        if _SPECIAL.search(payload):
+            payload = _escaped(payload)
+        told = "\\N" if options is None else _escaped(options)
+        rows.append(f"{job.id}\t{middle}\t{payload}\t{told}\n")
     return "".join(rows)
 
 
 def _escaped(text: str) -> str:
-    text = text.replace("\\", "\\\\").replace("\t", "\\t")
-    return text.replace("\n", "\\n").replace("\r", "\\r")
+    return _SPECIAL.sub(lambda found: _ESCAPES[found.group()], text)
 
 
 def copied_text(jobs: Sequence[NewJob], tell: str | None) -> str:
     """Return the one parameter of what ends a put by COPY."""
-    doc: dict[str, object] = {"since": _since(jobs), "ids": [job.id for job in jobs]}
+    low, high = _ends(jobs)
+    doc: dict[str, object] = {"since": (made_at(low) or _DAY) - _DAY, "low": low, "high": high}
     if tell is not None:
         doc["tell"] = tell
     return to_json(doc)
@@ -131,13 +146,7 @@ def _since(jobs: Sequence[NewJob]) -> int:
 
     The clocks of producers may be a day wrong. Of an id that tells no time nothing is known.
     """
-    earliest = min((job.id for job in jobs), default="")
-    if any(len(job.id) != 36 or job.id[14] != "7" for job in jobs):
-        return 0
-    try:
-        return (int(earliest[:8] + earliest[9:13], 16) - _DAY_MILLIS) * 1_000
-    except ValueError:
-        return 0
+    return min((made_at(job.id) or _DAY for job in jobs), default=_DAY) - _DAY
 
 
 def settle_text(
@@ -188,9 +197,9 @@ class PostgresLine:
     async def put(self, lane: Lane, jobs: Sequence[NewJob], tell: str | None) -> list[bool]:
         """Add jobs."""
         if copies(jobs, self.at()):
-            copied = await lane.run(lambda connection: self._copy(connection, jobs, tell))
-            if copied != _SOME_THERE:
-                return fresh_ones(jobs, copied)
+            known = await lane.run(lambda connection: self._copy(connection, jobs, tell))
+            if known is not None:
+                return [job.id not in known for job in jobs]
         [(answer,)] = await lane.ask(self._sql["put"], put_text(jobs, self.at(), tell))
         if any(job.priority or job.run_at is not None for job in jobs):
             self.heads.look()
@@ -198,24 +207,25 @@ class PostgresLine:
 
     async def _copy(
         self, connection: AsyncConnection, jobs: Sequence[NewJob], tell: str | None
-    ) -> str | None:
+    ) -> set[JobId] | None:
+        """Put by COPY; returns those that ended before, None if some are in the line."""
         try:
             async with connection.transaction(), connection.cursor() as cursor:
                 async with cursor.copy(self._sql["copy"]) as copy:
                     await copy.write(copy_text(jobs))
                 await cursor.execute(self._sql["copied"], [copied_text(jobs, tell)])
-                return _answer(await cursor.fetchone())
+                return _known(await cursor.fetchone())
         except errors.UniqueViolation:
-            return _SOME_THERE
+            return None  # The plain way tells which.
 
     def put_blocking(
         self, lanes: BlockingLanes, jobs: Sequence[NewJob], tell: str | None
     ) -> list[bool]:
         """Add jobs from synchronous code."""
         if copies(jobs, self.at()):
-            copied = lanes.run(lambda connection: self._copy_blocking(connection, jobs, tell))
-            if copied != _SOME_THERE:
-                return fresh_ones(jobs, copied)
+            known = lanes.run(lambda connection: self._copy_blocking(connection, jobs, tell))
+            if known is not None:
+                return [job.id not in known for job in jobs]
         [(answer,)] = lanes.ask(self._sql["put"], put_text(jobs, self.at(), tell))
         if any(job.priority or job.run_at is not None for job in jobs):
             self.heads.look()
@@ -223,15 +233,15 @@ class PostgresLine:
 
     def _copy_blocking(
         self, connection: Connection, jobs: Sequence[NewJob], tell: str | None
-    ) -> str | None:
+    ) -> set[JobId] | None:
         try:
             with connection.transaction(), connection.cursor() as cursor:
                 with cursor.copy(self._sql["copy"]) as copy:
                     copy.write(copy_text(jobs))
                 cursor.execute(self._sql["copied"], [copied_text(jobs, tell)])
-                return _answer(cursor.fetchone())
+                return _known(cursor.fetchone())
         except errors.UniqueViolation:
-            return _SOME_THERE
+            return None  # The plain way tells which.
 
     async def claim(self, lane: Lane, plan: ClaimPlan) -> Claim:
         """Lease what the selection rule chooses."""
@@ -381,10 +391,9 @@ class PostgresLine:
         return Upkeep(*counts)
 
 
-def _answer(row: tuple[Any, ...] | None) -> str | None:
+def _known(row: tuple[Any, ...] | None) -> set[JobId]:
     assert row is not None
-    answer: str | None = row[0]
-    return answer
+    return set(row[0] or ())
 
 
 def end_of(settlement: Settlement, answer: str | None) -> Settlement | None:

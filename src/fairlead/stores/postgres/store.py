@@ -116,6 +116,8 @@ class _Session:
 class PostgresStore(Backend):
     """Jobs in a schema of a PostgreSQL database. Connects at first use, and again in a fork."""
 
+    jobs_per_put = 5_000
+
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self.url = address.url
         self.durability = "durable"

@@ -38,24 +38,35 @@ BEGIN
     RETURN known;
 END $$;
 
--- The end of a put by COPY: ids are all that were copied. Returns what put does.
-CREATE FUNCTION copied(batch text) RETURNS text LANGUAGE plpgsql
+-- The end of a put by COPY: take back those that ended before, and return them. Their ids are between
+-- "low" and "high", and all that is live and ended at once must be of this put, so there is no need
+-- to look for each: mostly nothing of that time has ended yet.
+CREATE FUNCTION copied(batch text) RETURNS text[] LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
     doc   jsonb  := batch;
+    low   text   := doc->>'low';
+    high  text   := doc->>'high';
     at    bigint := stamp();
-    ids   text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'ids'));
-    known text[] := take_back(ids, (doc->>'since')::bigint, at);
+    since bigint := least((doc->>'since')::bigint, at - 86400000000);
+    known text[];
 BEGIN
+    SELECT array_agg(id) INTO known FROM (
+        SELECT id FROM dead WHERE id BETWEEN low AND high
+        UNION ALL
+        SELECT id FROM finished WHERE id BETWEEN low AND high AND finished_at >= since
+                                  AND finished_at >= (SELECT before FROM retention)
+    ) AS ended
+    WHERE EXISTS (SELECT FROM job WHERE job.id = ended.id);
+    IF known IS NOT NULL THEN
+        DELETE FROM job WHERE id = ANY (known);
+    END IF;
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
     END IF;
-    IF known IS NULL THEN
-        RETURN NULL;
-    END IF;
-    RETURN to_json(ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(known)))::text;
+    RETURN known;
 END $$;
 
 -- The put of whoever it may be: our own connections, or a caller's, inside its transaction.
