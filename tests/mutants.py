@@ -355,9 +355,23 @@ MUTANTS = [
     Mutant(
         "a heartbeat waits for nobody who has locked a job",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "        FOR UPDATE OF job SKIP LOCKED\n    ));\n    RETURN QUERY",
-        "        FOR UPDATE OF job\n    ));\n    RETURN QUERY",
+        "            FOR UPDATE OF job SKIP LOCKED\n        ))\n        RETURNING id",
+        "            FOR UPDATE OF job\n        ))\n        RETURNING id",
         f"{LOCKS}::test_a_cancel_waits_for_a_locked_job_and_a_settlement_comes_back_for_it",
+    ),
+    Mutant(
+        "a locked job's lease is renewed as soon as it is free",
+        f"{POSTGRES}/store.py",
+        "        if locked:\n",
+        "        if False:\n",
+        f"{LOCKS}::test_a_lease_that_was_said_to_be_renewed_lasts",
+    ),
+    Mutant(
+        "a job that ended is not put again, by COPY either",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    WHERE EXISTS (SELECT FROM job WHERE job.id = ended.id);",
+        "    WHERE false;",
+        "tests/stores/test_postgres.py",
     ),
     Mutant(
         "an outcome waits for who has locked its job",
@@ -442,7 +456,7 @@ MUTANTS = [
     Mutant(
         "a migration keeps nobody waiting for its lock (P14)",
         f"{POSTGRES}/migrate.py",
-        '        connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLIS}")\n',
+        """        connection.execute("SET LOCAL lock_timeout = '500ms'")\n""",
         "",
         "tests/system/test_postgres_migration.py"
         "::test_a_migration_that_cannot_get_its_lock_keeps_nobody_waiting",

@@ -326,7 +326,7 @@ async def test_an_unreadable_job_is_dead_and_the_worker_goes_on(any_app: Fairlea
 
     bad = [
         NewJob(new_id(), "t", "default", payload)
-        for payload in ("nonsense", "{}", '{"n":"x"}', "\x00", '{"n":1,"m":2}')
+        for payload in ("nonsense", "{}", '{"n":"x"}', "\x01", '{"n":1,"m":2}')
     ]
     await any_app.store.put(bad)
     async with any_app.worker():

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from fairlead.core.clock import SECOND, ManualClock, SystemClock
-from fairlead.core.errors import MissingExtra
+from fairlead.core.errors import ConfigError, MissingExtra
+from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
@@ -246,6 +247,17 @@ async def test_the_schema_can_be_made_by_other_means(
     assert await store.put([new_job()]) == [True]
     assert await store.audit() == []
     await store.close()
+
+
+async def test_what_it_cannot_hold_is_refused_and_nobody_else_is(shop: Backend) -> None:
+    """One caller's bad job fails that caller alone, and is not taken for an outage."""
+    bad, good = NewJob(new_job().id, "t", "mail", "\0"), new_job()
+    answers = await asyncio.gather(shop.put([bad]), shop.put([good]), return_exceptions=True)
+    assert isinstance(answers[0], ConfigError)
+    assert "NUL" in str(answers[0])
+    assert answers[1] == [True]
+    with pytest.raises(ConfigError, match="NUL"):
+        await shop.find(JobId("a\0b"))
 
 
 def test_without_the_driver_the_error_says_what_to_install(

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import tuple_row
 
-from fairlead.core.errors import StoreError, StoreUnavailable
+from fairlead.core.errors import ConfigError, FairleadError, StoreUnavailable
 from fairlead.stores.postgres.address import Address, told
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -299,9 +299,14 @@ def _is_of_use(connection: Connection | AsyncConnection) -> bool:
     return not ear.poll(0)
 
 
-def typed(problem: psycopg.Error, address: Address) -> StoreError:
+def typed(problem: psycopg.Error, address: Address) -> FairleadError:
     """Return one of our own errors for one of the driver's."""
     match problem:
+        case psycopg.DataError():
+            return ConfigError(
+                f"PostgreSQL cannot hold this: {told(problem)}; it takes any text but the "
+                "character NUL"
+            )
         case errors.InsufficientPrivilege():
             text = f"{told(problem)}; {_permission(told(problem), address)}"
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
