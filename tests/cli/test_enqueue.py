@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.admin import Filter
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.migrate import migrate
 from tests.cli.shop import APP, audit_lines, objects, refused, run, told, with_store
+from tests.servers.postgres import PostgresServer
 
 
 def stored(folder: Path) -> list[tuple[str, str, str]]:
@@ -172,3 +175,26 @@ def test_an_app_without_tasks_says_what_is_missing(folder: Path) -> None:
     assert told(folder, "tasks", "list", "bare") == (
         "the app has no tasks; is the module that defines them imported?\n"
     )
+
+
+def test_a_mere_producer_is_warned_that_the_audit_log_hears_nothing(
+    postgres_server: PostgresServer, postgres_url: str, folder: Path
+) -> None:
+    """The job is there: an error would have it enqueued a second time."""
+    migrate(Address.of(postgres_url))
+    schema = Address.of(postgres_url).schema
+    postgres_server.execute(
+        f"DROP ROLE IF EXISTS seller; CREATE ROLE seller LOGIN PASSWORD 'rope'; "
+        f"SELECT {schema}.allow('seller', 'producer')"
+    )
+    url = postgres_server.url(user="seller", password="rope", schema=schema)
+    (folder / "stall.py").write_text(
+        "from fairlead import Fairlead\napp = Fairlead()\n"
+        "@app.task(name='alarm')\ndef alarm() -> None: ...\n"
+    )
+    ended = run(folder, "enqueue", "stall:app", "alarm", FAIRLEAD_URL=url)
+    postgres_server.execute("DROP OWNED BY seller; DROP ROLE seller")
+    assert ended.returncode == 0, ended.stderr
+    assert "Not in the audit log" in ended.stderr
+    [(jobs,)] = postgres_server.execute(f"SELECT count(*) FROM {schema}.job")
+    assert jobs == 1

@@ -8,6 +8,7 @@ from fairlead.cli.command import AppCommand
 from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import Span, as_json
+from fairlead.core.errors import StoreError
 from fairlead.core.job import JobRecord
 from fairlead.core.store import Backend
 from fairlead.producer import BoundTask, found
@@ -53,7 +54,11 @@ def enqueue(
 
     async def put(store: Backend) -> JobRecord:
         await app.aput(call)
-        await store.note(action("enqueue", known.name), 1, call.id)
+        try:
+            await store.note(action("enqueue", known.name), 1, call.id)
+        except StoreError as problem:
+            # The job is there: to fail now would have it enqueued a second time.
+            click.echo(f"Not in the audit log: {problem}", err=True)
         return await found(store, call.id)
 
     record = desk.run(put, check=False)
