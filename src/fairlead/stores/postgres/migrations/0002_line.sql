@@ -1,6 +1,8 @@
 -- The verbs of the line. Each takes one JSON text and is one round trip; its statements are planned
--- once per session, and for good: the SET clauses leave the planner no way but the indexes, whatever
--- it believes about the tables. In each text "at" is the instant of a test's clock, else null.
+-- once per session, and for good, so they leave the planner no choice, whatever it believes about the
+-- tables: SET clauses allow only indexes, and jobs are looked up by id in LATERAL subqueries with
+-- FOR UPDATE or OFFSET 0, which cannot be turned around into a walk through all of them.
+-- In each text "at" is the instant of a test's clock, else null.
 
 -- The first closed gate before a waiting job, as core/selection.py asks them; null if it may start.
 CREATE FUNCTION gate(
@@ -53,15 +55,15 @@ DECLARE
     since bigint := least((doc->>'since')::bigint, at - 86400000000);
     known text[];
 BEGIN
-    SELECT array_agg(id) INTO known FROM (
+    known := ARRAY(
         SELECT id FROM dead WHERE id BETWEEN low AND high
         UNION ALL
         SELECT id FROM finished WHERE id BETWEEN low AND high AND finished_at >= since
                                   AND finished_at >= (SELECT before FROM retention)
-    ) AS ended
-    WHERE EXISTS (SELECT FROM job WHERE job.id = ended.id);
-    IF known IS NOT NULL THEN
-        DELETE FROM job WHERE id = ANY (known);
+    );
+    IF cardinality(known) > 0 THEN
+        WITH back AS (DELETE FROM job WHERE id = ANY (known) RETURNING id)
+        SELECT array_agg(id) INTO known FROM back;
     END IF;
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
@@ -549,19 +551,23 @@ BEGIN
     at := coalesce((doc->>'at')::bigint, stamp());
     WITH kept AS (
         UPDATE job SET lease_until = at + (doc->>'lease')::bigint WHERE ctid = ANY (ARRAY(
-            SELECT job.ctid FROM jsonb_array_elements(doc->'runs') AS run
-            JOIN job ON job.id = run->>0
-            WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
-            FOR UPDATE OF job SKIP LOCKED
+            SELECT held.ctid FROM jsonb_array_elements(doc->'runs') AS run
+            CROSS JOIN LATERAL (
+                SELECT ctid FROM job
+                WHERE id = run->>0 AND fence = (run->>1)::bigint AND lease_until > 0
+                FOR UPDATE SKIP LOCKED
+            ) AS held
         ))
         RETURNING id
     )
     SELECT array_agg(id) INTO done FROM kept;
     RETURN QUERY
-    SELECT job.id, job.cancel IS NOT NULL, coalesce(job.id = ANY (done), false) FROM jsonb_array_elements(doc->'runs') WITH ORDINALITY AS r(run, ord)
-    JOIN job ON job.id = run->>0
-    WHERE job.fence = (run->>1)::bigint AND job.lease_until > 0
-    ORDER BY ord;
+    SELECT held.id, held.cancel IS NOT NULL, coalesce(held.id = ANY (done), false)
+    FROM jsonb_array_elements(doc->'runs') AS run
+    CROSS JOIN LATERAL (
+        SELECT id, cancel FROM job
+        WHERE id = run->>0 AND fence = (run->>1)::bigint AND lease_until > 0 OFFSET 0
+    ) AS held;
 END $$;
 
 -- Write what became of running jobs, each under its fence, with its line of the attempt log.
@@ -574,7 +580,7 @@ END $$;
 -- if it is told to be patient, as in a user's transaction, where it is the last statement.
 CREATE FUNCTION settle(batch text) RETURNS text LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET jit = off
 AS $$
 DECLARE
     doc     jsonb  := batch;
@@ -591,7 +597,7 @@ BEGIN
     IF doc ? 'patient' THEN
         PERFORM FROM jsonb_array_elements(doc->'kinds') AS kind
         CROSS JOIN jsonb_array_elements(kind->11) AS run
-        JOIN job ON job.id = run->>0 FOR UPDATE OF job;
+        CROSS JOIN LATERAL (SELECT FROM job WHERE id = run->>0 FOR UPDATE) AS held;
     END IF;
     WITH kind AS MATERIALIZED (
         SELECT kind->>0 AS state, kind->>1 AS outcome, (kind->>2)::boolean AS counts,
@@ -618,9 +624,12 @@ BEGIN
                         'finished_at', at, 'error', given.error, 'message', given.message,
                         'traceback', given.traceback, 'fingerprint', given.fingerprint
                     )::text) END AS errors
-        FROM given JOIN job ON job.id = given.id AND job.fence = given.fence
-        WHERE job.lease_until > 0 AND (job.cancel IS NULL OR ruled)
-        FOR UPDATE OF job SKIP LOCKED
+        FROM given CROSS JOIN LATERAL (
+            SELECT * FROM job
+            WHERE id = given.id AND fence = given.fence AND lease_until > 0
+              AND (cancel IS NULL OR ruled)
+            FOR UPDATE SKIP LOCKED
+        ) AS job
     ), logged AS (
         INSERT INTO attempt
             (job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
@@ -657,7 +666,9 @@ BEGIN
             parked = CASE WHEN coalesce(ended.again_at, job.run_at) > at THEN 1 ELSE 3 END,
             errors = ended.errors,
             lease_until = 0, lost = false, worker = NULL, claimed_at = NULL
-        FROM ended WHERE job.id = ended.id AND ended.state = 'waiting'
+        FROM ended
+        WHERE job.id = ANY (ARRAY(SELECT id FROM ended WHERE state = 'waiting'))
+          AND job.id = ended.id
     )
     SELECT array_agg(id), min(order_at - run_at + coalesce(again_at, run_at))
     INTO written, place FROM ended;
@@ -671,8 +682,10 @@ BEGIN
            jsonb_agg(job.id) FILTER (WHERE job.cancel IS NULL OR ruled)
     INTO asked, busy
     FROM jsonb_array_elements(doc->'kinds') AS kind CROSS JOIN jsonb_array_elements(kind->11) AS run
-    JOIN job ON job.id = run->>0 AND job.fence = (run->>1)::bigint
-    WHERE job.lease_until > 0;
+    CROSS JOIN LATERAL (
+        SELECT id, cancel FROM job
+        WHERE id = run->>0 AND fence = (run->>1)::bigint AND lease_until > 0 OFFSET 0
+    ) AS job;
     RETURN jsonb_build_array(
         coalesce(to_jsonb(written), '[]'), coalesce(asked, '{}'), coalesce(busy, '[]')
     )::text;
