@@ -323,25 +323,23 @@ CREATE FUNCTION move_mark(name_ text, mark_ bigint, at bigint, took interval)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
+    behind   bigint := CASE WHEN took > '5ms' THEN 2000000 ELSE 60000000 END;
     found_at bigint;
-    moved    bigint;
 BEGIN
+    IF took <= '5ms' AND mark_ > at - behind - 1000000 THEN
+        RETURN;
+    END IF;
     SELECT order_at INTO found_at FROM job
     WHERE parked = 0 AND queue = name_
       AND (order_at, id) > (coalesce(mark_, -9223372036854775808), '')
     ORDER BY order_at, id LIMIT 1;
-    moved := least(
-        coalesce(found_at, at), at - CASE WHEN took > '2ms' THEN 2000000 ELSE 60000000 END
-    );
+    found_at := least(coalesce(found_at, at), at - behind);
     IF mark_ IS NULL THEN
-        INSERT INTO queue VALUES (name_, moved) ON CONFLICT (name) DO NOTHING;
+        INSERT INTO queue VALUES (name_, found_at) ON CONFLICT (name) DO NOTHING;
     END IF;
-    IF mark_ IS NULL OR abs(moved - mark_) > 1000000 THEN
-        UPDATE queue SET mark = moved WHERE ctid = (
-            SELECT ctid FROM queue WHERE name = name_ AND abs(mark - moved) > 1000000
-            FOR UPDATE SKIP LOCKED
-        );
-    END IF;
+    UPDATE queue SET mark = found_at WHERE ctid = (
+        SELECT ctid FROM queue WHERE name = name_ AND mark <> found_at FOR UPDATE SKIP LOCKED
+    );
 END $$;
 
 -- Lease the next jobs of some queues, by the rule of core/selection.py.
@@ -377,6 +375,7 @@ DECLARE
     head      record;
     started   timestamptz := clock_timestamp();
     began     timestamptz;
+    from_at   bigint;
     upto_at   bigint;
     ready     integer;
     stepped   integer;
@@ -409,7 +408,8 @@ BEGIN
         stepped := 0;
         upto_at := NULL;
         -- Mostly the first jobs may all start, and to count them is enough.
-        SELECT count(*), array_agg(aside), count(shut) INTO ready, flags, stepped
+        SELECT count(*), array_agg(aside), count(shut), min(order_at) FILTER (WHERE NOT aside)
+        INTO ready, flags, stepped, from_at
         FROM walk(line, look, at, spare, able, line.room);
         IF stepped > 0 THEN
             ready := 0;
@@ -444,8 +444,9 @@ BEGIN
         debts := debts || line.debt;
         reserves := reserves || line.reserve;
         criticals := criticals || line.critical;
-        froms := froms || line.from_at;
-        from_ids := from_ids || line.from_id;
+        -- Whatever the look went over before the first of them need not be gone over again.
+        froms := froms || CASE WHEN from_at > line.from_at THEN from_at ELSE line.from_at END;
+        from_ids := from_ids || CASE WHEN from_at > line.from_at THEN '' ELSE line.from_id END;
         line_of := line_of || array_fill(at_line, ARRAY[ready]);
         n_of := n_of || ARRAY(SELECT generate_series(1, ready));
         aside_of := aside_of || flags;
