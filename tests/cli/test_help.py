@@ -136,6 +136,8 @@ def sample(option: click.Option) -> str:
         return "1"
     if isinstance(option.type, click.Choice):
         return str(option.type.choices[0])
+    if isinstance(option.type, click.FloatRange) and option.type.max is not None:
+        return str(option.type.max)
     return "." if isinstance(option.type, click.Path) else "5" if option.name != "since" else "5h"
 
 

@@ -384,7 +384,7 @@ async def test_a_feeder_that_is_stopped_while_it_claims_waits_for_no_more_work()
             feeder.stop()
             return await super().claim(plan)
 
-        async def wait(self, timeout: float, since: int = 0) -> int:
+        async def wait(self, timeout: float, since: int = 0, *, for_work: bool = False) -> int:
             waits.append(timeout)
             return await super().wait(timeout if not timeout else 0.01, since)
 

@@ -188,7 +188,7 @@ class Connection(Backend):
     async def announce(self, worker: Worker, lease: int) -> None:
         return await self._ask(lambda: self._store.announce(worker, lease))
 
-    async def wait(self, timeout: float, since: int = 0) -> int:
+    async def wait(self, timeout: float, since: int = 0, *, for_work: bool = False) -> int:
         network = self._network
         if network.is_cut(self._process):
             await asyncio.sleep(network.random.random())
