@@ -14,8 +14,10 @@ from tests.servers.postgres import PostgresServer
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FAIRLEAD, *arguments], capture_output=True, text=True, check=False)
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FAIRLEAD, *arguments], capture_output=True, text=True, check=False, cwd=cwd
+    )
 
 
 @pytest.fixture
@@ -112,7 +114,8 @@ def test_bench_measures_a_server_and_leaves_no_schema(postgres_server: PostgresS
 
 @pytest.mark.timeout(240)
 def test_bench_starts_a_server_of_its_own_and_cleans_up(open_folder: Path) -> None:
-    answer = run("bench", "--flat", "--quick", "--scale", "0.01", "--folder", str(open_folder))
+    """As people call it, from where they are."""
+    answer = run("bench", "--flat", "--quick", "--scale", "0.01", cwd=open_folder)
     assert answer.stderr == ""
     assert answer.returncode == 0
     assert "fsync on, synchronous_commit on" in answer.stdout

@@ -33,7 +33,8 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 def private_folder(place: Path | None = None) -> Path:
     """Make a folder that belongs to who runs servers, in a place of your choice."""
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-", dir=place))
+    # Its programs run in it, so a name that is relative to here would lead them nowhere.
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-", dir=place and place.resolve()))
     if user := _unprivileged():
         os.chown(folder, user.pw_uid, user.pw_gid)
     return folder

@@ -352,7 +352,11 @@ def _remedy(words: str) -> str:
 
 
 def _silent(address: Address, patience: float) -> StoreUnavailable:
-    return StoreUnavailable(address.url, f"no answer within {patience:g} s")
+    return StoreUnavailable(
+        address.url,
+        f"no answer within {patience:g} s; look in pg_stat_activity for what it waits for, or "
+        "raise timeout= in the store's URL",
+    )
 
 
 def _broke(problem: psycopg.Error) -> bool:

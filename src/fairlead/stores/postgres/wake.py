@@ -146,7 +146,7 @@ class Listener:
                 )
                 await self._hear_all(self._connection)
             except (psycopg.Error, StoreError, OSError, TimeoutError):
-                pass
+                pass  # Who hears nothing polls, `doctor` says so, and claims tell of an outage.
             finally:
                 # Who has heard is not one that tries in vain.
                 pause = _FIRST_PAUSE if self.hears else pause
