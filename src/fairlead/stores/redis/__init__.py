@@ -1,0 +1,1 @@
+"""Jobs in Redis: memory speed, on one server or on a cluster."""

@@ -1,0 +1,44 @@
+"""The names of keys. What is kept under them is told on top of lua/queue.lua."""
+
+from functools import lru_cache
+
+PARTS = (
+    *("bodies", "runs", "errors", "ends"),
+    *("ready", "due", "leases", "lost"),
+    *("unknown", "expiring", "ended", "dead"),
+    *("log", "settings", "acts", "acted"),
+)
+"""The keys of one queue, in the order in which scripts know them."""
+
+
+class Keys:
+    """The keys that begin with one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.queues = f"{prefix}:queues"
+        """SET of the names of all queues that were ever used."""
+        self.strays = f"{prefix}:strays"
+        """HASH id -> queue, for ids that do not tell their queue."""
+        self.workers = f"{prefix}:workers"
+        """HASH id -> worker, as it announced itself."""
+        self.schema = f"{prefix}:schema"
+        """The version of all this."""
+        self.acts = f"{prefix}:acts"
+        self.acted = f"{prefix}:acted"
+        """What people did to no queue in particular, as a queue has it."""
+        self.number = f"{prefix}:number"
+        """The number of the last action of a person."""
+        self.news = f"{prefix}:news"
+        """The channel on which changes are told."""
+        self.of = lru_cache(maxsize=10_000)(self._of)
+
+    def _of(self, queue: str) -> tuple[str, ...]:
+        """Return the keys of a queue, which share a slot."""
+        # Braces of its own would end the hash tag early.
+        name = queue.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+        return tuple(f"{self.prefix}:{{{name}}}:{part}" for part in PARTS)
+
+    def key(self, queue: str, part: str) -> str:
+        """Return one key of a queue."""
+        return self.of(queue)[PARTS.index(part)]

@@ -1,0 +1,227 @@
+-- What every script knows: the keys of one queue, what is kept under them, and the few moves
+-- that more than one verb makes. Put after the first line of each script; see scripts.py.
+--
+-- A script works on one queue. All keys of a queue are in one slot, because its name is their
+-- hash tag, and every script gets all of them, in this order:
+--
+--   bodies    HASH  id -> body              every job the queue knows, in whatever state
+--   runs      HASH  id -> run               live jobs that were claimed before, or are parked
+--   errors    HASH  id -> [failed run]      jobs that failed at least once
+--   ends      HASH  id -> end               jobs that are done, cancelled or dead
+--   ready     ZSET  id by order_at          waits for its turn
+--   due       ZSET  id by run_at            waits for its time
+--   leases    ZSET  id by lease_until       runs
+--   lost      ZSET  id by order_at          its lease has passed; waits to be taken over
+--   unknown   ZSET  task,version,id         parked, because no live worker knows its task
+--   expiring  ZSET  id by expires_at        waits, and must not for ever
+--   ended     ZSET  id by finished_at       is done or cancelled
+--   dead      ZSET  id by finished_at       is a dead letter
+--   log       LIST  of batches             the attempt log: when they ended in 16 digits, then lines
+--   settings  HASH                          paused; log_start: how many entries of the log are gone;
+--                                           apart: how many jobs came with a priority
+--   acts      ZSET  action by number        what people did here, in order
+--   acted     HASH  action -> line          and what that was
+--
+-- A live job is in exactly one of ready, due, leases, lost and unknown, any other in one of ended
+-- and dead. Values are MessagePack arrays; their fields are numbered below. Times are
+-- microseconds, which a number of Lua holds exactly until the year 2255.
+
+local bodies, runs, errors, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ready, due, leases, lost = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local unknown, expiring, ended, dead = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local log, settings, acts, acted = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+
+-- body: what was enqueued
+local TASK, VERSION, PAYLOAD, OPTIONS, PRIORITY, ENQUEUED_AT, EXPIRES_AT = 1, 2, 3, 4, 5, 6, 7
+-- run: a live job's counts, and its lease if it runs (0 if not)
+local FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, SUSPECT, ORDER_AT, PARKED = 1, 2, 3, 4, 5, 6, 7
+local WORKER, CLAIMED_AT, CANCEL, LINES = 8, 9, 10, 11
+-- the rest of a run is of its body, so that to settle it the body need not be read
+local RUN_TASK, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT, RUN_EXPIRES_AT = 12, 13, 14, 15, 16
+-- end: how it was in the end; the first fields are those of a run, up to its lines
+local STATE, FINISHED_AT, REASON, RESULT = 12, 13, 14, 15
+
+local null, call = cjson.null, redis.call
+local MOST = 1000
+
+local function clock(at)
+  if at ~= '' then return tonumber(at) end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- Do a command with a list of any length; what it answers, as one list.
+local function many(command, key, list)
+  if #list <= MOST then
+    if #list == 0 then return {} end
+    return call(command, key, unpack(list))
+  end
+  local answers = {}
+  for first = 1, #list, MOST do
+    local part = call(command, key, unpack(list, first, math.min(first + MOST - 1, #list)))
+    if type(part) == 'table' then
+      for n = 1, #part do answers[#answers + 1] = part[n] end
+    end
+  end
+  return answers
+end
+
+-- An array with nil in it, which the library would take for a map.
+local function packed(values, count)
+  local whole = {}
+  for n = 1, count do
+    local value = values[n]
+    if value == nil then value = null end
+    whole[n] = value
+  end
+  return cmsgpack.pack(whole)
+end
+
+-- The body of a job, or nil for what somebody damaged.
+local function body_of(text)
+  local is_read, body = pcall(cmsgpack.unpack, text)
+  if is_read and type(body) == 'table' and type(body[TASK]) == 'string'
+      and type(body[VERSION]) == 'number' and type(body[PRIORITY]) == 'number'
+      and type(body[ENQUEUED_AT]) == 'number' then
+    return body
+  end
+  return nil
+end
+
+local function first_run(body, order_at)
+  return {
+    0, 0, 0, 0, false, order_at, false, nil, nil, nil, {}, body[TASK], body[VERSION],
+    body[PRIORITY] * 1000000, body[ENQUEUED_AT], body[EXPIRES_AT],
+  }
+end
+
+local function write_run(id, run)
+  call('HSET', runs, id, packed(run, RUN_EXPIRES_AT))
+end
+
+local function unknown_member(id, run)
+  return run[RUN_TASK] .. '\0' .. string.format('%010d', run[RUN_VERSION]) .. '\0' .. id
+end
+
+-- Take a live job out of the place it has.
+local function displace(id, run)
+  if run and run[PARKED] then
+    call('ZREM', unknown, unknown_member(id, run))
+  elseif run and run[LEASE_UNTIL] > 0 then
+    if call('ZREM', leases, id) == 0 then call('ZREM', lost, id) end
+  elseif call('ZREM', ready, id) == 0 then
+    call('ZREM', due, id)
+  end
+end
+
+-- Give a waiting job its place: in the order, or parked until it is due.
+local function place(id, order_at, head_start, now)
+  if order_at + head_start > now then
+    call('ZADD', due, order_at + head_start, id)
+  else
+    call('ZADD', ready, order_at, id)
+  end
+end
+
+-- The end of a run, as it is kept. The first fields stay as they are.
+local function end_of(run, state, now, reason, result)
+  return packed({
+    run[FENCE], 0, run[ATTEMPT], run[CRASHES], run[SUSPECT], run[ORDER_AT], false,
+    run[WORKER], run[CLAIMED_AT], nil, run[LINES], state, now, reason, result,
+  }, RESULT)
+end
+
+-- Move a job out of the line; its place and its run are gone already.
+local function finish(id, run, state, now, reason, result)
+  call('HSET', ends, id, end_of(run, state, now, reason, result))
+  call('ZADD', state == 'dead' and dead or ended, now, id)
+end
+
+-- The run of a live job that may never have been claimed; nil if it is not live.
+local function live_run(id)
+  local text = call('HGET', runs, id)
+  if text then return cmsgpack.unpack(text) end
+  local order_at = call('ZSCORE', ready, id)
+  local run_at = not order_at and call('ZSCORE', due, id)
+  if not order_at and not run_at then return nil end
+  local body = body_of(call('HGET', bodies, id) or '')
+  if not body then return nil end
+  if run_at then order_at = run_at - body[PRIORITY] * 1000000 end
+  return first_run(body, tonumber(order_at))
+end
+
+-- Put jobs whose time has come into the order, at the place they have kept.
+local function promote(now, most)
+  local ids = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+  local placed, gone = {}, {}
+  for n = 1, #ids, 2 do
+    local body = body_of(call('HGET', bodies, ids[n]) or '')
+    placed[#placed + 1] = ids[n + 1] - (body and body[PRIORITY] or 0) * 1000000
+    placed[#placed + 1] = ids[n]
+    gone[#gone + 1] = ids[n]
+  end
+  many('ZADD', ready, placed)
+  many('ZREM', due, gone)
+  return #gone
+end
+
+-- Cancel waiting jobs that must not start any more.
+local function expire(now, most)
+  local ids = call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', 0, most)
+  for n = 1, #ids do
+    local run = live_run(ids[n])
+    if run then
+      displace(ids[n], run)
+      call('HDEL', runs, ids[n])
+      finish(ids[n], run, 'cancelled', now, 'expired', nil)
+    end
+  end
+  many('ZREM', expiring, ids)
+  return #ids
+end
+
+-- Bring back jobs that were parked, now that somebody knows their tasks; nil knows them all.
+local function bring_back(capable, now, most)
+  if call('ZCARD', unknown) == 0 then return 0 end
+  local members = {}
+  if not capable then
+    members = call('ZRANGE', unknown, 0, most - 1)
+  else
+    for task, version in pairs(capable) do
+      local past = '(' .. task .. '\0' .. string.format('%010d', version + 1)
+      local found = call('ZRANGEBYLEX', unknown, '[' .. task .. '\0', past, 'LIMIT', 0, most - #members)
+      for n = 1, #found do members[#members + 1] = found[n] end
+      if #members >= most then break end
+    end
+  end
+  for n = 1, #members do
+    local id = string.match(members[n], '%z%d+%z(.*)$')
+    local run = cmsgpack.unpack(call('HGET', runs, id))
+    run[PARKED] = false
+    write_run(id, run)
+    if run[LEASE_UNTIL] > now then
+      call('ZADD', leases, run[LEASE_UNTIL], id)
+    else
+      call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
+    end
+  end
+  many('ZREM', unknown, members)
+  return #members
+end
+
+-- Write down what a person did; calls of one action are one line with one count.
+--   by: [id, number, who, verb, target, job_id], or nothing to write
+local function write_act(by, count, now, before)
+  if not by then return end
+  local text = call('HGET', acted, by[1])
+  local line
+  if text then
+    line = cmsgpack.unpack(text)
+    line[5], line[7] = line[5] + count, nil
+  else
+    line = { now, by[3], by[4], by[5], count, before, by[6] }
+    call('ZADD', acts, by[2], by[1])
+  end
+  call('HSET', acted, by[1], packed(line, 7))
+end
+
