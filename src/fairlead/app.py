@@ -104,7 +104,7 @@ class Fairlead:
         self.tasks = Registry()
         self.events = Bus(report_subscriber)
         self.bridge = Bridge()
-        self.new_id: Callable[[], JobId] = IdMaker()
+        self.new_id: Callable[[str], JobId] = IdMaker()
         self.keep = span(keep)
         self.clock = clock or SystemClock()
 

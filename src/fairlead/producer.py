@@ -72,8 +72,8 @@ class Producer(Protocol):
     bridge: Bridge
     tasks: Registry
 
-    def new_id(self) -> JobId:
-        """Make a job id."""
+    def new_id(self, queue: str) -> JobId:
+        """Make an id for a job of this queue."""
         ...
 
     def check_queue(self, queue: str, task: str) -> None:
@@ -151,7 +151,8 @@ class BoundTask(Generic[P, R]):
 
     def written(self, payload: str) -> Call[R]:
         """Prepare a call whose arguments are JSON already, as `Signature.read` returns it."""
-        return Call(replace(self._template, id=self._producer.new_id(), payload=payload))
+        job_id = self._producer.new_id(self._template.queue)
+        return Call(replace(self._template, id=job_id, payload=payload))
 
     def using(
         self,

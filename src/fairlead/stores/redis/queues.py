@@ -1,0 +1,137 @@
+"""Which queues there are, and which of them a job is in.
+
+An id made for a queue ends with its mark, and so leads to it. Other ids are written down
+under `strays` before they are put, with the queue they go to.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from fairlead.core.ids import JobId, mark_of
+from fairlead.core.job import NewJob
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.talk import Command, Conversation
+
+_MOST_REMEMBERED = 200_000
+
+
+def is_stray(job_id: str, queue: str) -> bool:
+    """Say whether an id does not tell its queue."""
+    return not job_id.endswith(mark_of(queue))
+
+
+class Queues:
+    """Finds the queue of a job, and remembers."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._registered: set[str] = set()
+        self._where: dict[str, str] = {}
+
+    def names(self) -> Conversation[list[str]]:
+        """Return the names of all queues that were ever used."""
+        [found] = yield [("SMEMBERS", self._keys.queues)]
+        return sorted(name.decode() for name in found)
+
+    def register(self, names: Iterable[str]) -> Conversation[None]:
+        """Make queues known, so that they are found by who looks through all of them."""
+        new = [name for name in names if name not in self._registered]
+        if new:
+            yield [("SADD", self._keys.queues, *new)]
+            self._registered.update(new)
+
+    def forget(self) -> list[str]:
+        """Return what this process made known, to be made known again."""
+        names = list(self._registered)
+        self._registered.clear()
+        return names
+
+    def remember(self, job_ids: Iterable[str], queue: str) -> None:
+        """Take note of where jobs are."""
+        if len(self._where) > _MOST_REMEMBERED:
+            for job_id in list(self._where)[: _MOST_REMEMBERED // 2]:
+                del self._where[job_id]
+        self._where.update(dict.fromkeys(job_ids, queue))
+
+    def drop(self, job_ids: Iterable[str]) -> None:
+        """Remember no more where these were."""
+        for job_id in job_ids:
+            self._where.pop(job_id, None)
+
+    def where(self, job_ids: Collection[str]) -> Conversation[dict[str, list[JobId]]]:
+        """Return the jobs by the queue they are in; those that are nowhere are left out."""
+        found = {each: self._where[each] for each in job_ids if each in self._where}
+        missing = [each for each in job_ids if each not in found]
+        if missing:
+            found |= yield from self._look_for(missing)
+            for job_id in missing:
+                if job_id in found:
+                    self.remember([job_id], found[job_id])
+        grouped: dict[str, list[JobId]] = {}
+        for job_id in job_ids:
+            if job_id in found:
+                grouped.setdefault(found[job_id], []).append(JobId(job_id))
+        return grouped
+
+    def _look_for(self, job_ids: Sequence[str]) -> Conversation[dict[str, str]]:
+        """Ask the queues that their marks lead to, and the list of strays."""
+        names, strays = yield [
+            ("SMEMBERS", self._keys.queues),
+            ("HMGET", self._keys.strays, *job_ids),
+        ]
+        by_mark: dict[str, list[str]] = {}
+        for name in names:
+            by_mark.setdefault(mark_of(name.decode()), []).append(name.decode())
+        maybe = [(job_id, queue) for job_id in job_ids for queue in by_mark.get(job_id[-4:], ())]
+        maybe += [
+            (job_id, stray.decode())
+            for job_id, stray in zip(job_ids, strays, strict=True)
+            if stray is not None
+        ]
+        there = yield from self._known(maybe)
+        return {job_id: queue for job_id, queue in maybe if (job_id, queue) in there}
+
+    def _known(self, pairs: Sequence[tuple[str, str]]) -> Conversation[set[tuple[str, str]]]:
+        """Return those of these pairs whose queue knows the job."""
+        if not pairs:
+            return set()
+        answers = yield [self._has(queue, job_id) for job_id, queue in pairs]
+        return {pair for pair, known in zip(pairs, answers, strict=True) if known}
+
+    def _has(self, queue: str, job_id: str) -> Command:
+        return ("HEXISTS", self._keys.key(queue, "bodies"), job_id)
+
+    # Strays
+
+    def reserve(self, jobs: Sequence[NewJob]) -> Conversation[set[str]]:
+        """Write down where strays go, before they are put. Returns those that are elsewhere.
+
+        One that is written down for another queue, but is not there, was never put or is
+        forgotten: it goes where it is wanted now.
+        """
+        mine = {job.id: job.queue for job in jobs}
+        new = yield [("HSETNX", self._keys.strays, *pair) for pair in mine.items()]
+        found = yield from self._look_for(list(mine))
+        elsewhere = {job_id for job_id, queue in found.items() if queue != mine[job_id]}
+        wrong = [
+            job_id
+            for (job_id, _), is_new in zip(mine.items(), new, strict=True)
+            if is_new and job_id in elsewhere
+        ]
+        stale = [
+            job_id
+            for (job_id, _), is_new in zip(mine.items(), new, strict=True)
+            if not is_new and job_id not in found
+        ]
+        commands: list[Command] = [("HSET", self._keys.strays, each, mine[each]) for each in stale]
+        if wrong:
+            commands.append(("HDEL", self._keys.strays, *wrong))
+        if commands:
+            yield commands
+        return elsewhere
+
+    def strike(self, job_ids: Sequence[str], queue: str) -> Conversation[None]:
+        """Forget where jobs were that are no more."""
+        self.drop(job_ids)
+        strays = [job_id for job_id in job_ids if is_stray(job_id, queue)]
+        if strays:
+            yield [("HDEL", self._keys.strays, *strays)]
