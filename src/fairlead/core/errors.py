@@ -13,6 +13,7 @@
     │   └── TaskNotAllowed
     ├── StoreError                  the operator: the store cannot do it now
     │   ├── StoreUnavailable
+    │   │   └── StoreFull
     │   └── SchemaOutdated
     ├── LeaseLost                   told to a handler that came too late
     ├── JobNotFound                 also LookupError
@@ -160,6 +161,10 @@ class StoreUnavailable(StoreError):
     def __init__(self, url: str, problem: str) -> None:
         self.url, self.problem = url, problem
         super().__init__(f"{url}: {problem}")
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room for another job."""
 
 
 class SchemaOutdated(StoreError):

@@ -7,7 +7,7 @@ from fairlead.core.clock import Clock
 from fairlead.core.errors import ConfigError, MissingExtra, did_you_mean
 from fairlead.core.store import Backend
 
-SCHEMES = ("memory", "sqlite", "postgresql")
+SCHEMES = ("memory", "sqlite", "postgresql", "redis", "rediss", "redis+cluster", "unix")
 
 
 def store_for(url: str, clock: Clock | None = None) -> Backend:
@@ -31,11 +31,13 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
         return sqlite_store(_sqlite_path(url), options, clock)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
+    if parts.scheme in ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"):
+        return _redis(url, clock)
     # The URL itself may hold a password: name only its scheme.
     raise ConfigError(
         f"no store is known for a URL of scheme {parts.scheme!r}"
         f"{did_you_mean(parts.scheme, SCHEMES)}; use sqlite:///jobs.db, "
-        "postgresql://host/database, or memory:// in tests"
+        "postgresql://host/database, redis://host, or memory:// in tests"
     )
 
 
@@ -47,6 +49,16 @@ def _postgres(url: str, clock: Clock | None) -> Backend:
             raise
         raise MissingExtra("postgres", "postgresql://") from None
     return postgres_store(url, clock)
+
+
+def _redis(url: str, clock: Clock | None) -> Backend:
+    try:
+        from fairlead.stores.redis.store import redis_store  # noqa: PLC0415 (as above)
+    except ImportError as problem:
+        if (problem.name or "").partition(".")[0] not in ("redis", "hiredis"):
+            raise
+        raise MissingExtra("redis", "redis://") from None
+    return redis_store(url, clock)
 
 
 def _sqlite_path(url: str) -> Path:

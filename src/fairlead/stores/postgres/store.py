@@ -27,12 +27,13 @@ from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
+from fairlead.stores.gather import Gather
+from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit
 from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.foreign import arun, check, run
-from fairlead.stores.postgres.gather import Gather
 from fairlead.stores.postgres.lane import (
     AsyncConnection,
     BlockingLanes,
@@ -43,7 +44,7 @@ from fairlead.stores.postgres.lane import (
 from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_text
 from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.statements import statements
-from fairlead.stores.postgres.wake import ENDED, WORK, Bell, Listener, News
+from fairlead.stores.postgres.wake import Listener
 
 Answer = TypeVar("Answer")
 

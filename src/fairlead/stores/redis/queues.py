@@ -108,7 +108,7 @@ class Queues:
         One that is written down for another queue, but is not there, was never put or is
         forgotten: it goes where it is wanted now.
         """
-        mine = {job.id: job.queue for job in jobs}
+        mine: dict[str, str] = {job.id: job.queue for job in jobs}
         new = yield [("HSETNX", self._keys.strays, *pair) for pair in mine.items()]
         found = yield from self._look_for(list(mine))
         elsewhere = {job_id for job_id, queue in found.items() if queue != mine[job_id]}

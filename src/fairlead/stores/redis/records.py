@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
@@ -275,6 +276,33 @@ def lines_of(queue: str, batch: bytes) -> list[Attempt]:
         )
         for line in lines
     ]
+
+
+class _Announced(msgspec.Struct, frozen=True, array_like=True):
+    """A worker as it announced itself; what another version says of its pools may be beyond us."""
+
+    started_at: int
+    live_until: int
+    capable: dict[str, int]
+    pools: msgspec.Raw
+    processes: int
+
+
+_announced = msgspec.msgpack.Decoder(_Announced).decode
+_shares = msgspec.msgpack.Decoder(tuple[PoolShare, ...]).decode
+
+
+def worker_of(name: str, text: bytes) -> Worker:
+    """Return a worker as it announced itself."""
+    try:
+        said = _announced(text)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise DecodeError(f"worker {name}", str(problem)) from None
+    try:
+        pools = _shares(said.pools)
+    except (msgspec.MsgspecError, ValueError):
+        pools = ()
+    return Worker(name, said.capable, pools, said.processes, said.started_at, said.live_until)
 
 
 def kept_of(answer: Sequence[Any]) -> Kept | None:

@@ -12,7 +12,8 @@ from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.scripts import SCRIPTS
 
 Word = str | bytes | int | float
-Command = tuple[Word, ...]
+Command = tuple[Any, ...]
+"""The words of a command; a node before them says who is asked."""
 T = TypeVar("T")
 Conversation = Generator[list[Command], list[Any], T]
 """Yields commands, is sent an answer for each, and returns a T."""

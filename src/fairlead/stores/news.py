@@ -1,0 +1,89 @@
+"""News of changes: told at most once in 10 ms by each process, and to those who wait here.
+
+Who has just told of a change does not tell of the next. Whoever hears of one therefore looks
+again a little later, for those that were not told. Every hint may be lost: who waits
+looks again after its poll interval anyway.
+"""
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+
+WORK, ENDED, PING = "work", "ended", "ping"
+_QUIET_SECONDS = 0.01
+_ECHOES = (0.015, 0.06)
+"""When to look again after a hint, for what was put in the quiet time after it."""
+
+
+class Bell:
+    """Says whether a change is to be told to others, or was just now."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._quiet_until: dict[str, float] = {}
+
+    def word(self, word: str) -> str | None:
+        """Return the word to tell others, or None if they have just heard it."""
+        now = time.monotonic()
+        with self._guard:
+            if now < self._quiet_until.get(word, 0.0):
+                return None
+            self._quiet_until[word] = now + _QUIET_SECONDS
+        return word
+
+
+class News:
+    """Counts the changes that were noticed, and wakes who waits for them, on whatever loop.
+
+    Who waits for work is not woken by a job that ended.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        # Not the marks of an earlier life of this store, in all likelihood.
+        first = time.monotonic_ns()
+        self._marks = {WORK: first, ENDED: first}
+        self._waiters: list[tuple[str, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def mark(self, *, for_work: bool) -> int:
+        """Return the present mark."""
+        return self._marks[WORK if for_work else ENDED]
+
+    def bump(self, word: str) -> None:
+        """Take note of a change: new work, or a job that ended."""
+        with self._guard:
+            told = {ENDED} if word == ENDED else {WORK, ENDED}
+            for each in told:
+                self._marks[each] += 1
+            woken = [waiter for waiter in self._waiters if waiter[0] in told]
+            self._waiters = [waiter for waiter in self._waiters if waiter[0] not in told]
+        for _, loop, hint in woken:
+            with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
+                loop.call_soon_threadsafe(_resolve, hint)
+
+    async def changed(self, since: int, *, for_work: bool) -> None:
+        """Return when the mark is no longer `since`."""
+        hint: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        word = WORK if for_work else ENDED
+        with self._guard:
+            if self._marks[word] != since:
+                return
+            self._waiters.append((word, asyncio.get_running_loop(), hint))
+        try:
+            await hint
+        finally:
+            with self._guard:
+                self._waiters = [waiter for waiter in self._waiters if waiter[2] is not hint]
+
+    def hear(self, word: str) -> None:
+        """Take note of what somebody else told, and of what may have followed untold."""
+        self.bump(word)
+        for seconds in _ECHOES:
+            asyncio.get_running_loop().call_later(seconds, partial(self.bump, word))
+
+
+def _resolve(hint: asyncio.Future[None]) -> None:
+    if not hint.done():
+        hint.set_result(None)

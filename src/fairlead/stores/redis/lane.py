@@ -1,0 +1,391 @@
+"""Connections of our own: one for each kind of work, so that none of it waits for another.
+
+A lane opens its connections when they are first used and again after they broke. A call
+that got no answer is not repeated here: whoever made it knows whether that is safe. A
+connection on which an answer may still be on its way is never used again.
+"""
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from redis import connection as blocking
+from redis import exceptions
+from redis.asyncio import connection as nonblocking
+
+from fairlead.core.errors import FairleadError, StoreFull, StoreUnavailable
+from fairlead.stores.redis.address import Address, Node
+from fairlead.stores.redis.nodes import Asking, Batches, Nodes, Replies
+from fairlead.stores.redis.talk import Command, Conversation
+
+T = TypeVar("T")
+
+MOST_BLOCKING = 8
+"""How many connections to one node all threads of a program have together for puts."""
+
+
+def settings(address: Address, node: Node) -> dict[str, Any]:
+    """Return what the driver needs to connect to a node."""
+    place = {"path": node.path} if node.path else {"host": node.host, "port": node.port}
+    keepalive = {} if node.path else {"socket_keepalive": True}
+    return {
+        **place,
+        **keepalive,
+        **address.options,
+        "db": address.database,
+        "socket_connect_timeout": min(2.0, address.timeout),
+        "protocol": 2,
+        "client_name": "fairlead",
+        "driver_info": None,
+    }
+
+
+class Wire:
+    """An async connection to one node."""
+
+    def __init__(self, address: Address, node: Node) -> None:
+        self._settings = settings(address, node)
+        kinds: dict[bool, type[nonblocking.AbstractConnection]]
+        kinds = {False: nonblocking.Connection, True: nonblocking.SSLConnection}
+        self._kind = nonblocking.UnixDomainSocketConnection if node.path else kinds[address.tls]
+        self._connection: nonblocking.AbstractConnection | None = None
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Return the answers to commands, an error where there is one."""
+        try:
+            connection = await self._opened()
+            await connection.send_packed_command(
+                connection.pack_commands(commands), check_health=False
+            )
+            return [await _answer(connection) for _ in commands]
+        except BaseException:
+            self.close()
+            raise
+
+    async def _opened(self) -> nonblocking.AbstractConnection:
+        connection = self._connection
+        if connection is not None and (not connection.is_connected or await connection.can_read()):
+            self.close()  # What arrived unasked is its end.
+            connection = None
+        if connection is None:
+            connection = self._kind(**self._settings, socket_timeout=None)
+            self._connection = connection
+            await connection.connect()  # type: ignore[no-untyped-call]
+            _open.add(connection)
+        return connection
+
+    async def hear(self) -> Any:  # noqa: ANN401 (whatever comes)
+        """Return the next thing that is said to a subscriber."""
+        assert self._connection is not None
+        return await self._connection.read_response(timeout=float("inf"))
+
+    async def say(self, *words: str) -> None:
+        """Say something without waiting for the answer, which `hear` returns."""
+        connection = self._connection or await self._opened()
+        await connection.send_command(*words, check_health=False)
+
+    def close(self) -> None:
+        """Let go of the connection, from whatever thread."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            drop(connection)
+
+
+async def _answer(connection: nonblocking.AbstractConnection) -> Any:  # noqa: ANN401 (as it is)
+    try:
+        return await connection.read_response(disconnect_on_error=False)
+    except exceptions.ResponseError as problem:
+        return problem
+
+
+def drop(connection: nonblocking.AbstractConnection) -> None:
+    """Close a connection at once, whichever loop it belongs to."""
+    _open.discard(connection)
+    writer = connection._writer  # noqa: SLF001 (the driver closes only from within its loop)
+    connection._reader = connection._writer = None  # noqa: SLF001
+    if writer is None:
+        return
+    loop = writer.transport._loop if hasattr(writer.transport, "_loop") else None  # noqa: SLF001
+    with suppress(RuntimeError):  # The loop is closed, and the socket with it.
+        if loop is None or loop is _running():
+            writer.transport.abort()
+        else:
+            loop.call_soon_threadsafe(writer.transport.abort)
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Lane:
+    """A connection to each node, on one event loop, used by one call at a time."""
+
+    def __init__(self, address: Address, nodes: Nodes, patience: float | None = None) -> None:
+        self._address = address
+        self._nodes = nodes
+        self._patience = address.timeout if patience is None else patience
+        self._wires: dict[Node, Wire] = {}
+        self._turn = asyncio.Lock()
+
+    async def hold(self, talk: Conversation[T], *, together: bool = False) -> T:
+        """Hold a conversation; who is cancelled meanwhile stops waiting, it goes on."""
+        task = asyncio.ensure_future(self._hold(talk, together=together))
+        task.add_done_callback(_heard)
+        return await asyncio.shield(task)
+
+    async def _hold(self, talk: Conversation[T], *, together: bool) -> T:
+        together = together and not self._address.is_cluster
+        async with self._turn:
+            answers: list[Any] | None = None
+            while True:
+                try:
+                    commands = next(talk) if answers is None else talk.send(answers)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                answers = await self._answers(commands, together=together)
+
+    async def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
+        try:
+            async with asyncio.timeout(self._patience):
+                asking = self._nodes.answered(enclosed(commands, together=together))
+                replies = await self._drive(asking)
+        except (exceptions.RedisError, OSError) as problem:
+            raise typed(problem, self._address, self._patience) from problem
+        return checked(commands, replies, self._address, together=together)
+
+    async def _drive(self, asking: Asking) -> list[Any]:
+        replies: Replies | None = None
+        while True:
+            try:
+                wanted = next(asking) if replies is None else asking.send(replies)
+            except StopIteration as end:
+                answers: list[Any] = end.value
+                return answers
+            if isinstance(wanted, float):
+                await asyncio.sleep(wanted)
+                replies = {}
+            else:
+                replies = await self._ask(wanted)
+
+    async def _ask(self, batches: Batches) -> Replies:
+        if len(batches) == 1:
+            [(node, commands)] = batches.items()
+            return {node: await self._ask_one(node, commands)}
+        answers = await asyncio.gather(*(self._ask_one(*each) for each in batches.items()))
+        return dict(zip(batches, answers, strict=True))
+
+    async def _ask_one(self, node: Node, commands: list[Command]) -> list[Any]:
+        wire = self._wires.get(node)
+        if wire is None:
+            wire = self._wires[node] = Wire(self._address, node)
+        try:
+            return await wire.ask(commands)
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
+            return [problem] * len(commands)
+
+    async def finished(self) -> None:
+        """Wait for those whose turn comes before."""
+        async with self._turn:
+            pass
+
+    def close(self) -> None:
+        """Let go of the connections, from whatever thread."""
+        for wire in self._wires.values():
+            wire.close()
+
+
+class BlockingLanes:
+    """A few connections to each node for synchronous callers, each used by one at a time."""
+
+    def __init__(self, address: Address, nodes: Nodes) -> None:
+        self._address = address
+        self._nodes = nodes
+        self._idle: dict[Node, list[Any]] = {}
+        self._guard = threading.Lock()
+        self._room = threading.BoundedSemaphore(MOST_BLOCKING)
+        self._tcp = blocking.SSLConnection if address.tls else blocking.Connection
+
+    def hold(self, talk: Conversation[T], *, together: bool = False) -> T:
+        """Hold a conversation, in the calling thread."""
+        together = together and not self._address.is_cluster
+        if not self._room.acquire(timeout=self._address.timeout):
+            raise StoreUnavailable(
+                self._address.url,
+                f"all {MOST_BLOCKING} connections of this process were in use for "
+                f"{self._address.timeout:g} s",
+            )
+        try:
+            answers: list[Any] | None = None
+            while True:
+                try:
+                    commands = next(talk) if answers is None else talk.send(answers)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                answers = self._answers(commands, together=together)
+        finally:
+            self._room.release()
+
+    def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
+        try:
+            asking = self._nodes.answered(enclosed(commands, together=together))
+            replies = self._drive(asking)
+        except (exceptions.RedisError, OSError) as problem:
+            raise typed(problem, self._address, self._address.timeout) from problem
+        return checked(commands, replies, self._address, together=together)
+
+    def _drive(self, asking: Asking) -> list[Any]:
+        replies: Replies | None = None
+        while True:
+            try:
+                wanted = next(asking) if replies is None else asking.send(replies)
+            except StopIteration as end:
+                answers: list[Any] = end.value
+                return answers
+            if isinstance(wanted, float):
+                time.sleep(wanted)
+                replies = {}
+            else:
+                replies = {node: self._ask(node, each) for node, each in wanted.items()}
+
+    def _ask(self, node: Node, commands: list[Command]) -> list[Any]:
+        try:
+            connection = self._borrowed(node)
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
+            return [problem] * len(commands)
+        try:
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            answers = [_blocking_answer(connection) for _ in commands]
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
+            connection.disconnect()
+            return [problem] * len(commands)
+        except BaseException:
+            # After an interrupt nobody knows what is still on its way.
+            connection.disconnect()
+            raise
+        with self._guard:
+            self._idle.setdefault(node, []).append(connection)
+        return answers
+
+    def _borrowed(self, node: Node) -> Any:  # noqa: ANN401 (the driver's own, which has no types)
+        with self._guard:
+            idle = self._idle.get(node)
+            connection = idle.pop() if idle else None
+        if connection is not None:
+            with suppress(exceptions.ConnectionError, OSError):
+                if not connection.can_read(timeout=0):
+                    return connection
+            connection.disconnect()  # What arrived unasked is its end.
+        kind: Any = blocking.UnixDomainSocketConnection if node.path else self._tcp
+        connection = kind(**settings(self._address, node), socket_timeout=self._address.timeout)
+        connection.connect()
+        _open_blocking.add(connection)
+        return connection
+
+    def close(self) -> None:
+        """Let go of the idle connections."""
+        with self._guard:
+            idle, self._idle = self._idle, {}
+        for connection in [each for connections in idle.values() for each in connections]:
+            connection.disconnect()
+
+
+def _blocking_answer(connection: Any) -> Any:  # noqa: ANN401 (as it is)
+    try:
+        return connection.read_response(disconnect_on_error=False)
+    except exceptions.ResponseError as problem:
+        return problem
+
+
+def enclosed(commands: list[Command], *, together: bool) -> list[Command]:
+    """Make one transaction of commands that happen together or not at all."""
+    return [("MULTI",), *commands, ("EXEC",)] if together and len(commands) > 1 else commands
+
+
+def checked(
+    commands: list[Command], replies: list[Any], address: Address, *, together: bool
+) -> list[Any]:
+    """Return the answers, or raise the first error among them."""
+    answers = replies
+    if together and len(commands) > 1:
+        problem = next((each for each in replies if isinstance(each, Exception)), None)
+        answers = replies[-1] if problem is None else [problem]
+    for command, each in zip(commands, answers, strict=False):
+        # Who may not see a server's configuration takes the refusal for an answer.
+        if isinstance(each, Exception) and "CONFIG" not in command:
+            raise typed(each, address, address.timeout) from each
+    return answers
+
+
+def typed(problem: Exception, address: Address, patience: float) -> FairleadError:
+    """Return one of our own errors for one of the driver's."""
+    words = str(problem).strip() or type(problem).__name__
+    match problem:
+        case exceptions.OutOfMemoryError():
+            return StoreFull(
+                address.url,
+                "the server is at its maxmemory, so no job is accepted; those it has go on, and "
+                "make room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
+            )
+        case exceptions.AuthenticationError() | exceptions.AuthenticationWrongNumberOfArgsError():
+            remedy = "check user and password in the store's URL"
+        case exceptions.NoPermissionError():
+            remedy = "give the user the rights that docs/redis.md lists (ACL SETUSER …)"
+        case exceptions.ReadOnlyError():
+            remedy = "this is a replica: name the primary in the store's URL"
+        case exceptions.BusyLoadingError():
+            remedy = "the server reads its data from disk; wait a moment"
+        case TimeoutError() | exceptions.TimeoutError():
+            words = f"no answer within {patience:g} s"
+            remedy = "is the server running, and reachable from here?"
+        case exceptions.ConnectionError() | OSError():
+            remedy = "is the server running, and reachable from here?"
+        case exceptions.ClusterDownError():
+            remedy = "look at CLUSTER INFO and CLUSTER NODES"
+        case _ if words.startswith("MISCONF"):
+            remedy = "the server cannot write to its disk: look at its log, and make room"
+        case _:
+            remedy = "look at the server's log"
+    return StoreUnavailable(address.url, f"{words.rstrip('.')}; {remedy}")
+
+
+def _heard(task: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody may wait for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+_open: weakref.WeakSet[nonblocking.AbstractConnection] = weakref.WeakSet()
+_open_blocking: weakref.WeakSet[Any] = weakref.WeakSet()
+_left_behind: list[Any] = []
+
+
+def _let_go_after_fork() -> None:
+    # A child has the sockets of its parent. What it said there would be the parent's words; and as
+    # long as it holds them, the server does not notice that the parent is no more.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for connection in list(_open):
+        writer = connection._writer  # noqa: SLF001 (there is no other way to its socket)
+        if writer is not None:
+            os.dup2(nowhere, writer.get_extra_info("socket").fileno())
+    for each in list(_open_blocking):
+        sock = each._sock  # noqa: SLF001
+        if sock is not None:
+            os.dup2(nowhere, sock.fileno())
+    os.close(nowhere)
+    # To close them would reach into the parent's event loop, so they are kept for good.
+    _left_behind.extend((*_open, *_open_blocking))
+    _open.clear()
+    _open_blocking.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)

@@ -1,0 +1,402 @@
+"""The line: put, claim, extend, settle, and what keeps it going, as conversations."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from fairlead.core.admin import Worker
+from fairlead.core.clock import Clock
+from fairlead.core.errors import DecodeError
+from fairlead.core.failure import described
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, NewJob, Reason, State
+from fairlead.core.outcome import Settlement, overrule
+from fairlead.core.queue import Served
+from fairlead.core.selection import (
+    Claim,
+    ClaimPlan,
+    Head,
+    Line,
+    Selection,
+    Snapshot,
+    Unknown,
+    can_run,
+    select,
+)
+from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.queues import Queues, is_stray
+from fairlead.stores.redis.records import (
+    Body,
+    Run,
+    body_of,
+    job_of,
+    pack,
+    run_of,
+    worker_of,
+)
+from fairlead.stores.redis.scripts import SCRIPTS
+from fairlead.stores.redis.talk import Command, Conversation, Word, moment, script
+
+MOST_AT_ONCE = 500
+"""How many jobs one script may touch: it keeps everybody else waiting."""
+_STEP = 200
+_ANY = Head(JobId(""), "", 0, 0, 0)
+
+
+class RedisLine:
+    """The verbs of the line. Remembers where jobs are, and where claims stopped."""
+
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+        self._keys = keys
+        self._queues = queues
+        self._clock = clock
+        self._served: set[str] = set()
+        self._stopped: dict[tuple[str, str], tuple[Word, Word]] = {}
+
+    def _at(self) -> Word:
+        return moment(self._clock.now() if self._clock else None)
+
+    def _script(self, verb: str, queue: str, *values: Word) -> Command:
+        return script(self._keys, verb, queue, *values)
+
+    # Put
+
+    def put(self, jobs: Sequence[NewJob], word: str | None) -> Conversation[list[bool]]:
+        """Accept new jobs, all of them or none."""
+        places: dict[str, list[int]] = {}
+        for at, job in enumerate(jobs):
+            places.setdefault(job.queue, []).append(at)
+        yield from self._queues.register(places)
+        strays = [job for job in jobs if is_stray(job.id, job.queue)]
+        elsewhere = (yield from self._queues.reserve(strays)) if strays else set()
+        now = self._at()
+        commands, order = [], []
+        for queue, all_of_queue in places.items():
+            mine = [at for at in all_of_queue if jobs[at].id not in elsewhere]
+            order += mine
+            for some in _pieces(mine):
+                values = pack([astuple(jobs[at]) for at in some])
+                news = (self._keys.news, word or "")
+                commands.append(self._script("put", queue, now, values, *news))
+        answers = (yield commands) if commands else []
+        fresh = [False] * len(jobs)
+        for at, is_new in zip(order, chain.from_iterable(answers), strict=True):
+            fresh[at] = is_new == 1
+        return fresh
+
+    # Claim
+
+    def claim(self, plan: ClaimPlan) -> Conversation[Claim]:
+        """Give the worker what the selection rule chooses.
+
+        Each queue is asked for its share as if all of them had enough. What is left
+        then, because some had not, is shared among the others in another round.
+        """
+        self._served.update(queue.name for queue in plan.queues)
+        asked = _Asked(plan)
+        capable: Word = "" if plan.capable is None else pack(plan.capable)
+        stepped: dict[str, list[str]] = {}
+        # All are asked at least once: a claim also moves on what waits for its time.
+        shares = dict.fromkeys((queue.name for queue in plan.queues), 0) | asked.shares()
+        while shares:
+            answers = yield [
+                self._ask(plan, queue, share, capable) for queue, share in shares.items()
+            ]
+            for (queue, share), answer in zip(shares.items(), answers, strict=True):
+                now, ids, bodies, runs, more, stop, over, lost = answer
+                asked.take(queue, ids, bodies, runs, set(lost))
+                asked.now = max(asked.now, now)
+                if share and (len(ids) < share or not more):
+                    asked.empty.add(queue)
+                if stop:
+                    self._stopped[plan.worker, queue] = tuple(stop)
+                if over:
+                    stepped.setdefault(queue, []).extend(each.decode() for each in over)
+                self._queues.remember((each.decode() for each in ids), queue)
+            shares = asked.shares()
+        if asked.damaged:
+            yield from self.settle(asked.damaged, None)
+        parked = (yield from self._park(stepped, asked.now)) if stepped else []
+        jobs, credits = asked.chosen()
+        return Claim(jobs, credits, asked.now, parked)
+
+    def _ask(self, plan: ClaimPlan, queue: str, share: int, capable: Word) -> Command:
+        after = self._stopped.pop((plan.worker, queue), ("", ""))
+        spare = "1" if plan.spare_lost else "0"
+        asked_at: Word = "" if plan.asked_at is None else plan.asked_at
+        return self._script(
+            "claim",
+            queue,
+            *(self._at(), plan.worker, plan.lease, share, capable, spare, asked_at),
+            *after,
+        )
+
+    def _park(self, stepped: Mapping[str, list[str]], now: int) -> Conversation[list[Unknown]]:
+        """Park those of these jobs whose task no live worker knows."""
+        workers = yield from self.live_workers(now)
+        queues = list(stepped)
+        found = yield [
+            ("HMGET", self._keys.key(queue, "bodies"), *stepped[queue]) for queue in queues
+        ]
+        commands = []
+        for queue, bodies in zip(queues, found, strict=True):
+            unknown = [
+                job_id
+                for job_id, text in zip(stepped[queue], bodies, strict=True)
+                if text is not None and not _known(workers, body_of(job_id, text))
+            ]
+            if unknown:
+                commands.append((queue, self._script("park", queue, self._at(), pack(unknown))))
+        if not commands:
+            return []
+        answers = yield [command for _, command in commands]
+        parked = []
+        for (queue, _), answer in zip(commands, answers, strict=True):
+            for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
+                job_id = raw_id.decode()
+                body = body_of(job_id, text)
+                parked.append(Unknown(JobId(job_id), body.task, body.version, queue, body.options))
+        return sorted(parked, key=lambda each: each.id)
+
+    # Extend and settle
+
+    def extend(
+        self, leases: Sequence[tuple[JobId, int]], lease: int
+    ) -> Conversation[list[Extended]]:
+        """Renew leases under their current fence."""
+        fences = dict(leases)
+        grouped = yield from self._queues.where(list(fences))
+        pieces = [(queue, some) for queue, ids in grouped.items() for some in _pieces(ids)]
+        if not pieces:
+            return []
+        answers = yield [
+            self._script(
+                "extend", queue, self._at(), lease, pack([(each, fences[each]) for each in some])
+            )
+            for queue, some in pieces
+        ]
+        said: dict[str, int] = {}
+        for (_, some), answer in zip(pieces, answers, strict=True):
+            said.update(zip(some, answer, strict=True))
+        return [Extended(each, said[each] == 2) for each in fences if said.get(each)]
+
+    def settle(
+        self, settlements: Sequence[Settlement], word: str | None
+    ) -> Conversation[dict[JobId, Settlement]]:
+        """Write what became of running jobs, under their current fence."""
+        grouped = yield from self._queues.where(
+            list(dict.fromkeys(each.id for each in settlements))
+        )
+        queue_of = {job_id: queue for queue, ids in grouped.items() for job_id in ids}
+        by_queue: dict[str, list[Settlement]] = {}
+        for settlement in settlements:
+            if settlement.id in queue_of:
+                by_queue.setdefault(queue_of[settlement.id], []).append(settlement)
+        pieces = [(queue, some) for queue, each in by_queue.items() for some in _pieces(each)]
+        if not pieces:
+            return {}
+        answers = yield [
+            self._script(
+                "settle",
+                queue,
+                self._at(),
+                pack([astuple(settlement) for settlement in some]),
+                self._keys.news,
+                word or "",
+            )
+            for queue, some in pieces
+        ]
+        written: dict[JobId, Settlement] = {}
+        for (_, some), answer in zip(pieces, answers, strict=True):
+            for settlement, said in zip(some, answer, strict=True):
+                if said == 1:
+                    written[settlement.id] = settlement
+                elif said:
+                    written[settlement.id] = overrule(settlement, said.decode())
+        # Who settles a job a second time is refused, wherever it is: to remember costs nothing.
+        self._queues.drop(written)
+        return {each.id: written[each.id] for each in settlements if each.id in written}
+
+    def held(self, worker: str) -> Conversation[list[Job]]:
+        """Return the running jobs that this worker claimed."""
+        names = yield from self._queues.names()
+        jobs: list[Job] = []
+        for queue in names:
+            running = yield from self._running(queue)
+            mine = [job_id for job_id, run in running.items() if run.worker == worker]
+            for some in _pieces(mine):
+                [bodies] = yield [("HMGET", self._keys.key(queue, "bodies"), *some)]
+                jobs += [
+                    job_of(job_id, queue, body_of(job_id, text), running[job_id], lost=False)
+                    for job_id, text in zip(some, bodies, strict=True)
+                    if text is not None
+                ]
+            self._queues.remember(mine, queue)
+        return jobs
+
+    def _running(self, queue: str) -> Conversation[dict[str, Run]]:
+        """Return the runs of a queue that have a lease, passed or not."""
+        leases, lost, unknown = yield [
+            ("ZRANGE", self._keys.key(queue, part), 0, -1) for part in ("leases", "lost", "unknown")
+        ]
+        ids = [*leases, *lost, *(member.rpartition(b"\0")[2] for member in unknown)]
+        runs: dict[str, Run] = {}
+        for some in _pieces(ids):
+            [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
+            for raw_id, text in zip(some, texts, strict=True):
+                if text is not None:
+                    run = run_of(raw_id.decode(), text)
+                    if run.lease_until:
+                        runs[raw_id.decode()] = run
+        return runs
+
+    # Upkeep
+
+    def live_workers(self, now: int) -> Conversation[list[Worker]]:
+        """Return the workers that live."""
+        [found] = yield [("HGETALL", self._keys.workers)]
+        workers = [
+            worker_of(name.decode(), text)
+            for name, text in zip(found[::2], found[1::2], strict=True)
+        ]
+        return [worker for worker in workers if worker.live_until > now]
+
+    def announce(self, worker: Worker, lease: int) -> Conversation[None]:
+        """Say that a worker lives, and which tasks it knows."""
+        at = self._at()
+        said = pack([dict(worker.capable), worker.pools, worker.processes])
+        [*_] = yield [announcement(self._keys, at, worker.id, lease, said)]
+        yield from self._bring_back(at, worker.capable)
+
+    def _bring_back(self, at: Word, capable: Mapping[str, int]) -> Conversation[None]:
+        names = yield from self._queues.names()
+        counts = (
+            (yield [("ZCARD", self._keys.key(name, "unknown")) for name in names]) if names else []
+        )
+        parked = [name for name, count in zip(names, counts, strict=True) if count]
+        if parked:
+            yield [
+                self._script("bring_back", name, at, pack(dict(capable)), BATCH) for name in parked
+            ]
+
+    def due(self, names: Sequence[str] | None = None) -> Conversation[tuple[int | None, int]]:
+        """Return when the next parked job falls due, and what time it is there."""
+        if names is None:
+            names = sorted(self._served) or (yield from self._queues.names())
+        [time, *firsts] = yield [
+            ("TIME",),
+            *(("ZRANGE", self._keys.key(name, "due"), 0, 0, "WITHSCORES") for name in names),
+        ]
+        now = self._clock.now() if self._clock else int(time[0]) * 1_000_000 + int(time[1])
+        scores = [round(float(first[1])) for first in firsts if first]
+        return min(scores, default=None), now
+
+    def upkeep(self, keep: int) -> Conversation[Upkeep]:
+        """Do one bounded round of housekeeping."""
+        yield from self._queues.register(self._queues.forget())
+        names = yield from self._queues.names()
+        at = self._at()
+        [time] = yield [("TIME",)]
+        now = self._clock.now() if self._clock else int(time[0]) * 1_000_000 + int(time[1])
+        workers = yield from self.live_workers(now)
+        known: dict[str, int] = {}
+        for worker in workers:
+            for task, version in worker.capable.items():
+                known[task] = max(version, known.get(task, 0))
+        total: Counter[str] = Counter()
+        for _ in range(BATCH // _STEP):
+            if not names:
+                break
+            answers = yield [
+                self._script("upkeep", name, at, keep, pack(known), _STEP) for name in names
+            ]
+            unfinished = []
+            for name, answer in zip(names, answers, strict=True):
+                promoted, back, expired, lines, old = answer
+                counts = (promoted, back, expired, len(old), lines)
+                total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=True)))
+                yield from self._queues.strike([each.decode() for each in old], name)
+                if max(counts) >= _STEP:
+                    unfinished.append(name)
+            names = unfinished
+        return Upkeep(**total)
+
+
+class _Asked:
+    """What a claim has got so far, and what it still asks for."""
+
+    def __init__(self, plan: ClaimPlan) -> None:
+        self._plan = plan
+        self._open = msgspec.structs.replace(plan, capable=None, spare_lost=False, asked_at=None)
+        self._heads: dict[str, list[Head]] = {queue.name: [] for queue in plan.queues}
+        self._jobs: dict[str, Job] = {}
+        self.empty: set[str] = set()
+        self.damaged: list[Settlement] = []
+        self.now = 0
+
+    def shares(self) -> dict[str, int]:
+        """Return how many jobs more each queue may give, if those that may have some have enough."""
+        if len(self.empty) == len(self._heads):
+            return {}
+        chosen = self._select(lambda queue: () if queue.name in self.empty else repeat(_ANY))
+        return Counter(name for name, head in chosen.chosen if head is _ANY)
+
+    def take(
+        self,
+        queue: str,
+        ids: Iterable[bytes],
+        bodies: list[bytes],
+        runs: list[bytes],
+        lost: set[bytes],
+    ) -> None:
+        """Take what a queue gave."""
+        for raw_id, text, state in zip(ids, bodies, runs, strict=True):
+            job_id = raw_id.decode()
+            run = run_of(job_id, state)
+            try:
+                body = body_of(job_id, text)
+            except DecodeError as problem:
+                self.damaged.append(_dead_letter(JobId(job_id), run.fence, problem))
+                continue
+            self._jobs[job_id] = job_of(job_id, queue, body, run, lost=raw_id in lost)
+            # It has passed every gate, by the clock there: nothing may hold it any more.
+            self._heads[queue].append(Head(JobId(job_id), "", 0, run.order_at, 0))
+
+    def chosen(self) -> tuple[list[Job], Mapping[str, float]]:
+        """Return the jobs in the order they should start, and the credits after them."""
+        selection = self._select(lambda _: ())
+        return [self._jobs[head.id] for _, head in selection.chosen], selection.credits
+
+    def _select(self, more: Callable[[Served], Iterable[Head]]) -> Selection:
+        lines = [
+            Line(queue, chain(self._heads[queue.name], more(queue))) for queue in self._plan.queues
+        ]
+        return select(Snapshot(self._open, self.now, lines))
+
+
+def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:
+    """Return what becomes of a job that somebody damaged."""
+    failure = described("fairlead.core.errors.DecodeError", str(problem))
+    return Settlement(
+        job_id, fence, State.DEAD, "failed", reason=Reason.UNREADABLE, failure=failure
+    )
+
+
+def announcement(keys: Keys, at: Word, worker: str, lease: int, said: bytes) -> Command:
+    """Return the command that announces a worker."""
+    return ("EVALSHA", SCRIPTS["announce"].sha, 1, keys.workers, at, worker, lease, said)
+
+
+def _known(workers: Sequence[Worker], body: Body) -> bool:
+    return any(can_run(worker.capable, body.task, body.version) for worker in workers)
+
+
+def _pieces(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    """Return items in pieces that one script may take."""
+    for first in range(0, len(items), MOST_AT_ONCE):
+        yield items[first : first + MOST_AT_ONCE]

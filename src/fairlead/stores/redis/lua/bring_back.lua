@@ -1,0 +1,5 @@
+#!lua flags=allow-oom
+-- Bring back jobs that were parked, now that somebody knows their tasks.
+--   ARGV: now, capable (task -> version), how many at most
+--   answers how many
+return bring_back(cmsgpack.unpack(ARGV[2]), clock(ARGV[1]), tonumber(ARGV[3]))

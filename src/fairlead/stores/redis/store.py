@@ -1,0 +1,428 @@
+"""The store of `redis://`: one server or a cluster, any number of machines."""
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, TypeVar
+
+from fairlead.core.admin import (
+    ALL,
+    LIVE,
+    Action,
+    AuditLine,
+    Condition,
+    ErrorGroup,
+    Filter,
+    Finding,
+    Migration,
+    Worker,
+)
+from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.errors import ConfigError
+from fairlead.core.ids import JobId
+from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.selection import Claim, ClaimPlan, Snapshot
+from fairlead.core.store import Backend, Extended, Upkeep
+from fairlead.stores.gather import Gather
+from fairlead.stores.news import ENDED, WORK, Bell, News
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.admin import Hand
+from fairlead.stores.redis.audit import audit
+from fairlead.stores.redis.condition import Server, begin, condition, servers
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.lane import BlockingLanes, Lane
+from fairlead.stores.redis.line import RedisLine
+from fairlead.stores.redis.nodes import Nodes
+from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.redis.wake import Listener
+
+T = TypeVar("T")
+
+PEOPLE_SECONDS = 600.0
+"""How long an answer to a person's question may take; an audit reads everything."""
+POLL_SECONDS = 0.2
+"""How long a wait is where no news can be heard."""
+_log = logging.getLogger("fairlead.store")
+
+
+class _Session:
+    """What is open on one event loop: connections for each kind of work, and a listener."""
+
+    def __init__(self, store: "RedisStore", address: Address, nodes: Nodes) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._address = address
+        self.puts = Lane(address, nodes)
+        self.claims = Lane(address, nodes)
+        self.leases = Lane(address, nodes)
+        self.ends = Lane(address, nodes)
+        self.looks = Lane(address, nodes)
+        self.people = Lane(address, nodes, PEOPLE_SECONDS)
+        self.gather: Gather[NewJob, bool] = Gather(store.put_gathered)
+        self.listener: Listener | None = None
+
+    def listen(self) -> Listener:
+        """Return the listener of this loop."""
+        if self.listener is None:
+            store = self._store
+            self.listener = Listener(self._address, self._nodes, store.keys.news, store.news)
+        return self.listener
+
+    def _lanes(self) -> tuple[Lane, ...]:
+        return self.puts, self.claims, self.leases, self.ends, self.looks, self.people
+
+    async def finished(self) -> None:
+        """Wait for what was handed over."""
+        await self.gather.finished()
+        for lane in self._lanes():
+            await lane.finished()
+
+    def close(self) -> None:
+        """Let go of everything, from whatever thread."""
+        if self.listener is not None:
+            self.listener.close()
+        for lane in self._lanes():
+            lane.close()
+
+
+class RedisStore(Backend):
+    """Jobs under the keys of one prefix. Connects at first use, and again in a fork."""
+
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        self.url = address.url
+        self.durability = "fast"
+        self.keys = Keys(address.prefix)
+        self._address = address
+        self._clock = clock
+        self._queues = Queues(self.keys)
+        self._line = RedisLine(self.keys, self._queues, clock)
+        self._hand = Hand(self.keys, self._queues, clock)
+        self._is_open = False
+        self.begin()
+        _stores.add(self)
+
+    def begin(self) -> None:
+        """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
+        self.news = News()
+        self._bell = Bell()
+        self._nodes = Nodes(self._address)
+        self._blocking = BlockingLanes(self._address, self._nodes)
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._opening = threading.Lock()
+
+    # Opening
+
+    async def open(self) -> None:
+        """Connect, and see to it that the server keeps what it accepts."""
+        if not self._is_open:
+            await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        with self._opening:
+            if self._is_open:
+                return
+            found = self._blocking.hold(begin(self._nodes, self.keys, self._address))
+            self._tell(found)
+            self._is_open = True
+
+    def _tell(self, found: Sequence[Server]) -> None:
+        """Say what accepted jobs survive, if it is not everything."""
+        ranks = ("memory", "fast", "durable")
+        worst = min(found, key=lambda server: ranks.index(server.durability))
+        self.durability = worst.durability
+        if worst.durability != "durable":
+            _log.info("%s: %s", self.url, worst.survives)
+
+    async def close(self) -> None:
+        """Let go of the connections; what was handed over is finished first."""
+        mine = self._sessions.get(asyncio.get_running_loop())
+        if mine is not None:
+            await mine.finished()
+        self._end(list(self._sessions))
+        self._blocking.close()
+
+    async def _session(self) -> _Session:
+        loop = asyncio.get_running_loop()
+        if not self._is_open:
+            await self.open()
+        session = self._sessions.get(loop)
+        if session is None:
+            # A loop that is over cannot say so; what it had open ends when the next one begins.
+            self._end([each for each in self._sessions if each.is_closed()])
+            session = self._sessions[loop] = _Session(self, self._address, self._nodes)
+        return session
+
+    def _end(self, loops: list[asyncio.AbstractEventLoop]) -> None:
+        """Let go of what is open on these loops."""
+        for loop in loops:
+            self._sessions.pop(loop).close()
+
+    # The line
+
+    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs, all of them or none."""
+        if not jobs:
+            return []
+        return list(await (await self._session()).gather.submit(jobs))
+
+    async def put_gathered(self, jobs: Sequence[NewJob]) -> Sequence[bool]:
+        """Accept the jobs of several callers together."""
+        session = await self._session()
+        talk = self._line.put(jobs, self._bell.word(WORK))
+        fresh = await session.puts.hold(talk, together=True)
+        self.news.bump(WORK)
+        return fresh
+
+    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Accept new jobs from synchronous code, in the calling thread."""
+        if not jobs:
+            return []
+        if not self._is_open:
+            self._open()
+        talk = self._line.put(jobs, self._bell.word(WORK))
+        fresh = self._blocking.hold(talk, together=True)
+        self.news.bump(WORK)
+        return fresh
+
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
+
+    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Refuse: there are no transactions with the application's data."""
+        raise _no_transactions()
+
+    def atransaction(self) -> AbstractAsyncContextManager[Any]:
+        """Refuse: there are no transactions with the application's data."""
+        raise _no_transactions()
+
+    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
+
+    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+        """Refuse: there is no transaction to share."""
+        raise _no_transactions()
+
+    # The worker's part
+
+    async def claim(self, plan: ClaimPlan) -> Claim:
+        """Give the worker what the selection rule chooses."""
+        return await (await self._session()).claims.hold(self._line.claim(plan))
+
+    async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
+        """Renew leases under their current fence."""
+        return await (await self._session()).leases.hold(self._line.extend(leases, lease))
+
+    async def held(self, worker: str) -> list[Job]:
+        """Return the running jobs that this worker claimed."""
+        return await (await self._session()).people.hold(self._line.held(worker))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
+        """Write what became of running jobs, under their current fence."""
+        again = any(settlement.state is State.WAITING for settlement in settlements)
+        word = WORK if again else ENDED
+        talk = self._line.settle(settlements, self._bell.word(word))
+        written = await (await self._session()).ends.hold(talk)
+        self.news.bump(word)
+        return written
+
+    async def announce(self, worker: Worker, lease: int) -> None:
+        """Say that a worker lives, and which tasks it knows."""
+        await (await self._session()).leases.hold(self._line.announce(worker, lease))
+        self.news.bump(WORK)
+
+    async def wait(self, timeout: float, since: int = 0, *, for_work: bool = False) -> int:  # noqa: ASYNC109 (patience)
+        """Return when there is news, a parked job falls due, or time is up."""
+        session = await self._session()
+        listener = session.listen()
+        await listener.begin()
+        if timeout > 0 and self.news.mark(for_work=for_work) == since:
+            patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
+            changed = asyncio.ensure_future(self.news.changed(since, for_work=for_work))
+            try:
+                await self._wait_for(changed, session.looks, patience)
+            finally:
+                changed.cancel()
+        return self.news.mark(for_work=for_work)
+
+    async def _wait_for(self, changed: asyncio.Future[None], lane: Lane, patience: float) -> None:
+        until = asyncio.get_running_loop().time() + patience
+        due = asyncio.ensure_future(lane.hold(self._line.due()))
+        try:
+            both: set[asyncio.Future[Any]] = {changed, due}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if changed.done():
+                return
+            next_at, now = due.result()
+        finally:
+            due.cancel()
+        left = until - asyncio.get_running_loop().time()
+        if next_at is not None:
+            left = min(left, (next_at - now) / SECOND)
+        await asyncio.wait({changed}, timeout=max(0.0, left))
+
+    async def upkeep(self, keep: int) -> Upkeep:
+        """Do one bounded round of housekeeping."""
+        done = await (await self._session()).people.hold(self._line.upkeep(keep))
+        if done.promoted or done.brought_back:
+            self.news.bump(WORK)
+        return done
+
+    # For people
+
+    async def _ask(self, talk: Conversation[T]) -> T:
+        return await (await self._session()).people.hold(talk)
+
+    async def find(self, job_id: JobId) -> JobRecord | None:
+        """Return a job in whatever state."""
+        return await (await self._session()).looks.hold(self._hand.find(job_id))
+
+    async def jobs(
+        self, which: Filter, limit: int = 100, before: JobId | None = None
+    ) -> list[JobRecord]:
+        """Return jobs that the filter means, newest first."""
+        return await self._ask(self._hand.jobs(which, limit, before))
+
+    async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
+        """Count jobs by queue and state."""
+        return await self._ask(self._hand.count(which))
+
+    async def groups(self, which: Filter) -> list[ErrorGroup]:
+        """Return failures by fingerprint."""
+        return await self._ask(self._hand.groups(which))
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Return the job's lines of the attempt log."""
+        return await self._ask(self._hand.attempts(job_id))
+
+    async def recent(
+        self, since: int, limit: int = 10_000, queue: str | None = None
+    ) -> list[Attempt]:
+        """Return the last lines of the attempt log."""
+        return await self._ask(self._hand.recent(since, limit, queue))
+
+    async def oldest(self) -> dict[str, int]:
+        """Return since when each queue's longest waiting due job has been due."""
+        return await self._ask(self._hand.oldest())
+
+    async def running(self) -> dict[str, dict[str, int]]:
+        """Count running jobs by worker process and queue."""
+        return await self._ask(self._hand.running())
+
+    async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
+        """Return what a claim with this plan would look at now."""
+        return await self._ask(self._hand.snapshot(plan, limit))
+
+    async def ahead(self, job_id: JobId) -> int:
+        """Count the due jobs before this one in its queue."""
+        return await self._ask(self._hand.ahead(job_id))
+
+    async def unknown(self) -> dict[tuple[str, int], int]:
+        """Count the jobs parked for want of a capable worker, by task and version."""
+        return await self._ask(self._hand.unknown())
+
+    async def paused(self) -> set[str]:
+        """Return the names of the paused queues."""
+        return await self._ask(self._hand.paused())
+
+    async def workers(self) -> list[Worker]:
+        """Return the workers that are announced and live."""
+        return await self._ask(self._hand.workers())
+
+    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
+        """Return the audit log, newest first."""
+        return await self._ask(self._hand.audit_log(limit, job_id))
+
+    async def cancel(
+        self,
+        job_ids: Collection[JobId],
+        reason: str,
+        states: Collection[State] = LIVE,
+        by: Action | None = None,
+    ) -> dict[JobId, JobRecord]:
+        """Cancel waiting jobs at once, and mark running ones."""
+        return await self._act(self._hand.cancel(job_ids, reason, states, by))
+
+    async def revive(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Let jobs run again, or sooner."""
+        return await self._act(self._hand.revive(job_ids, states, by))
+
+    async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
+        """Replace the payload of a dead letter, if it still is `was`."""
+        return await self._act(self._hand.edit(job_id, was, payload, version, by))
+
+    async def delete(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> list[JobId]:
+        """Forget final jobs for good."""
+        return await self._act(self._hand.delete(job_ids, states, by))
+
+    async def pause(self, queue: str, by: Action | None = None) -> bool:
+        """Let no further job of this queue start."""
+        return await self._act(self._hand.pause(queue, by))
+
+    async def resume(self, queue: str, by: Action | None = None) -> bool:
+        """Let jobs of this queue start again."""
+        return await self._act(self._hand.resume(queue, by))
+
+    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
+        """Add to the audit log something that was done by other verbs."""
+        await self._ask(self._hand.note(by, count, job_id))
+
+    async def _act(self, talk: Conversation[T]) -> T:
+        done = await self._ask(talk)
+        self.news.bump(WORK)
+        return done
+
+    async def audit(self) -> list[Finding]:
+        """Check that every job is in exactly one place and every mark agrees."""
+        return await self._ask(audit(self.keys, self._queues, self._clock))
+
+    async def condition(self) -> Condition:
+        """Return facts about the server, and what is wrong with its set-up."""
+        listener = (await self._session()).listen()
+        await listener.begin()
+        found = await self._ask(servers(self._nodes, self.keys))
+        now = (self._clock or SystemClock()).now()
+        return condition(found, self._address, now, hears=listener.hears)
+
+    async def migrations(self) -> list[Migration]:
+        """Return nothing: keys come into being as they are used."""
+        return []
+
+
+def _no_transactions() -> ConfigError:
+    return ConfigError(
+        "Redis cannot share a transaction with your database, so redis:// takes no `connection=` "
+        "and has no job.commit(). Enqueue after your commit, and make handlers idempotent; or use "
+        "postgresql:// or sqlite:/// for jobs that must commit together with your data"
+    )
+
+
+_stores: weakref.WeakSet[RedisStore] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for store in list(_stores):
+        store.begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
+
+def redis_store(url: str, clock: Clock | None) -> RedisStore:
+    """Build the store from its URL."""
+    return RedisStore(Address.of(url), clock)
