@@ -112,9 +112,11 @@ def _unfit(server: Server, address: Address) -> Iterator[tuple[str, str]]:
     if not server.aof and not address.fast:
         yield (
             "keeps no append-only file, so a restart loses accepted jobs",
-            "run CONFIG SET appendonly yes, and CONFIG REWRITE to keep it (CONFIG SET appendfsync "
-            "always to survive a power cut too); or add durability=fast to the store's URL, if "
-            "jobs may be lost",
+            (
+                "run CONFIG SET appendonly yes, and CONFIG REWRITE to keep it (CONFIG SET "
+                "appendfsync always to survive a power cut too); or add durability=fast to the "
+                "store's URL, if jobs may be lost"
+            ),
         )
 
 

@@ -68,16 +68,16 @@ class RedisLine:
 
     def put(self, jobs: Sequence[NewJob], word: str | None) -> Conversation[list[bool]]:
         """Accept new jobs, all of them or none."""
-        places: dict[str, list[int]] = {}
+        by_queue: dict[str, list[int]] = {}
         for at, job in enumerate(jobs):
-            places.setdefault(job.queue, []).append(at)
-        yield from self._queues.register(places)
+            by_queue.setdefault(job.queue, []).append(at)
+        yield from self._queues.register(by_queue)
         strays = [job for job in jobs if is_stray(job.id, job.queue)]
-        elsewhere = (yield from self._queues.reserve(strays)) if strays else set()
+        places = (yield from self._queues.reserve(strays)) if strays else {}
         now = self._at()
         commands, order = [], []
-        for queue, all_of_queue in places.items():
-            mine = [at for at in all_of_queue if jobs[at].id not in elsewhere]
+        for queue, all_of_queue in by_queue.items():
+            mine = [at for at in all_of_queue if places.get(jobs[at].id, queue) == queue]
             order += mine
             for some in _pieces(mine):
                 values = pack([astuple(jobs[at]) for at in some])
@@ -340,7 +340,7 @@ class _Asked:
         self.now = 0
 
     def shares(self) -> dict[str, int]:
-        """Return how many jobs more each queue may give, if those that may have some have enough."""
+        """Return how many jobs more each queue may give, if those not empty have enough."""
         if len(self.empty) == len(self._heads):
             return {}
         chosen = self._select(lambda queue: () if queue.name in self.empty else repeat(_ANY))

@@ -102,32 +102,26 @@ class Queues:
 
     # Strays
 
-    def reserve(self, jobs: Sequence[NewJob]) -> Conversation[set[str]]:
-        """Write down where strays go, before they are put. Returns those that are elsewhere.
+    def reserve(self, jobs: Sequence[NewJob]) -> Conversation[dict[str, str]]:
+        """Write down where strays go, before they are put. Returns where each is, or goes.
 
         One that is written down for another queue, but is not there, was never put or is
         forgotten: it goes where it is wanted now.
         """
-        mine: dict[str, str] = {job.id: job.queue for job in jobs}
-        new = yield [("HSETNX", self._keys.strays, *pair) for pair in mine.items()]
-        found = yield from self._look_for(list(mine))
-        elsewhere = {job_id for job_id, queue in found.items() if queue != mine[job_id]}
-        wrong = [
-            job_id
-            for (job_id, _), is_new in zip(mine.items(), new, strict=True)
-            if is_new and job_id in elsewhere
-        ]
-        stale = [
-            job_id
-            for (job_id, _), is_new in zip(mine.items(), new, strict=True)
-            if not is_new and job_id not in found
-        ]
-        commands: list[Command] = [("HSET", self._keys.strays, each, mine[each]) for each in stale]
-        if wrong:
-            commands.append(("HDEL", self._keys.strays, *wrong))
+        wanted: dict[str, str] = {}
+        for job in jobs:
+            wanted.setdefault(job.id, job.queue)
+        new = yield [("HSETNX", self._keys.strays, *pair) for pair in wanted.items()]
+        found = yield from self._look_for(list(wanted))
+        commands: list[Command] = []
+        for (job_id, queue), is_new in zip(wanted.items(), new, strict=True):
+            if is_new and found.get(job_id, queue) != queue:
+                commands.append(("HDEL", self._keys.strays, job_id))
+            elif not is_new and job_id not in found:
+                commands.append(("HSET", self._keys.strays, job_id, queue))
         if commands:
             yield commands
-        return elsewhere
+        return wanted | found
 
     def strike(self, job_ids: Sequence[str], queue: str) -> Conversation[None]:
         """Forget where jobs were that are no more."""
