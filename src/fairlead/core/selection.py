@@ -27,6 +27,7 @@ is a new entry, and nothing else changes.
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -211,10 +212,34 @@ def select(snapshot: Snapshot) -> Selection:
             if not line.paused and room.for_queue(line.queue)
         ]
         passed = _take_turns(open_lines, room, credits, chosen)
-        _forgive(credits, passed, lines)
+        _forgive(credits, passed, [line.queue for line in lines])
         stopped |= {line.queue.name: line.stopped for line in open_lines if line.stopped}
     credits = {name: debt for name, debt in credits.items() if debt}
     return Selection(chosen, credits, held, stopped)
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """Whose turn it is: the names of queues, one for each job, and the credits after them."""
+
+    turns: list[str]
+    credits: Credits
+
+
+def share(plan: ClaimPlan, ready: Mapping[str, float]) -> Shares:
+    """Share the slots between queues of which so many jobs may start, as `select` does.
+
+    For a store in many parts, which asks each for its share and looks at no snapshot.
+    """
+    room = Room(plan)
+    credits = dict(plan.credits)
+    turns: list[tuple[str, None]] = []
+    for critical in (True, False):
+        queues = [queue for queue in plan.queues if queue.critical is critical]
+        lines = [_Counted(queue, ready[queue.name]) for queue in queues]
+        passed = _take_turns(lines, room, credits, turns)
+        _forgive(credits, passed, queues)
+    credits = {name: debt for name, debt in credits.items() if debt}
+    return Shares([name for name, _ in turns], credits)
 
 
 class Room:
@@ -278,11 +303,40 @@ class _Ready:
                 return
 
 
+class _Counted:
+    """A line of which only the length is known."""
+
+    def __init__(self, queue: Served, length: float) -> None:
+        self.queue = queue
+        self._left = length
+        self.next = length > 0 or None
+
+    def pop(self) -> None:
+        """Count one, and move on."""
+        self._left -= 1
+        if self._left <= 0:
+            self.next = None
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _InTurn(Protocol[T_co]):
+    """A line that takes turns with others."""
+
+    @property
+    def queue(self) -> Served: ...
+    @property
+    def next(self) -> object | None: ...
+    def pop(self) -> T_co: ...
+
+
 def _take_turns(
-    lines: list[_Ready],
+    lines: Sequence[_InTurn[T]],
     room: Room,
     credits: dict[str, float],
-    chosen: list[tuple[str, Head]],
+    chosen: list[tuple[str, T]],
 ) -> float:
     """Serve the lines by credit until they or the slots run out.
 
@@ -312,13 +366,13 @@ def _take_turns(
     return passed
 
 
-def _forgive(credits: dict[str, float], passed: float, lines: Sequence[Line]) -> None:
+def _forgive(credits: dict[str, float], passed: float, queues: Sequence[Served]) -> None:
     """Give everybody the credit by which the round has moved on, up to zero.
 
     An idle queue's debt melts away as fast as the others are served, and no
     faster: a queue cannot win by running empty.
     """
-    for line in lines:
-        name = line.queue.name
+    for queue in queues:
+        name = queue.name
         if name in credits:
             credits[name] = min(0.0, credits[name] + passed)

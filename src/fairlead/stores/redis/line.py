@@ -1,11 +1,11 @@
 """The line: put, claim, extend, settle, and what keeps it going, as conversations."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from math import inf
 from typing import Any
 
-import msgspec
 from msgspec.structs import astuple
 
 from fairlead.core.admin import Worker
@@ -15,17 +15,12 @@ from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, Reason, State
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.queue import Served
 from fairlead.core.selection import (
     Claim,
     ClaimPlan,
-    Head,
-    Line,
-    Selection,
-    Snapshot,
     Unknown,
     can_run,
-    select,
+    share,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.redis.keys import Keys
@@ -45,7 +40,6 @@ from fairlead.stores.redis.talk import Command, Conversation, Word, moment, scri
 MOST_AT_ONCE = 500
 """How many jobs one script may touch: it keeps everybody else waiting."""
 _STEP = 200
-_ANY = Head(JobId(""), "", 0, 0, 0)
 
 
 class RedisLine:
@@ -105,25 +99,28 @@ class RedisLine:
         shares = dict.fromkeys((queue.name for queue in plan.queues), 0) | asked.shares()
         while shares:
             answers = yield [
-                self._ask(plan, queue, share, capable) for queue, share in shares.items()
+                self._ask(plan, queue, wanted, capable) for queue, wanted in shares.items()
             ]
-            for (queue, share), answer in zip(shares.items(), answers, strict=True):
-                now, ids, bodies, runs, more, stop, over, lost = answer
-                asked.take(queue, ids, bodies, runs, set(lost))
-                asked.now = max(asked.now, now)
-                if share and (len(ids) < share or not more):
-                    asked.empty.add(queue)
-                if stop:
-                    self._stopped[plan.worker, queue] = tuple(stop)
-                if over:
-                    stepped.setdefault(queue, []).extend(each.decode() for each in over)
-                self._queues.remember((each.decode() for each in ids), queue)
+            for (queue, wanted), answer in zip(shares.items(), answers, strict=True):
+                asked.take(queue, wanted, answer)
+                self._note(plan.worker, queue, answer, stepped)
             shares = asked.shares()
         if asked.damaged:
             yield from self.settle(asked.damaged, None)
         parked = (yield from self._park(stepped, asked.now)) if stepped else []
         jobs, credits = asked.chosen()
         return Claim(jobs, credits, asked.now, parked)
+
+    def _note(
+        self, worker: str, queue: str, answer: list[Any], stepped: dict[str, list[str]]
+    ) -> None:
+        """Take note of what a claim came by: jobs, a place to go on from, jobs for others."""
+        _, ids, _, _, _, stop, over, _ = answer
+        self._queues.remember((each.decode() for each in ids), queue)
+        if stop:
+            self._stopped[worker, queue] = tuple(stop)
+        if over:
+            stepped.setdefault(queue, []).extend(each.decode() for each in over)
 
     def _ask(self, plan: ClaimPlan, queue: str, share: int, capable: Word) -> Command:
         after = self._stopped.pop((plan.worker, queue), ("", ""))
@@ -332,29 +329,32 @@ class _Asked:
 
     def __init__(self, plan: ClaimPlan) -> None:
         self._plan = plan
-        self._open = msgspec.structs.replace(plan, capable=None, spare_lost=False, asked_at=None)
-        self._heads: dict[str, list[Head]] = {queue.name: [] for queue in plan.queues}
-        self._jobs: dict[str, Job] = {}
-        self.empty: set[str] = set()
+        self._jobs: dict[str, list[Job]] = {queue.name: [] for queue in plan.queues}
+        self._empty: set[str] = set()
+        self._most = inf
         self.damaged: list[Settlement] = []
         self.now = 0
 
     def shares(self) -> dict[str, int]:
         """Return how many jobs more each queue may give, if those not empty have enough."""
-        if len(self.empty) == len(self._heads):
+        if len(self._empty) == len(self._jobs) or sum(map(len, self._jobs.values())) >= self._most:
             return {}
-        chosen = self._select(lambda queue: () if queue.name in self.empty else repeat(_ANY))
-        return Counter(name for name, head in chosen.chosen if head is _ANY)
+        ready = {
+            name: len(jobs) if name in self._empty else inf for name, jobs in self._jobs.items()
+        }
+        wanted = Counter(share(self._plan, ready).turns)
+        self._most = wanted.total()
+        return {
+            name: count - len(self._jobs[name])
+            for name, count in wanted.items()
+            if count > len(self._jobs[name])
+        }
 
-    def take(
-        self,
-        queue: str,
-        ids: Iterable[bytes],
-        bodies: list[bytes],
-        runs: list[bytes],
-        lost: set[bytes],
-    ) -> None:
+    def take(self, queue: str, wanted: int, answer: list[Any]) -> None:
         """Take what a queue gave."""
+        now, ids, bodies, runs, more, _, _, lost = answer
+        self.now = max(self.now, now)
+        jobs = self._jobs[queue]
         for raw_id, text, state in zip(ids, bodies, runs, strict=True):
             job_id = raw_id.decode()
             run = run_of(job_id, state)
@@ -362,21 +362,16 @@ class _Asked:
                 body = body_of(job_id, text)
             except DecodeError as problem:
                 self.damaged.append(_dead_letter(JobId(job_id), run.fence, problem))
-                continue
-            self._jobs[job_id] = job_of(job_id, queue, body, run, lost=raw_id in lost)
-            # It has passed every gate, by the clock there: nothing may hold it any more.
-            self._heads[queue].append(Head(JobId(job_id), "", 0, run.order_at, 0))
+            else:
+                jobs.append(job_of(job_id, queue, body, run, lost=raw_id in lost))
+        if wanted and (len(ids) < wanted or not more):
+            self._empty.add(queue)
 
     def chosen(self) -> tuple[list[Job], Mapping[str, float]]:
         """Return the jobs in the order they should start, and the credits after them."""
-        selection = self._select(lambda _: ())
-        return [self._jobs[head.id] for _, head in selection.chosen], selection.credits
-
-    def _select(self, more: Callable[[Served], Iterable[Head]]) -> Selection:
-        lines = [
-            Line(queue, chain(self._heads[queue.name], more(queue))) for queue in self._plan.queues
-        ]
-        return select(Snapshot(self._open, self.now, lines))
+        shared = share(self._plan, {name: len(jobs) for name, jobs in self._jobs.items()})
+        given = {name: iter(jobs) for name, jobs in self._jobs.items()}
+        return [next(given[name]) for name in shared.turns], shared.credits
 
 
 def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:

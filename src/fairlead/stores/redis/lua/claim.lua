@@ -114,7 +114,7 @@ while #ids < quota and (a or b) do
       end
       run[FENCE] = math.max(run[FENCE] + 1, now)
       run[LEASE_UNTIL] = now + lease
-      local text = packed(run, RUN_EXPIRES_AT)
+      local text = packed_run(run)
       ids[#ids + 1], given[#given + 1], written[#written + 1] = id, head[3], text
       until_when[#until_when + 1] = run[LEASE_UNTIL]
       until_when[#until_when + 1] = id

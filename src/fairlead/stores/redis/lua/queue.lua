@@ -95,8 +95,20 @@ local function first_run(body, order_at)
   }
 end
 
+-- The same for a run, which is packed with every claim: only some fields can be nil.
+local function packed_run(run)
+  local worker, claimed_at = run[WORKER], run[CLAIMED_AT]
+  local cancel, expires_at = run[CANCEL], run[RUN_EXPIRES_AT]
+  run[WORKER], run[CLAIMED_AT] = worker or null, claimed_at or null
+  run[CANCEL], run[RUN_EXPIRES_AT] = cancel or null, expires_at or null
+  local text = cmsgpack.pack(run)
+  run[WORKER], run[CLAIMED_AT] = worker, claimed_at
+  run[CANCEL], run[RUN_EXPIRES_AT] = cancel, expires_at
+  return text
+end
+
 local function write_run(id, run)
-  call('HSET', runs, id, packed(run, RUN_EXPIRES_AT))
+  call('HSET', runs, id, packed_run(run))
 end
 
 local function unknown_member(id, run)
@@ -125,10 +137,11 @@ end
 
 -- The end of a run, as it is kept. The first fields stay as they are.
 local function end_of(run, state, now, reason, result)
-  return packed({
+  return cmsgpack.pack({
     run[FENCE], 0, run[ATTEMPT], run[CRASHES], run[SUSPECT], run[ORDER_AT], false,
-    run[WORKER], run[CLAIMED_AT], nil, run[LINES], state, now, reason, result,
-  }, RESULT)
+    run[WORKER] or null, run[CLAIMED_AT] or null, null, run[LINES], state, now,
+    reason or null, result or null,
+  })
 end
 
 -- Move a job out of the line; its place and its run are gone already.
