@@ -80,6 +80,10 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "sqlite:///jobs.db: database is locked",
     ),
     (
+        errors.StoreFull("redis://localhost:6379/0", "the server is at its maxmemory"),
+        "redis://localhost:6379/0: the server is at its maxmemory",
+    ),
+    (
         errors.SchemaOutdated(found=1, needed=3),
         (
             "the store's schema is version 1, this program needs 3; "

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import tuple_row
 
-from fairlead.core.errors import ConfigError, FairleadError, StoreUnavailable
+from fairlead.core.errors import ConfigError, FairleadError, StoreFull, StoreUnavailable
 from fairlead.stores.postgres.address import Address, told
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -311,7 +311,9 @@ def typed(problem: psycopg.Error, address: Address) -> FairleadError:
             text = f"{told(problem)}; {_permission(told(problem), address)}"
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
             text = f"{told(problem)}; run `fairlead migrate up` as the owner of the database"
-        case errors.DiskFull() | errors.OutOfMemory() | errors.TooManyConnections():
+        case errors.DiskFull():
+            return StoreFull(address.url, f"the server has no room: {told(problem)}")
+        case errors.OutOfMemory() | errors.TooManyConnections():
             text = f"the server has no room: {told(problem)}"
         case psycopg.OperationalError() | psycopg.InterfaceError():
             text = f"{told(problem)}; {_remedy(told(problem))}"
