@@ -17,6 +17,7 @@ from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisCluster, RedisServer
+from tests.servers.talk import RedisTalk
 
 settings.register_profile(
     "fairlead",
@@ -181,6 +182,13 @@ def cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
     yield redis_cluster.url(prefix=f"t_{next(PREFIXES)}")
     redis_cluster.start()
     redis_cluster.execute("FLUSHALL")
+
+
+@pytest.fixture
+def redis_proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    """A way to that Redis on which things go wrong: `redis_proxy.through(redis_url)`."""
+    with Proxy(redis_server.port, RedisTalk) as proxy:
+        yield proxy
 
 
 OpenStore = Callable[[], Backend]
