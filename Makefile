@@ -24,7 +24,7 @@ types: $(READY) ## Types, by mypy in strict mode.
 	@$(BIN)/mypy
 	@$(BIN)/mypy examples
 
-servers: $(READY) ## PostgreSQL and PgBouncer for the tests: installed if root, else told.
+servers: $(READY) ## PostgreSQL, PgBouncer and Redis for the tests: installed if root, else told.
 	@$(BIN)/python -m tests.servers.ensure
 
 tests: servers ## All tests, on both cores.

@@ -16,6 +16,8 @@ from fairlead.stores.postgres.migrate import migrate
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisCluster, RedisServer
+from tests.servers.talk import RedisTalk
 
 settings.register_profile(
     "fairlead",
@@ -141,6 +143,51 @@ def bouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
 def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
     """A way to that PostgreSQL on which things go wrong: `proxy.through(postgres_url)`."""
     with Proxy(postgres_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One Redis for all tests of this process. Who changes its settings starts another."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """The same for a cluster of three; it takes seconds to start."""
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+PREFIXES = count(1)
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> Iterator[str]:
+    """A URL with a prefix that nobody else uses, on a server with nothing in it."""
+    # The test before may have left it frozen, or dead.
+    redis_server.thaw()
+    redis_server.start()
+    yield redis_server.url(prefix=f"t_{next(PREFIXES)}")
+    redis_server.thaw()
+    redis_server.start()
+    redis_server.execute("FLUSHALL")
+
+
+@pytest.fixture
+def cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
+    """The same on the cluster."""
+    redis_cluster.start()
+    yield redis_cluster.url(prefix=f"t_{next(PREFIXES)}")
+    redis_cluster.start()
+    redis_cluster.execute("FLUSHALL")
+
+
+@pytest.fixture
+def redis_proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    """A way to that Redis on which things go wrong: `redis_proxy.through(redis_url)`."""
+    with Proxy(redis_server.port, RedisTalk) as proxy:
         yield proxy
 
 

@@ -4,8 +4,9 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 
+from fairlead.bench.servers.postgres import PostgresSpeaker
 from fairlead.bench.servers.programs import program
-from fairlead.bench.servers.server import HOST, Server
+from fairlead.bench.servers.server import HOST
 
 SETTINGS = {
     "listen_addr": HOST,
@@ -21,7 +22,7 @@ SETTINGS = {
 HBA = f"host all postgres {HOST}/32 trust\nhost all all {HOST}/32 scram-sha-256\n"
 
 
-class PgBouncer(Server):
+class PgBouncer(PostgresSpeaker):
     """Transaction pooling before the server at a port.
 
     `roles` are the names and passwords of who may log in besides the superuser;

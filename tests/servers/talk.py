@@ -1,9 +1,12 @@
 """What passes through the proxy, read along: where a request is, and where its reply ends."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 ENCRYPTION = (80877103, 80877104)  # What a client says to ask for TLS, or for GSS.
+LISTENING = re.compile(rb"[PS]?(UN)?SUBSCRIBE", re.IGNORECASE)
+NEWS = re.compile(rb"\*\d+\r\n\$\d+\r\n[ps]?(message|(un)?subscribe)\r\n")
 
 
 class Talk(Protocol):
@@ -122,3 +125,88 @@ class PostgresTalk:
             case b"c" | b"f" if self._ended_by == b"S":
                 # While rows are copied in, the server is deaf for the end that came before them.
                 self._count -= 1
+
+
+class RedisReader:
+    """Cuts a stream of Redis' into values of RESP 2 or 3, however it arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+        """Yield each value that is whole now, and where in this piece it ends."""
+        known = len(self._rest)
+        self._rest += data
+        passed = 0
+        while end := self._end(passed):
+            yield self._rest[passed:end], end - known
+            passed = end
+        self._rest = self._rest[passed:]
+
+    def _end(self, at: int) -> int:
+        """Return where the value ends that begins here, 0 if it is not all there yet."""
+        line = self._rest.find(b"\r\n", at) + 2
+        if line < 2:
+            return 0
+        kind, head = self._rest[at : at + 1], self._rest[at + 1 : line - 2]
+        if kind in b"$!=":
+            end = line + int(head) + 2 if int(head) >= 0 else line
+            return end if end <= len(self._rest) else 0
+        for _ in range(_parts(kind, head)):
+            line = self._end(line)
+            if not line:
+                return 0
+        return line
+
+
+def _parts(kind: bytes, head: bytes) -> int:
+    """Return how many values belong to one: pairs count twice, what has attributes comes after."""
+    match kind:
+        case b"*" | b"~" | b">":
+            return int(head)
+        case b"%":
+            return 2 * int(head)
+        case b"|":
+            return 2 * int(head) + 1
+    return 0
+
+
+class RedisTalk:
+    """Redis' protocol, version 2 or 3, unencrypted.
+
+    Each command is a request, and what is asked are its words with spaces between
+    them. Subscriptions, and the news that they bring, are passed on uncounted.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._client, self._server = RedisReader(), RedisReader()
+        self._listens = False
+
+    def asked(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        for raw, _ in self._client.feed(data):
+            words = _words(raw)
+            if LISTENING.match(words):
+                self._listens = True
+            else:
+                yield self._count, words
+                self._count += 1
+
+    def answered(self, data: bytes) -> Iterator[int]:
+        for raw, end in self._server.feed(data):
+            # In version 2, news look like any other list.
+            if not raw.startswith(b">") and not (self._listens and NEWS.match(raw)):
+                yield end
+
+
+def _words(raw: bytes) -> bytes:
+    """Return the words of a command, which is a list of strings, or a line that a person typed."""
+    if not raw.startswith(b"*"):
+        return raw.strip()
+    words, at = [], raw.index(b"\r\n") + 2
+    while at < len(raw):
+        line = raw.index(b"\r\n", at)
+        end = line + 2 + int(raw[at + 1 : line])
+        words.append(raw[line + 2 : end])
+        at = end + 2
+    return b" ".join(words)

@@ -151,7 +151,7 @@ def test_a_missing_program_is_told_with_what_to_install(
     with pytest.raises(MissingProgram, match="as root: apt install postgresql$"):
         PostgresServer().start()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(SystemExit, match="apt install pgbouncer postgresql$"):
+    with pytest.raises(SystemExit, match="apt install pgbouncer postgresql redis-server$"):
         ensure.main()
 
 

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 import asyncpg
 import psycopg
 import pytest
+import redis
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from fairlead.bench.servers.server import HOST
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import RESET, TO_CLIENT, TO_SERVER, Proxy
-from tests.servers.talk import PostgresTalk, Turns
+from tests.servers.redis import RedisServer
+from tests.servers.talk import PostgresTalk, RedisTalk, Turns
 from tests.system.tree import until
 
 
@@ -338,3 +342,98 @@ def test_messages_are_understood_however_they_are_cut() -> None:
     answered = b"N" + ready + ready[:3]
     assert list(talk.answered(answered)) == [7]
     assert list(talk.answered(ready[3:] + ready)) == [3, 9]
+
+
+# Redis'
+
+
+def redis_client(proxy: Proxy) -> redis.Redis:
+    never = Retry(NoBackoff(), 0)
+    return redis.Redis(host=HOST, port=proxy.port, retry=never, socket_timeout=0.2)
+
+
+def test_a_command_whose_reply_is_lost_was_done(
+    redis_server: RedisServer, redis_url: str, redis_proxy: Proxy
+) -> None:
+    fault = redis_proxy.lose_reply(b"INCRBY n", nth=2)
+    with redis_client(redis_proxy) as client:
+        assert client.incr("n") == 1
+        with pytest.raises(redis.ConnectionError):
+            client.incr("n")
+        assert fault.happened.wait(10)
+        assert redis_server.execute("GET", "n") == "2"
+        assert client.incr("n") == 3
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_only_the_replies_before_it_pass_in_a_pipeline_of_redis(
+    redis_server: RedisServer, redis_url: str, redis_proxy: Proxy, protocol: int
+) -> None:
+    redis_server.execute("HSET", "h", "a", "1", "b", "2")
+    fault = redis_proxy.lose_reply(b"BLPOP")
+    asked = b"HELLO %d\r\nHGETALL h\r\nCOMMAND DOCS get\r\nPING\r\nBLPOP none 0.1\r\nSET last 1\r\n"
+    with socket.create_connection((HOST, redis_proxy.port), 10) as client:
+        client.sendall(asked % protocol)
+        said = b""
+        with pytest.raises(ConnectionResetError):
+            while data := client.recv(65536):
+                said += data
+    assert said.endswith(b"+PONG\r\n")
+    assert fault.happened.wait(10)
+    assert redis_server.execute("GET", "last") == "1"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_news_of_redis_are_not_taken_for_replies(
+    redis_server: RedisServer, redis_url: str, redis_proxy: Proxy, protocol: int
+) -> None:
+    fault = redis_proxy.lose_reply(b"PING marked")
+    with socket.create_connection((HOST, redis_proxy.port), 10) as client:
+        client.sendall(b"HELLO %d\r\nSUBSCRIBE news\r\n" % protocol)
+        hear(client, b"subscribe\r\n")
+        redis_server.execute("PUBLISH", "news", "one")
+        hear(client, b"one\r\n")
+        client.sendall(b"PING seen\r\n")
+        hear(client, b"seen\r\n")
+        client.sendall(b"PING marked\r\n")
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    assert fault.happened.wait(10)
+
+
+def hear(client: socket.socket, words: bytes) -> None:
+    said = b""
+    while words not in said:
+        said += client.recv(65536)
+
+
+def test_a_redis_that_says_nothing_is_waited_for_no_longer_than_wanted(
+    redis_url: str, redis_proxy: Proxy
+) -> None:
+    with redis_client(redis_proxy) as client:
+        assert client.ping()
+        redis_proxy.drop()
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        redis_proxy.heal()
+        assert client.ping()
+
+
+def test_commands_of_redis_are_understood_however_they_are_cut() -> None:
+    said = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\n*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\nPING\r\n"
+    talk = RedisTalk()
+    assert [asked for n in range(len(said)) for asked in talk.asked(said[n : n + 1])] == [
+        (0, b"GET a\r\nb"),
+        (1, b"PING"),
+    ]
+    values = [
+        *(b"+OK\r\n", b"-ERR\r\n", b":1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"(1\r\n"),
+        *(b"$-1\r\n", b"*-1\r\n", b"*0\r\n", b"$0\r\n\r\n", b"=5\r\ntxt:a\r\n", b"!3\r\nERR\r\n"),
+        *(b"*2\r\n*1\r\n:1\r\n$1\r\nx\r\n", b"%1\r\n+k\r\n*1\r\n_\r\n", b"~1\r\n:1\r\n"),
+        b"|1\r\n+k\r\n+v\r\n:1\r\n",
+    ]
+    news = b">2\r\n+message\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"
+    answer = news + b"".join(values)
+    ends = [n for n in range(len(answer)) for _ in talk.answered(answer[n : n + 1])]
+    starts = [0, *(end + 1 - len(news) for end in ends)]
+    assert starts == [sum(map(len, values[:n])) for n in range(len(values) + 1)]

@@ -6,7 +6,12 @@ from pathlib import Path
 
 from fairlead.core.errors import ConfigError
 
-PACKAGES = {"postgres": "postgresql", "initdb": "postgresql", "pgbouncer": "pgbouncer"}
+PACKAGES = {
+    "postgres": "postgresql",
+    "initdb": "postgresql",
+    "pgbouncer": "pgbouncer",
+    "redis-server": "redis-server",
+}
 BINARIES = Path("/usr/lib/postgresql")
 ELSEWHERE = "/usr/sbin"  # Debian keeps pgbouncer where only root's PATH looks.
 

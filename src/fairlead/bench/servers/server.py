@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from urllib.parse import quote, urlencode
 
 from fairlead.bench.servers import family
 from fairlead.bench.servers.guard import Guard
@@ -49,7 +48,7 @@ def rights(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Find a port from below those that clients get, so it stays ours while the server is down."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)
@@ -60,6 +59,16 @@ def _free_port() -> int:
 
 class ServerFailed(FairleadError):
     """A server did not start; with what it said."""
+
+    @classmethod
+    def because(cls, what: str, said: str, folder: Path) -> Self:
+        """Tell why by what was said; who may not enter a folder is told to name another."""
+        if "Permission denied" in said:
+            return cls(
+                f"a server does not run as root, and may not enter {folder.parent}; "
+                "name another folder"
+            )
+        return cls(f"{what}:\n{said}")
 
 
 class Server(ABC):
@@ -183,13 +192,14 @@ class Server(ABC):
             self._prepare()
         chosen = self.port
         for _ in range(5):
-            self.port = chosen or _free_port()
+            self.port = chosen or free_port()
             if self._launch():
                 return
             # Somebody may have been quicker to take the port.
             if chosen or "in use" not in self.log:
                 break
-        raise ServerFailed(f"{type(self).__name__} does not start:\n{self.log[-2000:]}")
+        what = f"{type(self).__name__} does not start"
+        raise ServerFailed.because(what, self.log[-2000:], self.folder)
 
     def _launch(self) -> bool:
         with (self.folder / "log").open("ab") as log:
@@ -210,18 +220,3 @@ class Server(ABC):
             time.sleep(0.01)
         self.kill()
         return False
-
-    # Where it is
-
-    def url(
-        self,
-        database: str = "postgres",
-        user: str = "postgres",
-        password: str = "",
-        **options: object,
-    ) -> str:
-        """Return the URL of a database, with options as its query."""
-        secret = f":{quote(password, safe='')}" if password else ""
-        query = f"?{urlencode(options)}" if options else ""
-        who = quote(user, safe="") + secret
-        return f"postgresql://{who}@{HOST}:{self.port}/{quote(database, safe='')}{query}"
