@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The tests start a thousand Pythons; without it each would compile all our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help test lint types servers tests mutants chaos powercut bench bench-flat demo recording format clean
@@ -34,8 +36,8 @@ tests: servers ## All tests, on both cores.
 mutants: servers ## Break one promise at a time; each must be noticed by a test.
 	@$(BIN)/python tests/mutants.py
 
-chaos: servers ## Kill worker trees every second under 20,000 jobs; prints figures.
-	@$(BIN)/python -m pytest -q -m chaos tests/system
+chaos: servers ## Kill worker trees every second under 20,000 jobs, and other long tests.
+	@$(BIN)/python -m pytest -q -m chaos tests
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system

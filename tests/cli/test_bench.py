@@ -12,6 +12,7 @@ import pytest
 from tests.servers.postgres import PostgresServer
 
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
+GLANCE = ("--rounds", "1", "--scale", "0.001")
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -76,7 +77,7 @@ def test_a_folder_that_no_server_may_enter_is_told(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_bench_measures_and_cleans_up(tmp_path: Path) -> None:
     """A glance, to see that every figure is made; what it says is not judged here."""
-    answer = run("bench", "--quick", "--folder", str(tmp_path))
+    answer = run("bench", *GLANCE, "--folder", str(tmp_path))
     assert answer.stderr == ""
     assert answer.returncode == 0
     for line in (
@@ -93,10 +94,7 @@ def test_bench_measures_and_cleans_up(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_bench_measures_a_server_and_leaves_no_schema(postgres_server: PostgresServer) -> None:
-    answer = run(
-        *("bench", "--store", "postgres", "--url", postgres_server.url()),
-        *("--quick", "--scale", "0.01"),
-    )
+    answer = run("bench", "--store", "postgres", "--url", postgres_server.url(), *GLANCE)
     assert answer.stderr == ""
     assert answer.returncode == 0
     assert "fsync off, synchronous_commit on" in answer.stdout

@@ -298,7 +298,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner.close()
 
 
+def compare(new_url: Callable[[], str], how: settings) -> None:
+    machine = type("Machine", (StoreMachine,), {"new_url": staticmethod(new_url)})
+    run_state_machine_as_test(machine, settings=how)
+
+
 @pytest.mark.timeout(400)
 def test_every_store_does_what_memory_does(new_url: Callable[[], str]) -> None:
-    machine = type("Machine", (StoreMachine,), {"new_url": staticmethod(new_url)})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40))
+    compare(new_url, settings(max_examples=30, stateful_step_count=40))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_every_store_does_what_memory_does_for_a_long_time(new_url: Callable[[], str]) -> None:
+    """The big sister of the test above, which goes other ways every time."""
+    compare(new_url, settings(max_examples=300, stateful_step_count=40, derandomize=False))

@@ -31,7 +31,9 @@ def produce(shop: Shop, count: int) -> tuple[subprocess.Popen[bytes], Path]:
         return subprocess.Popen(command, cwd=shop.folder, env=env, stdout=out), path
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.chaos) for n in (1, 2, 3))]
+)
 def test_eight_producers_two_workers_and_a_killer(shop: Shop, seed: int) -> None:
     """F1, F29: children die at random; nothing is lost and no attempt is burnt."""
     choose = random.Random(seed)
