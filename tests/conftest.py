@@ -1,5 +1,7 @@
 """Stores on a clock that tests move, and the small words tests are written in."""
 
+import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -27,7 +29,12 @@ settings.register_profile(
 )
 settings.load_profile("fairlead")
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = tuple(os.environ.get("FAIRLEAD_STORES", "memory sqlite postgres redis").split())
+"""The stores that tests of all stores are run on; `cluster` is one, and has a target of its own."""
+
+
+CREWS = {"postgres": "crew_url", "redis": "redis_crew_url", "cluster": "cluster_crew_url"}
+"""Stores on servers, and the fixture that gives a URL for a user who may do no more than he must."""
 
 
 @pytest.fixture
@@ -38,13 +45,13 @@ def clock() -> ManualClock:
 @pytest.fixture(params=STORES)
 def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A URL of every store in turn, each with nothing in it."""
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("crew_url")
+    if request.param in CREWS:
+        url: str = request.getfixturevalue(CREWS[request.param])
         return url
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
 
 
-@pytest.fixture(params=STORES[1:])
+@pytest.fixture(params=[name for name in STORES if name != "memory"])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """A new URL with every call, of every store in turn but memory, which they are compared with."""
     if request.param == "postgres":
@@ -52,6 +59,9 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]
         server: PostgresServer = request.getfixturevalue("postgres_server")
         return lambda: emptied(server, crew_url)
     number = count()
+    if request.param in CREWS:
+        place: str = request.getfixturevalue(CREWS[request.param])
+        return lambda: f"{place}.{next(number)}"
     return lambda: f"sqlite:///{tmp_path}/{next(number)}.db?durability=fast"
 
 
@@ -182,6 +192,33 @@ def cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
     yield redis_cluster.url(prefix=f"t_{next(PREFIXES)}")
     redis_cluster.start()
     redis_cluster.execute("FLUSHALL")
+
+
+[ACL] = re.findall(
+    r"^ACL SETUSER shop_web on >secret (.*)$",
+    (Path(__file__).parent.parent / "docs" / "redis.md").read_text(),
+    re.MULTILINE,
+)
+"""The rights that the documentation gives to a user of our own."""
+
+
+def rights(prefix: str) -> list[str]:
+    """Those rights, for keys of another prefix."""
+    return ACL.replace("fairlead:", f"{prefix}").split()
+
+
+@pytest.fixture
+def redis_crew_url(redis_server: RedisServer, redis_url: str) -> str:
+    """The same for a user who may do no more than he must."""
+    redis_server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_"))
+    return redis_url.replace("redis://", "redis://crew:rope@")
+
+
+@pytest.fixture
+def cluster_crew_url(redis_cluster: RedisCluster, cluster_url: str) -> str:
+    """The same on the cluster."""
+    redis_cluster.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_"))
+    return cluster_url.replace("redis+cluster://", "redis+cluster://crew:rope@")
 
 
 @pytest.fixture
