@@ -127,7 +127,7 @@ def test_a_project_file_is_read_as_it_is_meant(folder: Path, text: str, problem:
         (["--url", ""], {}, "the URL is empty; leave it out for $FAIRLEAD_URL or sqlite:///fair"),
         (["--url", "memory://"], {}, "memory:// lives in one program, so nothing outside of it c"),
         (["--url", "sqlite:///jobs.db?tmeout=1"], {}, "sqlite:/// knows no option 'tmeout' (did"),
-        ([], {"FAIRLEAD_URL": "redis://me:s3cret@host/0"}, "no store is known for a URL of "),
+        ([], {"FAIRLEAD_URL": "mysql://me:s3cret@host/0"}, "no store is known for a URL of "),
         ([], {"FAIRLEAD_URL": "postgres://me:s3[cret@host/db"}, "the store's URL cannot be read"),
         (["--url", "sqlite://me:s3cret@host/jobs.db"], {}, "sqlite takes three slashes; write s"),
         (["--url", "me:s3cret@host"], {}, "no store is known for a URL of scheme 'me'"),

@@ -1,0 +1,136 @@
+"""The URL of a Redis store: what it may say, what it means, and that it keeps its secret."""
+
+import asyncio
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead import ConfigError, StoreUnavailable
+from fairlead.core.admin import ALL
+from fairlead.stores import store_for
+from fairlead.stores.redis.address import Address, Node
+from tests.servers.redis import RedisServer
+from tests.words import new_job
+
+CANARY = "c4n4ry"
+
+
+def refused(url: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as problem:
+        store_for(url)
+    assert CANARY not in str(problem.value)
+
+
+def test_a_url_names_server_database_user_and_prefix() -> None:
+    address = Address.of(f"redis://ada:{CANARY}@localhost:6380/3?prefix=shop&timeout=2.5")
+    assert address.nodes == (Node("localhost", 6380),)
+    assert address.options == {"username": "ada", "password": CANARY}
+    assert (address.database, address.prefix, address.timeout) == (3, "shop", 2.5)
+    assert (address.is_cluster, address.tls, address.fast) == (False, False, False)
+    assert address.url == "redis://ada@localhost:6380/3?prefix=shop"
+    assert CANARY not in repr(address)
+
+
+def test_what_a_url_leaves_open_has_a_default() -> None:
+    assert Address.of("redis://").nodes == (Node("localhost", 6379),)
+    bare = Address.of("redis://h?durability=fast")
+    assert (bare.prefix, bare.timeout, bare.database, bare.fast) == ("fairlead", 5.0, 0, True)
+
+
+def test_a_socket_is_a_path() -> None:
+    address = Address.of("unix://ada:pw@/run/my%20redis.sock?db=2")
+    assert address.nodes == (Node(path="/run/my redis.sock"),)
+    assert (address.database, address.is_local) == (2, True)
+    assert address.url == "unix://ada@/run/my%20redis.sock?db=2"
+
+
+def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
+    address = Address.of("rediss+cluster://a:1,b:2,[::1]:3?prefix=x&ssl_ca_certs=/ca.pem")
+    assert address.nodes == (Node("a", 1), Node("b", 2), Node("::1", 3))
+    assert (address.is_cluster, address.tls) == (True, True)
+    assert address.options == {"ssl_ca_certs": "/ca.pem"}
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_any_user_and_password_pass_through(user: str, password: str) -> None:
+    try:
+        url = f"redis://{quote(user, safe='')}:{quote(password, safe='')}@localhost"
+    except UnicodeEncodeError:
+        return
+    address = Address.of(url)
+    assert address.options == {"username": user, "password": password}
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (f"redis://:{CANARY}@h/first", "the database is a number"),
+        (f"redis://:{CANARY}@h:70000", "the port is not a number"),
+        (f"redis://:{CANARY}@h:port", "the port is not a number"),
+        (f"redis://:{CANARY}@a,b", "one server has one host"),
+        (f"redis+cluster://:{CANARY}@h/1", "only database 0"),
+        (f"redis://:{CANARY}@h?prefx=a", "did you mean 'prefix'"),
+        (f"redis://:{CANARY}@h?ssl_certfile=a", "knows no option 'ssl_certfile'"),
+        (f"redis://:{CANARY}@h?prefix=" + quote("a{b}"), "cannot begin our keys"),
+        (f"redis://:{CANARY}@h?durability=always", "depends on the server"),
+        (f"redis://:{CANARY}@h?timeout=soon", "write timeout=5"),
+        (f"redis://:{CANARY}@h#1", "what follows #"),
+        ("unix://?db=1", "no path to a socket"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_way_out(url: str, words: str) -> None:
+    refused(url, words)
+
+
+# What it leads to
+
+
+async def test_a_socket_leads_to_the_same_jobs(redis_server: RedisServer, redis_url: str) -> None:
+    prefix = Address.of(redis_url).prefix
+    by_port, by_socket = store_for(redis_url), store_for(redis_server.socket_url(prefix=prefix))
+    job = new_job()
+    await by_port.put([job])
+    found = await by_socket.find(job.id)
+    assert found is not None
+    assert by_socket.put_blocking([job]) == [False]
+    for store in (by_port, by_socket):
+        await store.close()
+
+
+async def test_databases_and_prefixes_keep_jobs_apart(redis_server: RedisServer) -> None:
+    urls = [
+        redis_server.url(database=1, prefix="t_apart"),
+        redis_server.url(database=2, prefix="t_apart"),
+        redis_server.url(database=1, prefix="t_apart2"),
+    ]
+    stores = [store_for(url) for url in urls]
+    for number, store in enumerate(stores):
+        await store.put([new_job(id=f"{number}")])
+    for number, store in enumerate(stores):
+        assert [job.id for job in await store.jobs(ALL)] == [f"{number}"]
+        await store.close()
+    redis_server.execute("FLUSHALL")
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_wrong_password_is_told_at_once_and_not_repeated(
+    redis_server: RedisServer, blocking: bool
+) -> None:
+    redis_server.execute("ACL", "SETUSER", "guarded", "on", ">right", "~*", "+@all")
+    url = redis_server.url(user="guarded", password=CANARY)
+    store = store_for(url)
+    with pytest.raises(StoreUnavailable, match="check user and password") as problem:
+        if blocking:
+            await asyncio.to_thread(store.put_blocking, [new_job()])
+        else:
+            await store.put([new_job()])
+    assert CANARY not in str(problem.value)
+    await store.close()
+
+
+async def test_nobody_there_is_told(redis_server: RedisServer) -> None:
+    store = store_for("redis://127.0.0.1:1/0")
+    with pytest.raises(StoreUnavailable, match="is the server running"):
+        await store.open()

@@ -1,0 +1,166 @@
+"""What a Redis server must be like, and what is told of one that is not."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead import ConfigError, StoreUnavailable
+from fairlead.core.admin import Condition
+from fairlead.core.errors import SchemaOutdated
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.redis.address import Address
+from tests.servers.redis import RedisServer
+from tests.words import new_job
+
+SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """That Redis, whose settings a test may change."""
+    yield redis_server
+    for name, value in {**SETTINGS, "maxmemory": "0"}.items():
+        redis_server.execute("CONFIG", "SET", name, value)
+    redis_server.execute("REPLICAOF", "NO", "ONE")
+
+
+async def condition(url: str) -> Condition:
+    store = store_for(url)
+    found = await store.condition()
+    await store.close()
+    return found
+
+
+def problems(found: Condition) -> str:
+    return "\n".join(finding.problem for finding in found.findings)
+
+
+async def refused(url: str, words: str) -> None:
+    """Every way in is closed, and says the same."""
+    for enter in (Backend.open, lambda store: store.put([new_job()]), Backend.condition):
+        store = store_for(url)
+        with pytest.raises(StoreUnavailable, match=words):
+            await enter(store)
+        await store.close()
+    store = store_for(url)
+    with pytest.raises(StoreUnavailable, match=words):
+        store.put_blocking([new_job()])
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+async def test_a_server_that_may_evict_jobs_is_refused(
+    server: RedisServer, redis_url: str, policy: str
+) -> None:
+    server.execute("CONFIG", "SET", "maxmemory-policy", policy)
+    await refused(redis_url, "run CONFIG SET maxmemory-policy noeviction")
+
+
+async def test_a_policy_that_evicts_only_what_may_expire_does_no_harm(
+    server: RedisServer, redis_url: str
+) -> None:
+    server.execute("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+    assert "evict" not in problems(await condition(redis_url))
+
+
+async def test_a_server_without_a_file_is_refused_unless_the_url_says_so(
+    server: RedisServer, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.execute("CONFIG", "SET", "appendonly", "no")
+    await refused(redis_url, "run CONFIG SET appendonly yes")
+    store = store_for(f"{redis_url}&durability=fast")
+    with caplog.at_level(logging.INFO, "fairlead"):
+        await store.open()
+    assert store.durability == "memory"
+    assert "lost with the server" in caplog.text
+    assert "lost with the server" in problems(await store.condition())
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("fsync", "durability", "told"),
+    [
+        ("everysec", "fast", "a power cut can lose the last second"),
+        ("no", "fast", "a power cut loses what the system has not written yet"),
+        ("always", "durable", ""),
+    ],
+)
+async def test_what_a_power_cut_can_cost_is_told(
+    server: RedisServer,
+    redis_url: str,
+    caplog: pytest.LogCaptureFixture,
+    fsync: str,
+    durability: str,
+    told: str,
+) -> None:
+    server.execute("CONFIG", "SET", "appendfsync", fsync)
+    store = store_for(redis_url)
+    with caplog.at_level(logging.INFO, "fairlead"):
+        await store.open()
+    assert store.durability == durability
+    found = await store.condition()
+    await store.close()
+    assert told in caplog.text
+    assert told in problems(found)
+    assert f"appendfsync {fsync}" in found.facts["durability"]
+    assert bool(told) == ("power cut" in problems(found))
+
+
+async def test_who_may_not_see_the_settings_takes_the_worse_for_true(
+    server: RedisServer, redis_url: str
+) -> None:
+    server.execute("CONFIG", "SET", "appendfsync", "always")
+    server.execute("ACL", "SETUSER", "blind", "on", ">rope", "~*", "&*", "+@all", "-config")
+    url = redis_url.replace("redis://", "redis://blind:rope@")
+    store = store_for(url)
+    await store.open()
+    assert store.durability == "fast"
+    assert "does not tell its appendfsync" in problems(await store.condition())
+    await store.close()
+
+
+async def test_a_replica_is_refused(server: RedisServer, redis_url: str) -> None:
+    with RedisServer() as primary:
+        server.execute("REPLICAOF", "127.0.0.1", str(primary.port))
+        await refused(redis_url, "name the primary")
+        server.execute("REPLICAOF", "NO", "ONE")
+
+
+async def test_a_server_tells_of_itself(redis_crew_url: str) -> None:
+    found = await condition(redis_crew_url)
+    assert found.facts["server"].startswith("Redis ")
+    assert found.facts["driver"].startswith("redis-py ")
+    assert found.facts["user"] == "crew"
+    assert found.facts["keys"].startswith(Address.of(redis_crew_url).prefix)
+    assert found.facts["news"] == "heard"
+    assert "news" not in problems(found)
+    assert "network" not in problems(found)
+
+
+async def test_memory_that_runs_out_is_told_before(server: RedisServer, redis_url: str) -> None:
+    store = store_for(redis_url)
+    await store.open()
+    used = int(server.execute("INFO", "memory").partition("used_memory:")[2].split()[0])
+    server.execute("CONFIG", "SET", "maxmemory", str(int(used * 1.05)))
+    assert "no job is accepted" in problems(await store.condition())
+    await store.close()
+
+
+async def test_jobs_of_a_newer_program_are_left_alone(server: RedisServer, redis_url: str) -> None:
+    prefix = Address.of(redis_url).prefix
+    server.execute("SET", f"{prefix}:schema", "99")
+    store = store_for(redis_url)
+    with pytest.raises(SchemaOutdated, match="upgrade this program"):
+        await store.open()
+
+
+async def test_what_redis_cannot_do_is_said_with_the_way_out(redis_url: str) -> None:
+    store = store_for(redis_url)
+    with pytest.raises(ConfigError, match="Enqueue after your commit"):
+        store.put_within(object(), [new_job()])
+    with pytest.raises(ConfigError, match="job.commit"):
+        store.transaction()
+    with pytest.raises(ConfigError, match="job.commit"):
+        store.atransaction()
+    await store.close()
