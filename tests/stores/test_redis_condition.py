@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from fairlead import ConfigError, StoreUnavailable
 from fairlead.core.admin import Condition
 from fairlead.core.errors import SchemaOutdated
-from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from tests.servers.redis import RedisServer
@@ -39,12 +39,11 @@ def problems(found: Condition) -> str:
 
 async def refused(url: str, words: str) -> None:
     """Every way in is closed, and says the same."""
-    for enter in (Backend.open, lambda store: store.put([new_job()]), Backend.condition):
-        store = store_for(url)
-        with pytest.raises(StoreUnavailable, match=words):
-            await enter(store)
-        await store.close()
     store = store_for(url)
+    for enter in (store.open, partial(store.put, [new_job()]), store.condition):
+        with pytest.raises(StoreUnavailable, match=words):
+            await enter()
+    await store.close()
     with pytest.raises(StoreUnavailable, match=words):
         store.put_blocking([new_job()])
 

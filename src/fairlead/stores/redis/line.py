@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import astuple
 
@@ -36,6 +36,8 @@ from fairlead.stores.redis.records import (
 )
 from fairlead.stores.redis.scripts import SCRIPTS
 from fairlead.stores.redis.talk import Command, Conversation, Word, moment, script
+
+T = TypeVar("T")
 
 MOST_AT_ONCE = 500
 """How many jobs one script may touch: it keeps everybody else waiting."""
@@ -166,35 +168,38 @@ class RedisLine:
         self, leases: Sequence[tuple[JobId, int]], lease: int
     ) -> Conversation[list[Extended]]:
         """Renew leases under their current fence."""
-        fences = dict(leases)
-        grouped = yield from self._queues.where(list(fences))
-        pieces = [(queue, some) for queue, ids in grouped.items() for some in _pieces(ids)]
+        grouped = yield from self._grouped(leases, [job_id for job_id, _ in leases])
+        pieces = [(queue, some) for queue, pairs in grouped.items() for some in _pieces(pairs)]
         if not pieces:
             return []
         answers = yield [
-            self._script(
-                "extend", queue, self._at(), lease, pack([(each, fences[each]) for each in some])
-            )
-            for queue, some in pieces
+            self._script("extend", queue, self._at(), lease, pack(some)) for queue, some in pieces
         ]
-        said: dict[str, int] = {}
-        for (_, some), answer in zip(pieces, answers, strict=True):
-            said.update(zip(some, answer, strict=True))
-        return [Extended(each, said[each] == 2) for each in fences if said.get(each)]
+        return [
+            Extended(job_id, said == 2)
+            for (_, some), answer in zip(pieces, answers, strict=True)
+            for (job_id, _), said in zip(some, answer, strict=True)
+            if said
+        ]
+
+    def _grouped(
+        self, items: Sequence[T], job_ids: Sequence[JobId]
+    ) -> Conversation[dict[str, list[T]]]:
+        """Return what is about jobs, by the queues these are in."""
+        found = yield from self._queues.where(list(dict.fromkeys(job_ids)))
+        queue_of = {job_id: queue for queue, ids in found.items() for job_id in ids}
+        grouped: dict[str, list[T]] = {}
+        for item, job_id in zip(items, job_ids, strict=True):
+            if job_id in queue_of:
+                grouped.setdefault(queue_of[job_id], []).append(item)
+        return grouped
 
     def settle(
         self, settlements: Sequence[Settlement], word: str | None
     ) -> Conversation[dict[JobId, Settlement]]:
         """Write what became of running jobs, under their current fence."""
-        grouped = yield from self._queues.where(
-            list(dict.fromkeys(each.id for each in settlements))
-        )
-        queue_of = {job_id: queue for queue, ids in grouped.items() for job_id in ids}
-        by_queue: dict[str, list[Settlement]] = {}
-        for settlement in settlements:
-            if settlement.id in queue_of:
-                by_queue.setdefault(queue_of[settlement.id], []).append(settlement)
-        pieces = [(queue, some) for queue, each in by_queue.items() for some in _pieces(each)]
+        grouped = yield from self._grouped(settlements, [each.id for each in settlements])
+        pieces = [(queue, some) for queue, each in grouped.items() for some in _pieces(each)]
         if not pieces:
             return {}
         answers = yield [
@@ -281,17 +286,14 @@ class RedisLine:
                 self._script("bring_back", name, at, pack(dict(capable)), BATCH) for name in parked
             ]
 
-    def due(self, names: Sequence[str] | None = None) -> Conversation[tuple[int | None, int]]:
+    def due(self) -> Conversation[tuple[int | None, int]]:
         """Return when the next parked job falls due, and what time it is there."""
-        if names is None:
-            names = sorted(self._served) or (yield from self._queues.names())
-        [time, *firsts] = yield [
-            ("TIME",),
-            *(("ZRANGE", self._keys.key(name, "due"), 0, 0, "WITHSCORES") for name in names),
-        ]
-        now = self._clock.now() if self._clock else int(time[0]) * 1_000_000 + int(time[1])
-        scores = [round(float(first[1])) for first in firsts if first]
-        return min(scores, default=None), now
+        names = sorted(self._served) or (yield from self._queues.names())
+        if not names:
+            return None, 0
+        answers = yield [self._script("due", name, self._at()) for name in names]
+        times = [round(float(answer[1])) for answer in answers if len(answer) > 1]
+        return min(times, default=None), max(answer[0] for answer in answers)
 
     def upkeep(self, keep: int) -> Conversation[Upkeep]:
         """Do one bounded round of housekeeping."""

@@ -16,16 +16,18 @@ bring_back(capable, now, STEP)
 expire(now, STEP)
 
 -- Jobs whose lease has passed come into an order of their own.
-local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, STEP)
+local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)
 if #passed > 0 then
-  local texts = many('HMGET', runs, passed)
+  local texts, in_order = many('HMGET', runs, passed), {}
   for n = 1, #passed do
     if texts[n] then
-      call('ZADD', lost, cmsgpack.unpack(texts[n])[ORDER_AT], passed[n])
+      in_order[#in_order + 1] = cmsgpack.unpack(texts[n])[ORDER_AT]
+      in_order[#in_order + 1] = passed[n]
     else
-      call('ZADD', ready, 0, passed[n])
+      call('ZADD', ready, 0, passed[n])  -- Somebody damaged it. It has waited long enough.
     end
   end
+  many('ZADD', lost, in_order)
   many('ZREM', leases, passed)
 end
 
