@@ -33,6 +33,8 @@ STORES = tuple(os.environ.get("FAIRLEAD_STORES", "memory sqlite postgres redis")
 """The stores that tests of all stores are run on; `cluster` is one, and has a target of its own."""
 
 
+WITH_TRANSACTIONS = [name for name in STORES if name in ("sqlite", "postgres")]
+"""Those that can share a transaction with the application's own rows."""
 CREWS = {"postgres": "crew_url", "redis": "redis_crew_url", "cluster": "cluster_crew_url"}
 """Stores on servers, and the fixture that gives a URL for a user who may do no more than he must."""
 
@@ -54,6 +56,11 @@ def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(params=[name for name in STORES if name != "memory"])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """A new URL with every call, of every store in turn but memory, which they are compared with."""
+    return new_urls(request, tmp_path)
+
+
+def new_urls(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Return what gives a new URL of the store that is asked for with every call."""
     if request.param == "postgres":
         crew_url: str = request.getfixturevalue("crew_url")
         server: PostgresServer = request.getfixturevalue("postgres_server")

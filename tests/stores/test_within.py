@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +15,14 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.memory.store import MemoryStore
+from tests.conftest import WITH_TRANSACTIONS, new_urls
 from tests.words import claim, done, new_job
+
+
+@pytest.fixture(params=WITH_TRANSACTIONS)
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """The stores that can share a transaction."""
+    return new_urls(request, tmp_path)
 
 
 class Hand:
