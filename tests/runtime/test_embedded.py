@@ -29,7 +29,6 @@ from fairlead.core.outcome import Snoozed
 from fairlead.core.retry import exponential, fixed
 from fairlead.runtime import settler
 from fairlead.stores import store_for
-from tests.conftest import STORES
 from tests.runtime import shop
 from tests.runtime.heard import Heard, ended
 from tests.words import new_id
@@ -39,13 +38,10 @@ THRICE = Retry(attempts=3, backoff=AT_ONCE)
 ONCE = Retry(attempts=1)
 
 
-@pytest.fixture(params=STORES)
-def shop_app(
-    request: pytest.FixtureRequest, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> Fairlead:
+@pytest.fixture
+def shop_app(any_url: str, monkeypatch: pytest.MonkeyPatch) -> Fairlead:
     """The importable app, on every store in turn."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-    monkeypatch.setattr(shop.app, "store", store_for(url))
+    monkeypatch.setattr(shop.app, "store", store_for(any_url))
     return shop.app
 
 
