@@ -344,8 +344,8 @@ class MemoryLine(Store):
         while self._expiring and self._expiring[0][0] <= now and expired < BATCH:
             mark = heapq.heappop(self._expiring)
             entry = self._live.get(mark[1])
-            if entry is None:
-                continue
+            if entry is None or entry.expires_at != mark[0]:
+                continue  # It has ended, or was revived without an expiry that had passed.
             if entry.lease_until:
                 running.append(mark)  # It may wait again, and expire then.
                 continue

@@ -5,10 +5,14 @@ from functools import lru_cache
 PARTS = (
     *("bodies", "runs", "errors", "ends"),
     *("ready", "due", "leases", "lost"),
-    *("unknown", "expiring", "ended", "dead"),
+    *("unknown", "expiring"),
+    *("done", "cancelled", "dead", "gone"),
     *("log", "settings", "acts", "acted"),
 )
 """The keys of one queue, in the order in which scripts know them."""
+
+NOWHERE = "*"
+"""Under the keys of a queue that nobody can have is kept what people did to no queue."""
 
 
 class Keys:
@@ -24,9 +28,6 @@ class Keys:
         """HASH id -> worker, as it announced itself."""
         self.schema = f"{prefix}:schema"
         """The version of all this."""
-        self.acts = f"{prefix}:acts"
-        self.acted = f"{prefix}:acted"
-        """What people did to no queue in particular, as a queue has it."""
         self.number = f"{prefix}:number"
         """The number of the last action of a person."""
         self.news = f"{prefix}:news"

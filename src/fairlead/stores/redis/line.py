@@ -31,6 +31,7 @@ from fairlead.stores.redis.records import (
     body_of,
     job_of,
     pack,
+    parked_of,
     run_of,
     worker_of,
 )
@@ -246,7 +247,7 @@ class RedisLine:
         leases, lost, unknown = yield [
             ("ZRANGE", self._keys.key(queue, part), 0, -1) for part in ("leases", "lost", "unknown")
         ]
-        ids = [*leases, *lost, *(member.rpartition(b"\0")[2] for member in unknown)]
+        ids = [*leases, *lost, *(parked_of(member)[2] for member in unknown)]
         runs: dict[str, Run] = {}
         for some in _pieces(ids):
             [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]

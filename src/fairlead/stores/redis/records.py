@@ -305,6 +305,12 @@ def worker_of(name: str, text: bytes) -> Worker:
     return Worker(name, said.capable, pools, said.processes, said.started_at, said.live_until)
 
 
+def parked_of(member: bytes) -> tuple[str, int, bytes, bool]:
+    """Return task, version and id of a parked job, and whether a run of it was lost."""
+    task, version, rest = member.split(b"\0", 2)
+    return task.decode(), int(version), rest[1:], rest[:1] == b"r"
+
+
 def kept_of(answer: Sequence[Any]) -> Kept | None:
     """Return what `records.lua` answers for one job; None for one that is not known."""
     return None if answer[0] is None else Kept(*answer)

@@ -5,9 +5,10 @@ their answers, and returns what the verb returns. It never waits and knows no co
 the same one is held over an async connection, a blocking one, or with a cluster.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
+from fairlead.core.clock import SECOND, Clock
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.scripts import SCRIPTS
 
@@ -23,6 +24,20 @@ def script(keys: Keys, verb: str, queue: str, *values: Word) -> Command:
     """Return the command that runs a script on a queue."""
     names = keys.of(queue)
     return ("EVALSHA", SCRIPTS[verb].sha, len(names), *names, *values)
+
+
+def pieces(items: Sequence[T], most: int) -> Iterable[Sequence[T]]:
+    """Return items in pieces that are not too large to be done at once."""
+    for first in range(0, len(items), most):
+        yield items[first : first + most]
+
+
+def present(clock: Clock | None) -> Conversation[int]:
+    """Return what time it is: by the server's clock, unless there is another."""
+    if clock is not None:
+        return clock.now()
+    [[seconds, rest]] = yield [("TIME",)]
+    return int(seconds) * SECOND + int(rest)
 
 
 def moment(at: int | None) -> Word:

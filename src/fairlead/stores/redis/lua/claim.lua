@@ -56,7 +56,7 @@ local function heads(key, after_at, after_id)
   end
   local function next_after()
     local head = next_head()
-    while head and after_at and head[2] == after_at and head[1] <= after_id do head = next_head() end
+    while head and after_at and head[2] == after_at and not less(after_id, head[1]) do head = next_head() end
     return head
   end
   return next_after
@@ -80,7 +80,7 @@ local from_ready, from_lost, until_when, write = {}, {}, {}, {}
 local look = LOOK
 while #ids < quota and (a or b) do
   local head
-  if a and (not b or a[2] < b[2] or (a[2] == b[2] and a[1] < b[1])) then
+  if a and (not b or a[2] < b[2] or (a[2] == b[2] and less(a[1], b[1]))) then
     head, a = a, next_ready()
   else
     head, b = b, next_lost()
@@ -91,6 +91,7 @@ while #ids < quota and (a or b) do
     -- Somebody damaged it: a dead letter if something is left of it, and nothing if not.
     call('ZREM', ready, id)
     call('ZREM', lost, id)
+    call('ZREM', expiring, id)
     call('HDEL', runs, id)
     if head[3] then
       run = run or first_run({ '?', 0, '', nil, 0, now }, head[2])

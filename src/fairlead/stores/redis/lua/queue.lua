@@ -12,24 +12,29 @@
 --   due       ZSET  id by run_at            waits for its time
 --   leases    ZSET  id by lease_until       runs
 --   lost      ZSET  id by order_at          its lease has passed; waits to be taken over
---   unknown   ZSET  task,version,id         parked, because no live worker knows its task
+--   unknown   ZSET  task,version,id         parked, because no live worker knows its task; before
+--                                           the id stands w if it waits, r if its run was lost
 --   expiring  ZSET  id by expires_at        waits, and must not for ever
---   ended     ZSET  id by finished_at       is done or cancelled
+--   done      ZSET  id by finished_at       is done
+--   cancelled ZSET  id by finished_at       is cancelled
 --   dead      ZSET  id by finished_at       is a dead letter
+--   gone      HASH  id -> lines             was deleted, but has lines in the log; see there
 --   log       LIST  of batches             the attempt log: when they ended in 16 digits, then lines
 --   settings  HASH                          paused; log_start: how many entries of the log are gone;
 --                                           apart: how many jobs came with a priority
 --   acts      ZSET  action by number        what people did here, in order
 --   acted     HASH  action -> line          and what that was
 --
--- A live job is in exactly one of ready, due, leases, lost and unknown, any other in one of ended
--- and dead. Values are MessagePack arrays; their fields are numbered below. Times are
+-- A live job is in exactly one of ready, due, leases, lost and unknown, any other in one of done,
+-- cancelled and dead. Values are MessagePack arrays; their fields are numbered below. Times are
 -- microseconds, which a number of Lua holds exactly until the year 2255.
 
 local bodies, runs, errors, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ready, due, leases, lost = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local unknown, expiring, ended, dead = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local log, settings, acts, acted = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+local unknown, expiring = KEYS[9], KEYS[10]
+local done, cancelled, dead, gone = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local log, settings, acts, acted = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local final = { done = done, cancelled = cancelled, dead = dead }
 
 -- body: what was enqueued
 local TASK, VERSION, PAYLOAD, OPTIONS, PRIORITY, ENQUEUED_AT, EXPIRES_AT = 1, 2, 3, 4, 5, 6, 7
@@ -77,6 +82,15 @@ local function packed(values, count)
   return cmsgpack.pack(whole)
 end
 
+-- Whether a text is before another, byte by byte as in a ZSET; for Lua the locale would decide.
+local function less(a, b)
+  for n = 1, math.min(#a, #b) do
+    local one, other = string.byte(a, n), string.byte(b, n)
+    if one ~= other then return one < other end
+  end
+  return #a < #b
+end
+
 -- The body of a job, or nil for what somebody damaged.
 local function body_of(text)
   local is_read, body = pcall(cmsgpack.unpack, text)
@@ -112,7 +126,12 @@ local function write_run(id, run)
 end
 
 local function unknown_member(id, run)
-  return run[RUN_TASK] .. '\0' .. string.format('%010d', run[RUN_VERSION]) .. '\0' .. id
+  local kind = run[LEASE_UNTIL] > 0 and 'r' or 'w'
+  return run[RUN_TASK] .. '\0' .. string.format('%010d', run[RUN_VERSION]) .. '\0' .. kind .. id
+end
+
+local function unknown_id(member)
+  return string.match(member, '%z%d+%z.(.*)$')
 end
 
 -- Take a live job out of the place it has.
@@ -147,7 +166,7 @@ end
 -- Move a job out of the line; its place and its run are gone already.
 local function finish(id, run, state, now, reason, result)
   call('HSET', ends, id, end_of(run, state, now, reason, result))
-  call('ZADD', state == 'dead' and dead or ended, now, id)
+  call('ZADD', final[state], now, id)
 end
 
 -- The run of a live job that may never have been claimed; nil if it is not live.
@@ -208,7 +227,7 @@ local function bring_back(capable, now, most)
     end
   end
   for n = 1, #members do
-    local id = string.match(members[n], '%z%d+%z(.*)$')
+    local id = unknown_id(members[n])
     local run = cmsgpack.unpack(call('HGET', runs, id))
     run[PARKED] = false
     write_run(id, run)
@@ -222,14 +241,43 @@ local function bring_back(capable, now, most)
   return #members
 end
 
+-- What is kept of a job: its body, run, end, failed runs, and its score in ready and in due.
+local function kept(id)
+  return {
+    call('HGET', bodies, id), call('HGET', runs, id), call('HGET', ends, id),
+    call('HGET', errors, id), call('ZSCORE', ready, id), call('ZSCORE', due, id),
+  }
+end
+
+-- The end of a job, if it is in one of these final states; else nil.
+local function end_in(id, states)
+  local text = call('HGET', ends, id)
+  local is_read, ending = pcall(cmsgpack.unpack, text or '')
+  if text and is_read and states[ending[STATE]] and final[ending[STATE]] then return ending end
+  return nil
+end
+
+-- A list of words as a set of them.
+local function set_of(text)
+  local set = {}
+  for _, word in ipairs(cmsgpack.unpack(text)) do set[word] = true end
+  return set
+end
+
+-- Tell on a channel that something changed; no word, no news.
+local function tell(channel, word)
+  if word ~= '' then call('PUBLISH', channel, word) end
+end
+
 -- Write down what a person did; calls of one action are one line with one count.
---   by: [id, number, who, verb, target, job_id], or nothing to write
-local function write_act(by, count, now, before)
-  if not by then return end
-  local text = call('HGET', acted, by[1])
+--   text: [id, number, who, verb, target, job_id], or '' if there is nothing to write
+local function write_act(text, count, now, before)
+  if text == '' then return end
+  local by = cmsgpack.unpack(text)
+  local known = call('HGET', acted, by[1])
   local line
-  if text then
-    line = cmsgpack.unpack(text)
+  if known then
+    line = cmsgpack.unpack(known)
     line[5], line[7] = line[5] + count, nil
   else
     line = { now, by[3], by[4], by[5], count, before, by[6] }

@@ -4,9 +4,6 @@
 --   answers for each its body, run, end, failed runs, and its score in ready and in due
 local answers = {}
 for n, id in ipairs(cmsgpack.unpack(ARGV[1])) do
-  answers[n] = {
-    call('HGET', bodies, id), call('HGET', runs, id), call('HGET', ends, id),
-    call('HGET', errors, id), call('ZSCORE', ready, id), call('ZSCORE', due, id),
-  }
+  answers[n] = kept(id)
 end
 return answers

@@ -9,7 +9,8 @@ local ids, answers, lines = {}, {}, {}
 for n = 1, #settlements do ids[n] = settlements[n][1] end
 local texts = many('HMGET', runs, ids)
 local line_number = (call('HGET', settings, 'log_start') or 0) + call('LLEN', log)
-local ended_runs, ended_leases, endings, when_ended, when_dead = {}, {}, {}, {}, {}
+local ended_runs, ended_leases, endings = {}, {}, {}
+local when = { done = {}, cancelled = {}, dead = {} }
 local seen = {}
 
 -- A failed run is kept with its job.
@@ -72,9 +73,9 @@ for n = 1, #settlements do
       ended_runs[#ended_runs + 1] = id
       endings[#endings + 1] = id
       endings[#endings + 1] = end_of(run, state, now, reason, result)
-      local when = state == 'dead' and when_dead or when_ended
-      when[#when + 1] = now
-      when[#when + 1] = id
+      local those = when[state]
+      those[#those + 1] = now
+      those[#those + 1] = id
     end
   end
 end
@@ -82,8 +83,7 @@ many('ZREM', leases, ended_leases)
 if call('EXISTS', lost) == 1 then many('ZREM', lost, ended_leases) end
 many('HDEL', runs, ended_runs)
 many('HSET', ends, endings)
-many('ZADD', ended, when_ended)
-many('ZADD', dead, when_dead)
+for state, those in pairs(when) do many('ZADD', final[state], those) end
 if #lines > 0 then
   call('RPUSH', log, string.format('%016.0f', now) .. cmsgpack.pack(lines))
   if ARGV[4] ~= '' then call('PUBLISH', ARGV[3], ARGV[4]) end

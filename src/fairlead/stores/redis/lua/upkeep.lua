@@ -9,29 +9,48 @@ local promoted = promote(now, most)
 local brought_back = bring_back(cmsgpack.unpack(ARGV[3]), now, most)
 local expired = expire(now, most)
 
-local old = call('ZRANGEBYSCORE', ended, '-inf', '(' .. string.format('%.0f', before), 'LIMIT', 0, most)
-many('ZREM', ended, old)
+local old = {}
+for _, key in ipairs({ done, cancelled }) do
+  local past = '(' .. string.format('%.0f', before)
+  local ids = call('ZRANGEBYSCORE', key, '-inf', past, 'LIMIT', 0, most - #old)
+  many('ZREM', key, ids)
+  for n = 1, #ids do old[#old + 1] = ids[n] end
+end
 many('HDEL', bodies, old)
 many('HDEL', ends, old)
 many('HDEL', errors, old)
 
 -- Batches are in order, unless the clock went back: so look past a few that are young. Their
 -- numbers must not change, so one that is old among younger ones is emptied.
-local lines, at, young, gone = 0, 0, 0, 0
+local lines, at, young, passed = 0, 0, 0, 0
+local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
+local traces = call('HLEN', gone) > 0
+
+-- What led to the lines of a deleted job goes with the last of them.
+local function lose_trace(id, number)
+  local text = call('HGET', gone, id)
+  local numbers = text and cmsgpack.unpack(text)
+  if numbers and numbers[#numbers] <= number then call('HDEL', gone, id) end
+end
+
 while lines < most and young < 10 do
   local batch = call('LINDEX', log, at)
   if not batch then break end
   if tonumber(string.sub(batch, 1, 16)) < before then
-    lines = lines + #cmsgpack.unpack(string.sub(batch, 17))
+    local old_lines = cmsgpack.unpack(string.sub(batch, 17))
+    lines = lines + #old_lines
+    if traces then
+      for n = 1, #old_lines do lose_trace(old_lines[n][1], log_start + at) end
+    end
     call('LSET', log, at, string.sub(batch, 1, 16) .. cmsgpack.pack({}))
   else
     young = young + 1
   end
   at = at + 1
-  if young == 0 then gone = at end
+  if young == 0 then passed = at end
 end
-if gone > 0 then
-  call('LTRIM', log, gone, -1)
-  call('HINCRBY', settings, 'log_start', gone)
+if passed > 0 then
+  call('LTRIM', log, passed, -1)
+  call('HINCRBY', settings, 'log_start', passed)
 end
 return { promoted, brought_back, expired, lines, old }

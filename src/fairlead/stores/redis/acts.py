@@ -1,0 +1,140 @@
+"""The audit log: what people did, in one line for each action.
+
+A queue keeps its own lines, written in the same step as the change they tell of; an action
+on several queues has one in each. What met no queue is kept `NOWHERE`. Read together, the
+lines of an action are one, and its place is that of the first of them.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from fairlead.core.admin import Action, AuditLine
+from fairlead.core.clock import Clock
+from fairlead.core.errors import DecodeError
+from fairlead.core.ids import JobId
+from fairlead.stores.redis.keys import NOWHERE, Keys
+from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.records import pack
+from fairlead.stores.redis.talk import Conversation, moment, script
+
+_PIECE = 200
+
+
+class _Line(msgspec.Struct, frozen=True, array_like=True):
+    """What a queue keeps of an action."""
+
+    done_at: int
+    who: str
+    verb: str
+    target: str
+    count: int
+    before: str | None
+    job_id: str | None
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """An action as a whole."""
+
+    number: int
+    line: AuditLine
+    job_id: str | None
+
+
+_line = msgspec.msgpack.Decoder(_Line).decode
+
+
+class Acts:
+    """Writes down what people do, and reads it."""
+
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+        self._keys = keys
+        self._queues = queues
+        self._clock = clock
+
+    def told(self, by: Action | None, job_ids: Collection[str] = ()) -> Conversation[bytes]:
+        """Return who does something, as scripts write it down; nothing for a program."""
+        if by is None:
+            return b""
+        [number] = yield [("INCR", self._keys.number)]
+        job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
+        return pack([by.id, number, by.who, by.verb, by.target, job_id])
+
+    def write(self, told: bytes, count: int) -> Conversation[None]:
+        """Write down what was done to no queue."""
+        if told:
+            at = moment(self._clock.now() if self._clock else None)
+            yield [script(self._keys, "note", NOWHERE, at, told, count)]
+
+    def log(self, limit: int, job_id: JobId | None) -> Conversation[list[AuditLine]]:
+        """Return the audit log, newest first."""
+        names = [*(yield from self._queues.names()), NOWHERE]
+        marks = dict.fromkeys(names, "+inf")  # Where to read on, in queues that have more.
+        found: dict[bytes, _Told] = {}
+        while True:
+            new = yield from self._read(marks)
+            found |= yield from self._whole([each for each in new if each not in found], names)
+            # An action that has a line before all that was read may have begun there.
+            floor = max((int(mark[1:]) for mark in marks.values()), default=0)
+            sure = [
+                told
+                for told in found.values()
+                if told.number > floor and job_id in (None, told.job_id)
+            ]
+            if len(sure) >= limit or not marks:
+                newest = sorted(sure, key=lambda told: told.number, reverse=True)
+                return [told.line for told in newest[:limit]]
+
+    def _read(self, marks: dict[str, str]) -> Conversation[list[bytes]]:
+        """Read on where the marks say, and move them; those of queues that are read go."""
+        names = list(marks)
+        answers = yield [
+            (
+                *("ZREVRANGEBYSCORE", self._keys.key(name, "acts"), marks[name], "-inf"),
+                *("WITHSCORES", "LIMIT", 0, _PIECE),
+            )
+            for name in names
+        ]
+        found: dict[bytes, None] = {}
+        for name, answer in zip(names, answers, strict=True):
+            found |= dict.fromkeys(answer[::2])
+            if len(answer) == 2 * _PIECE:
+                marks[name] = f"({float(answer[-1]):.0f}"
+            else:
+                del marks[name]
+        return list(found)
+
+    def _whole(
+        self, actions: Sequence[bytes], names: Sequence[str]
+    ) -> Conversation[dict[bytes, _Told]]:
+        """Return actions with the lines that they have in all queues."""
+        if not actions:
+            return {}
+        answers = yield [
+            command
+            for name in names
+            for command in (
+                ("HMGET", self._keys.key(name, "acted"), *actions),
+                ("ZMSCORE", self._keys.key(name, "acts"), *actions),
+            )
+        ]
+        lines: dict[bytes, list[tuple[int, _Line]]] = {}
+        for texts, numbers in zip(answers[::2], answers[1::2], strict=True):
+            for action, text, number in zip(actions, texts, numbers, strict=True):
+                if text is not None and number is not None:
+                    lines.setdefault(action, []).append((round(float(number)), _line_of(text)))
+        return {action: _joined(each) for action, each in lines.items()}
+
+
+def _line_of(text: bytes) -> _Line:
+    try:
+        return _line(text)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise DecodeError("a line of the audit log", str(problem)) from None
+
+
+def _joined(lines: list[tuple[int, _Line]]) -> _Told:
+    number, first = min(lines, key=lambda each: each[0])
+    count = sum(line.count for _, line in lines)
+    line = AuditLine(first.done_at, first.who, first.verb, first.target, count, first.before)
+    return _Told(number, line, first.job_id if len(lines) == 1 else None)

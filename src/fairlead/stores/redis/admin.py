@@ -1,0 +1,362 @@
+"""What people ask of the queues: look, count, cancel, revive, delete, pause; as conversations."""
+
+from collections.abc import Collection, Sequence
+from itertools import count
+from typing import Any
+
+from fairlead.core.admin import Action, AuditLine, ErrorGroup, Filter, Worker
+from fairlead.core.clock import SECOND, Clock
+from fairlead.core.ids import JobId
+from fairlead.core.job import LONGEST_HEAD_START, Attempt, JobRecord, State
+from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
+from fairlead.stores.news import ENDED, WORK
+from fairlead.stores.redis.acts import Acts
+from fairlead.stores.redis.history import History
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.listing import Listing
+from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.records import kept_of, pack, parked_of, run_of, worker_of
+from fairlead.stores.redis.talk import Conversation, Word, moment, pieces, present, script
+
+_MOST_AT_ONCE = 500
+"""How many jobs one script may touch: it keeps everybody else waiting."""
+_STANDING_AT_ONCE = 1_000
+_DAY = LONGEST_HEAD_START * SECOND
+
+
+class Hand:
+    """The questions and changes of people."""
+
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+        self._keys = keys
+        self._queues = queues
+        self._clock = clock
+        self._listing = Listing(keys, queues)
+        self._history = History(keys, queues)
+        self._acts = Acts(keys, queues, clock)
+
+    def _at(self) -> Word:
+        return moment(self._clock.now() if self._clock else None)
+
+    # Looking
+
+    def find(self, job_id: JobId) -> Conversation[JobRecord | None]:
+        """Return a job in whatever state."""
+        return self._listing.find(job_id)
+
+    def jobs(
+        self, which: Filter, limit: int, before: JobId | None
+    ) -> Conversation[list[JobRecord]]:
+        """Return jobs that the filter means, newest first."""
+        return self._listing.jobs(which, limit, before)
+
+    def count(self, which: Filter) -> Conversation[dict[str, dict[State, int]]]:
+        """Count jobs by queue and state."""
+        return self._listing.count(which)
+
+    def groups(self, which: Filter) -> Conversation[list[ErrorGroup]]:
+        """Return failures by fingerprint."""
+        return self._listing.groups(which)
+
+    def attempts(self, job_id: JobId) -> Conversation[list[Attempt]]:
+        """Return the job's lines of the attempt log."""
+        return self._history.attempts(job_id)
+
+    def recent(self, since: int, limit: int, queue: str | None) -> Conversation[list[Attempt]]:
+        """Return the last lines of the attempt log."""
+        return self._history.recent(since, limit, queue)
+
+    def audit_log(self, limit: int, job_id: JobId | None) -> Conversation[list[AuditLine]]:
+        """Return the audit log, newest first."""
+        return self._acts.log(limit, job_id)
+
+    def running(self) -> Conversation[dict[str, dict[str, int]]]:
+        """Count running jobs by worker process and queue."""
+        now = yield from present(self._clock)
+        counts: dict[str, dict[str, int]] = {}
+        for queue in (yield from self._queues.names()):
+            for worker in (yield from self._busy(queue, now)):
+                of_worker = counts.setdefault(worker, {})
+                of_worker[queue] = of_worker.get(queue, 0) + 1
+        return counts
+
+    def _busy(self, queue: str, now: int) -> Conversation[list[str]]:
+        """Return the worker process of each job of a queue whose lease lasts."""
+        leases, lost, unknown = yield [
+            ("ZRANGEBYSCORE", self._keys.key(queue, "leases"), f"({now}", "+inf"),
+            ("ZRANGE", self._keys.key(queue, "lost"), 0, -1),
+            ("ZRANGE", self._keys.key(queue, "unknown"), 0, -1),
+        ]
+        # A lost job is parked with its lease, which its worker may renew all the same.
+        parked = [job_id for _, _, job_id, is_lost in map(parked_of, unknown) if is_lost]
+        workers = []
+        for some in pieces(list(dict.fromkeys([*leases, *lost, *parked])), _STANDING_AT_ONCE):
+            [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
+            runs = [
+                run_of(raw_id.decode(), text)
+                for raw_id, text in zip(some, texts, strict=True)
+                if text is not None
+            ]
+            workers += [run.worker for run in runs if run.lease_until > now and run.worker]
+        return workers
+
+    def unknown(self) -> Conversation[dict[tuple[str, int], int]]:
+        """Count the jobs that are parked for want of a capable worker, by task and version."""
+        counts: dict[tuple[str, int], int] = {}
+        for queue in (yield from self._queues.names()):
+            for task, version, waiting, lost in (yield from self._listing.parked(queue)):
+                counts[task, version] = counts.get((task, version), 0) + waiting + lost
+        return counts
+
+    def paused(self) -> Conversation[set[str]]:
+        """Return the names of the paused queues."""
+        names = yield from self._queues.names()
+        if not names:
+            return set()
+        answers = yield [("HEXISTS", self._keys.key(name, "settings"), "paused") for name in names]
+        return {name for name, is_paused in zip(names, answers, strict=True) if is_paused}
+
+    def workers(self) -> Conversation[list[Worker]]:
+        """Return the workers that are announced and live."""
+        now = yield from present(self._clock)
+        [found] = yield [("HGETALL", self._keys.workers)]
+        workers = [
+            worker_of(name.decode(), text)
+            for name, text in zip(found[::2], found[1::2], strict=True)
+        ]
+        live = (worker for worker in workers if worker.live_until > now)
+        return sorted(live, key=lambda worker: worker.id)
+
+    # Looking at the order
+
+    def snapshot(self, plan: ClaimPlan, limit: int) -> Conversation[Snapshot]:
+        """Return what a claim with this plan would look at now."""
+        now = yield from present(self._clock)
+        capable: Word = "" if plan.capable is None else pack(dict(plan.capable))
+        answers = (
+            (
+                yield [
+                    script(self._keys, "look", queue.name, now, limit, capable)
+                    for queue in plan.queues
+                ]
+            )
+            if plan.queues
+            else []
+        )
+        lines = [
+            Line(queue, [_head(*each) for each in heads], is_paused == 1)
+            for queue, (is_paused, heads) in zip(plan.queues, answers, strict=True)
+        ]
+        return Snapshot(plan, now, lines)
+
+    def ahead(self, job_id: JobId) -> Conversation[int]:
+        """Count the due jobs before this one in its queue."""
+        now = yield from present(self._clock)
+        for queue in (yield from self._queues.where([job_id])):
+            [answer] = yield [script(self._keys, "ahead", queue, now, job_id)]
+            if not answer:
+                return 0
+            order_at, is_apart, number = answer
+            if not is_apart:
+                return int(number)
+            return int(number) + (yield from self._before(queue, order_at, job_id, now, number))
+        return 0
+
+    def _before(
+        self, queue: str, order_at: int, job_id: JobId, now: int, start: int
+    ) -> Conversation[int]:
+        """Count due jobs before a place, one by one: their head starts tell who is due."""
+        place = (order_at, job_id.encode())
+        number = 0
+        for part, first in (("ready", start), ("due", 0)):
+            for rank in count(first, _STANDING_AT_ONCE):
+                looked, jobs = yield from self._standing(queue, part, rank)
+                number += sum(at <= now and each < place for each, at in jobs)
+                if looked < _STANDING_AT_ONCE or _is_past(part, jobs, order_at, now):
+                    break
+        return number
+
+    def _standing(
+        self, queue: str, part: str, rank: int
+    ) -> Conversation[tuple[int, list[tuple[tuple[int, bytes], int]]]]:
+        """Return how many jobs there are from a rank on, and the place and run_at of those."""
+        last = rank + _STANDING_AT_ONCE - 1
+        [[looked, found]] = yield [script(self._keys, "standing", queue, part, rank, last)]
+        jobs = zip(found[::3], found[1::3], found[2::3], strict=True)
+        return looked, [((order_at, raw_id), run_at) for raw_id, order_at, run_at in jobs]
+
+    def oldest(self) -> Conversation[dict[str, int]]:
+        """Return since when each queue's longest waiting due job has been due."""
+        now = yield from present(self._clock)
+        names = yield from self._queues.names()
+        if not names:
+            return {}
+        answers = yield [
+            command
+            for queue in names
+            for command in (
+                ("ZRANGE", self._keys.key(queue, "ready"), 0, 0, "WITHSCORES"),
+                ("ZRANGE", self._keys.key(queue, "due"), 0, 0, "WITHSCORES"),
+                ("HEXISTS", self._keys.key(queue, "settings"), "apart"),
+                ("ZCARD", self._keys.key(queue, "unknown")),
+            )
+        ]
+        oldest: dict[str, int] = {}
+        for queue, each in zip(names, pieces(answers, 4), strict=True):
+            first = yield from self._oldest(queue, each, now)
+            if first <= now:
+                oldest[queue] = first
+        return oldest
+
+    def _oldest(self, queue: str, answers: Sequence[Any], now: int) -> Conversation[int]:
+        """Return since when the first job of a queue is due; a time to come if none is."""
+        ready, due, is_apart, parked = answers
+        times = [now + 1]
+        if due:
+            times.append(round(float(due[1])))
+        if ready and is_apart:
+            times.append((yield from self._first(queue, "ready", now)))
+        elif ready:
+            times.append(round(float(ready[1])))
+        if parked:
+            times.append((yield from self._first(queue, "unknown", now)))
+        return min(times)
+
+    def _first(self, queue: str, part: str, now: int) -> Conversation[int]:
+        """Return since when the first of these jobs is due; a time to come if none is."""
+        first = now + 1
+        for rank in count(0, _STANDING_AT_ONCE):
+            looked, jobs = yield from self._standing(queue, part, rank)
+            first = min((first, *(run_at for _, run_at in jobs)))
+            # Nobody's head start is longer than a day, nor is anybody put back further.
+            if looked < _STANDING_AT_ONCE or (
+                part == "ready" and jobs and jobs[-1][0][0] - _DAY > first
+            ):
+                break
+        return first
+
+    # Acting
+
+    def cancel(
+        self,
+        job_ids: Collection[JobId],
+        reason: str,
+        states: Collection[State],
+        by: Action | None,
+    ) -> Conversation[dict[JobId, JobRecord]]:
+        """Cancel waiting jobs at once, and mark running ones."""
+        values = (pack(list(states)), reason)
+        answers = yield from self._act("cancel", job_ids, by, values, ENDED)
+        touched: dict[JobId, JobRecord] = {}
+        for queue, (ids, several) in answers:
+            for raw_id, answer in zip(ids, several, strict=True):
+                kept = kept_of(answer)
+                assert kept is not None
+                touched[JobId(raw_id.decode())] = kept.record(raw_id.decode(), queue)
+        return touched
+
+    def revive(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> Conversation[list[JobId]]:
+        """Let jobs run again, or sooner."""
+        answers = yield from self._act("revive", job_ids, by, (pack(list(states)),), WORK)
+        return _in_order(job_ids, answers)
+
+    def edit(
+        self, job_id: JobId, was: str, payload: str, version: int, by: Action
+    ) -> Conversation[bool]:
+        """Replace the payload of a dead letter, if it still is `was`."""
+        self._queues.drop([job_id])
+        for queue in (yield from self._queues.where([job_id])):
+            told = yield from self._acts.told(by, [job_id])
+            values = (self._at(), job_id, was, payload, version, told)
+            [is_done] = yield [script(self._keys, "edit", queue, *values)]
+            return bool(is_done)
+        return False
+
+    def delete(
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+    ) -> Conversation[list[JobId]]:
+        """Forget final jobs for good."""
+        answers = yield from self._act("delete", job_ids, by, (pack(list(states)),), None)
+        for queue, ids in answers:
+            yield from self._queues.strike([each.decode() for each in ids], queue)
+        return _in_order(job_ids, answers)
+
+    def _act(
+        self,
+        verb: str,
+        job_ids: Collection[JobId],
+        by: Action | None,
+        values: tuple[Word, ...],
+        word: str | None,
+    ) -> Conversation[list[tuple[str, Any]]]:
+        """Do something to jobs; returns what each queue answered, some of them several times."""
+        # Where they were need not be where they are, and a person means them wherever they are.
+        self._queues.drop(job_ids)
+        told = yield from self._acts.told(by, job_ids)
+        where = yield from self._queues.where(job_ids)
+        news: tuple[Word, ...] = () if word is None else (self._keys.news, word)
+        parts = [
+            (queue, some) for queue, ids in where.items() for some in pieces(ids, _MOST_AT_ONCE)
+        ]
+        if not parts:
+            yield from self._acts.write(told, 0)
+            return []
+        answers = yield [
+            script(self._keys, verb, queue, self._at(), pack(some), *values, told, *news)
+            for queue, some in parts
+        ]
+        return [(queue, answer) for (queue, _), answer in zip(parts, answers, strict=True)]
+
+    def pause(self, queue: str, by: Action | None) -> Conversation[bool]:
+        """Let no further job of this queue start."""
+        return (yield from self._pause(queue, "1", by, ""))
+
+    def resume(self, queue: str, by: Action | None) -> Conversation[bool]:
+        """Let jobs of this queue start again."""
+        return (yield from self._pause(queue, "0", by, WORK))
+
+    def _pause(self, queue: str, how: str, by: Action | None, word: str) -> Conversation[bool]:
+        yield from self._queues.register([queue])
+        told = yield from self._acts.told(by)
+        news = (self._keys.news, word)
+        [is_new] = yield [script(self._keys, "pause", queue, self._at(), how, told, *news)]
+        return bool(is_new)
+
+    def note(self, by: Action, count: int, job_id: JobId | None) -> Conversation[None]:
+        """Add to the audit log something that was done by other verbs."""
+        told = yield from self._acts.told(by, [job_id] if job_id else [])
+        yield from self._acts.write(told, count)
+
+
+def _head(
+    raw_id: bytes,
+    task: bytes,
+    version: int,
+    order_at: int,
+    run_at: int,
+    expires_at: int | None,
+    lost: int,
+) -> Head:
+    """Return a job as `look.lua` tells of it."""
+    name = JobId(raw_id.decode())
+    return Head(name, task.decode(), version, order_at, run_at, expires_at, lost == 1)
+
+
+def _is_past(
+    part: str, jobs: Sequence[tuple[tuple[int, bytes], int]], order_at: int, now: int
+) -> bool:
+    """Say whether no job after these can be due and before a place."""
+    if not jobs:
+        return False
+    (last_order_at, _), last_run_at = jobs[-1]
+    return last_order_at > order_at if part == "ready" else last_run_at > now
+
+
+def _in_order(
+    job_ids: Collection[JobId], answers: Sequence[tuple[str, Sequence[bytes]]]
+) -> list[JobId]:
+    """Return those of these ids that were touched, each once."""
+    touched = {raw_id.decode() for _, ids in answers for raw_id in ids}
+    return [job_id for job_id in dict.fromkeys(job_ids) if job_id in touched]

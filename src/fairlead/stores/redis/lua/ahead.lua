@@ -1,0 +1,30 @@
+#!lua flags=no-writes
+-- How many due jobs stand before one in the order.
+--   ARGV: now, id
+--   answers nothing if the job is not live, else its order_at, whether jobs came with a head start,
+--   and how many are before it: with head starts only those of which the order alone tells that
+--   they are due, which are the first of ready
+local now, id = clock(ARGV[1]), ARGV[2]
+local run = live_run(id)
+if not run then return {} end
+local order_at = run[ORDER_AT]
+
+-- How many of an order are before a place; those with the same score stand there by id.
+local function before(key, at)
+  local low = call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', at))
+  if order_at > now then return low end
+  local high = low + call('ZCOUNT', key, string.format('%.0f', at), string.format('%.0f', at))
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if less(call('ZRANGE', key, middle, middle)[1], id) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+if call('HEXISTS', settings, 'apart') == 1 then
+  local DAY = 86400 * 1000000
+  local sure = string.format('%.0f', math.min(order_at, now - DAY))
+  return { order_at, 1, call('ZCOUNT', ready, '-inf', '(' .. sure) }
+end
+local at = math.min(order_at, now + 1)
+return { order_at, 0, before(ready, at) + before(due, at) }

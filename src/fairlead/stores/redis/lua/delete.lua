@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Forget jobs for good, if they are in one of these states, and final. Their lines of the log stay.
+--   ARGV: now, ids, states, who does it (see write_act)
+--   answers the ids of those that were deleted
+local now, states = clock(ARGV[1]), set_of(ARGV[3])
+local touched = {}
+for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local ending = end_in(id, states)
+  if ending then
+    if #ending[LINES] > 0 then
+      -- It may have been deleted before, and put again.
+      local numbers = cmsgpack.unpack(call('HGET', gone, id) or cmsgpack.pack({}))
+      for n = 1, #ending[LINES] do numbers[#numbers + 1] = ending[LINES][n] end
+      call('HSET', gone, id, cmsgpack.pack(numbers))
+    end
+    call('ZREM', final[ending[STATE]], id)
+    call('HDEL', bodies, id)
+    call('HDEL', ends, id)
+    call('HDEL', errors, id)
+    touched[#touched + 1] = id
+  end
+end
+write_act(ARGV[4], #touched, now, nil)
+return touched

@@ -1,0 +1,62 @@
+#!lua flags=no-writes
+-- What a claim would look at: the first jobs in order that do not run, whichever gate holds them.
+--   ARGV: now, how many, capable (task -> version, '' for any)
+--   answers whether the queue is paused, and of each job what a Head has
+local now, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
+local capable = ARGV[3] ~= '' and cmsgpack.unpack(ARGV[3]) or nil
+local LOOK, STEP = 1000, 200
+local heads = {}
+
+-- Add a job, if it is due and does not run.
+local function add(id, score, is_due)
+  local text, body = call('HGET', runs, id), nil
+  local run = text and cmsgpack.unpack(text)
+  if not run then
+    body = body_of(call('HGET', bodies, id) or '')
+    if not body then return false end
+    run = first_run(body, is_due and score - body[PRIORITY] * 1000000 or score)
+  end
+  local run_at = run[ORDER_AT] + run[HEAD_START]
+  if run[LEASE_UNTIL] > now or run_at > now then return false end
+  heads[#heads + 1] = {
+    id, run[RUN_TASK], run[RUN_VERSION], run[ORDER_AT], run_at, run[RUN_EXPIRES_AT] or false,
+    run[LEASE_UNTIL] > 0 and 1 or 0,
+  }
+  return true
+end
+
+-- Jobs that stand in an order already: as many as are asked for, and not much further.
+local function add_first(key)
+  local added = 0
+  for from = 0, limit + LOOK, STEP do
+    local found = call('ZRANGE', key, from, from + STEP - 1, 'WITHSCORES')
+    for n = 1, #found, 2 do
+      if added == limit then return end
+      if add(found[n], tonumber(found[n + 1])) then added = added + 1 end
+    end
+    if #found < 2 * STEP then return end
+  end
+end
+
+add_first(ready)
+add_first(lost)
+for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)) do add(id, 0) end
+local found = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, LOOK)
+for n = 1, #found, 2 do add(found[n], tonumber(found[n + 1]), true) end
+if not capable then
+  found = call('ZRANGE', unknown, 0, LOOK - 1)
+  for n = 1, #found do add(unknown_id(found[n]), 0) end
+else
+  for task, version in pairs(capable) do
+    local past = '(' .. task .. '\0' .. string.format('%010d', version + 1)
+    found = call('ZRANGEBYLEX', unknown, '[' .. task .. '\0', past, 'LIMIT', 0, LOOK)
+    for n = 1, #found do add(unknown_id(found[n]), 0) end
+  end
+end
+
+table.sort(heads, function(a, b)
+  if a[4] ~= b[4] then return a[4] < b[4] end
+  return less(a[1], b[1])
+end)
+for n = #heads, limit + 1, -1 do heads[n] = nil end
+return { call('HEXISTS', settings, 'paused'), heads }

@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- Let no further job of this queue start, or let them start again.
+--   ARGV: now, 1 to pause and 0 to resume, who does it (see write_act), channel, word to tell there
+--   answers whether that is new
+local now = clock(ARGV[1])
+local changed
+if ARGV[2] == '1' then
+  changed = call('HSETNX', settings, 'paused', 1)
+else
+  changed = call('HDEL', settings, 'paused')
+end
+write_act(ARGV[3], changed, now, nil)
+if changed == 1 then tell(ARGV[4], ARGV[5]) end
+return changed

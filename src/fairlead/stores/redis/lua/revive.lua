@@ -1,0 +1,65 @@
+#!lua flags=allow-oom
+-- Let jobs run again, or sooner, if they are in one of these states. A waiting one that is due
+-- keeps its place, and a running one is left alone.
+--   ARGV: now, ids, states, who does it (see write_act), channel, word to tell there
+--   answers the ids of those that were revived
+local now, states = clock(ARGV[1]), set_of(ARGV[3])
+
+-- Forget an expiry that has passed; any other is watched again.
+local function renew_expiry(id, body, run)
+  if not body[EXPIRES_AT] then return end
+  if body[EXPIRES_AT] <= now then
+    body[EXPIRES_AT], run[RUN_EXPIRES_AT] = nil, nil
+    call('HSET', bodies, id, packed(body, EXPIRES_AT))
+    call('ZREM', expiring, id)
+  else
+    call('ZADD', expiring, body[EXPIRES_AT], id)
+  end
+end
+
+-- How a job stands that begins anew; its fence and its lines go on.
+local function anew(body, past, suspect)
+  local run = first_run(body, now - body[PRIORITY] * 1000000)
+  run[FENCE], run[LINES] = past[FENCE], past[LINES]
+  run[SUSPECT] = suspect or past[CRASHES] > 0
+  return run
+end
+
+local function hasten(id, body)
+  local past = live_run(id)
+  if not past or past[LEASE_UNTIL] > 0 or past[ORDER_AT] + past[HEAD_START] <= now then
+    return false
+  end
+  local run = anew(body, past, past[SUSPECT])
+  run[PARKED] = past[PARKED]
+  if not run[PARKED] then
+    displace(id, past)
+    place(id, run[ORDER_AT], run[HEAD_START], now)
+  end
+  renew_expiry(id, body, run)
+  if call('HEXISTS', runs, id) == 1 then write_run(id, run) end
+  return true
+end
+
+local function again(id, body)
+  local past = end_in(id, states)
+  if not past then return false end
+  local run = anew(body, past, false)
+  call('HDEL', ends, id)
+  call('ZREM', final[past[STATE]], id)
+  renew_expiry(id, body, run)
+  write_run(id, run)
+  place(id, run[ORDER_AT], run[HEAD_START], now)
+  return true
+end
+
+local touched = {}
+for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local body = body_of(call('HGET', bodies, id) or '')
+  if body and ((states.waiting and hasten(id, body)) or again(id, body)) then
+    touched[#touched + 1] = id
+  end
+end
+write_act(ARGV[4], #touched, now, nil)
+if #touched > 0 then tell(ARGV[5], ARGV[6]) end
+return touched

@@ -1,0 +1,33 @@
+#!lua flags=no-writes
+-- Where some of the waiting jobs stand, whichever gate holds them.
+--   ARGV: ready, due or unknown, and which of them: the first and the last rank
+--   answers how many were looked at, and of those that wait their id, order_at and run_at
+local keys = { ready = ready, due = due, unknown = unknown }
+local found = call('ZRANGE', keys[ARGV[1]], ARGV[2], ARGV[3], 'WITHSCORES')
+local answers = {}
+
+local function add(id, order_at, run_at)
+  answers[#answers + 1] = id
+  answers[#answers + 1] = order_at
+  answers[#answers + 1] = run_at
+end
+
+for n = 1, #found, 2 do
+  local id, score = found[n], tonumber(found[n + 1])
+  if ARGV[1] == 'unknown' then
+    id = unknown_id(id)
+    local run = live_run(id)
+    if run and run[LEASE_UNTIL] == 0 then
+      add(id, run[ORDER_AT], run[ORDER_AT] + run[HEAD_START])
+    end
+  else
+    local body = body_of(call('HGET', bodies, id) or '')
+    local head_start = body and body[PRIORITY] * 1000000
+    if head_start and ARGV[1] == 'ready' then
+      add(id, score, score + head_start)
+    elseif head_start then
+      add(id, score - head_start, score)
+    end
+  end
+end
+return { #found / 2, answers }
