@@ -54,6 +54,7 @@ class Wire:
         kinds = {False: nonblocking.Connection, True: nonblocking.SSLConnection}
         self._kind = nonblocking.UnixDomainSocketConnection if node.path else kinds[address.tls]
         self._connection: nonblocking.AbstractConnection | None = None
+        self._loop = asyncio.get_running_loop()
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to commands, an error where there is one."""
@@ -93,7 +94,7 @@ class Wire:
         """Let go of the connection, from whatever thread."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            drop(connection)
+            drop(connection, self._loop)
 
 
 async def _answer(connection: nonblocking.AbstractConnection) -> Any:  # noqa: ANN401 (as it is)
@@ -103,26 +104,28 @@ async def _answer(connection: nonblocking.AbstractConnection) -> Any:  # noqa: A
         return problem
 
 
-def drop(connection: nonblocking.AbstractConnection) -> None:
-    """Close a connection at once, whichever loop it belongs to."""
+def drop(connection: nonblocking.AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:
+    """Close a connection at once, from whatever thread, whether or not its loop still runs."""
     _open.discard(connection)
     writer = connection._writer  # noqa: SLF001 (the driver closes only from within its loop)
     connection._reader = connection._writer = None  # noqa: SLF001
     if writer is None:
         return
-    loop = writer.transport._loop if hasattr(writer.transport, "_loop") else None  # noqa: SLF001
-    with suppress(RuntimeError):  # The loop is closed, and the socket with it.
-        if loop is None or loop is _running():
-            writer.transport.abort()
-        else:
-            loop.call_soon_threadsafe(writer.transport.abort)
+    transport: Any = writer.transport
+    if loop.is_running():
+        with suppress(RuntimeError):  # It was closed meanwhile, and the socket with it.
+            loop.call_soon_threadsafe(_abort, writer)
+    elif hasattr(transport, "_call_connection_lost"):
+        # A loop that runs no more would never come to close the socket.
+        if not loop.is_closed():
+            loop._remove_reader(transport.get_extra_info("socket").fileno())  # type: ignore[attr-defined]  # noqa: SLF001
+        transport._closing = True  # noqa: SLF001
+        with suppress(RuntimeError):
+            transport._call_connection_lost(None)  # noqa: SLF001
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
 
 
 class Lane:

@@ -146,6 +146,7 @@ class RedisStore(Backend):
             await mine.finished()
         self._end(list(self._sessions))
         self._blocking.close()
+        await asyncio.sleep(0.001)  # Sockets are closed with the loop's next step.
 
     async def _session(self) -> _Session:
         loop = asyncio.get_running_loop()
