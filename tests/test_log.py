@@ -83,7 +83,7 @@ OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.StoreFound("w", 3.0), "WARNING", "the store answers again, after 3.0 s"),
     (events.Trouble("w", "odd"), "ERROR", "odd"),
     (
-        events.WorkerStarted("w", "a", "s", "durable", ["p"], ["t"]),
+        events.WorkerStarted("w", "a", "s", "durable", "all", ["p"], ["t"]),
         "INFO",
         "worker w of a started on s",
     ),

@@ -64,7 +64,7 @@ class Desk:
     def store(self) -> Backend:
         """The store of the app, or of the URL."""
         store = self.app.store if self.app else store_for(self._choose_url())
-        if store.durability == "memory":
+        if store.url == "memory://":
             raise ConfigError(
                 "memory:// lives in one program, so nothing outside of it can see or add jobs; use "
                 "a sqlite:/// URL"

@@ -178,7 +178,7 @@ def begin_anew() -> None:
 
 def _open(app: Fairlead) -> None:
     """Open the store here and now, so that what is wrong with it is told in one sentence."""
-    if app.store.durability == "memory":
+    if app.store.url == "memory://":
         raise ConfigError(
             "memory:// lives in one program, so a worker of its own would find no jobs; use "
             "`async with app.worker():` inside that program, or a sqlite:/// URL"
@@ -213,12 +213,6 @@ def _supervise(
     return asyncio.run(supervise())
 
 
-_SURVIVES = {
-    "durable": "an accepted job survives kill -9 and power cuts",
-    "fast": "an accepted job survives kill -9; a power cut may take the last moment",
-}
-
-
 _TOLD = {
     "debug": "every job",
     "info": "what fails or takes more than a minute; --log-level debug for every job",
@@ -232,7 +226,7 @@ def announced(target: str, name: str, workshop: Workshop) -> WorkerStarted:
     store = workshop.store
     pools = [_describe(pool, workshop.terms.processes) for pool in workshop.pools]
     tasks = sorted({task.name for task in workshop.tasks})
-    return WorkerStarted(name, target, store.url, store.durability, pools, tasks)
+    return WorkerStarted(name, target, store.url, store.durability, store.survives, pools, tasks)
 
 
 def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
@@ -242,7 +236,7 @@ def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
     click.echo(f"fairlead worker {started.worker}", err=True)
     for label, text in [
         ("app", started.app),
-        ("store", f"{started.store} ({started.durability}: {_SURVIVES[started.durability]})"),
+        ("store", f"{started.store} ({started.durability}: {started.survives})"),
         ("folder", str(Path.cwd())),
         ("tasks", shown or "none; is the module that defines them imported?"),
         *(("pool", pool) for pool in started.pools),

@@ -118,6 +118,7 @@ class WorkerStarted(WorkerEvent, frozen=True):
     app: str
     store: str
     durability: str
+    survives: str
     pools: list[str]
     tasks: list[str]
 

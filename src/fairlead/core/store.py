@@ -33,6 +33,13 @@ BATCH = 1_000
 """How many jobs one round of promote, expire, bring back or prune may touch."""
 
 
+_SURVIVES = {
+    "memory": "an accepted job is gone with the program",
+    "fast": "an accepted job survives kill -9; a power cut may take the last moment",
+    "durable": "an accepted job survives kill -9 and power cuts",
+}
+
+
 class Extended(msgspec.Struct, frozen=True):
     """A lease that was renewed, and whether a person asked to cancel its job meanwhile."""
 
@@ -65,7 +72,15 @@ class Store(ABC):
     """How many jobs of a long stream are best put at once."""
 
     durability: str
-    """What an answered put survives: `memory` nothing, `fast` a kill, `durable` a power cut too."""
+    """What an answered put survives: `memory` nothing, `fast` a kill, `durable` a power cut too.
+
+    Where that is for a server to say, it is known once the store is open.
+    """
+
+    @property
+    def survives(self) -> str:
+        """The same in words."""
+        return _SURVIVES[self.durability]
 
     @abstractmethod
     async def open(self) -> None:

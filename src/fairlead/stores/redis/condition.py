@@ -45,12 +45,18 @@ class Server(msgspec.Struct, frozen=True):
     def survives(self) -> str:
         """What an accepted job survives, in words."""
         if not self.aof:
-            return "accepted jobs are lost with the server (no AOF)"
+            return "an accepted job is lost with the server, which keeps no AOF"
         if self.fsync == "always":
-            return "accepted jobs survive a power cut (AOF, appendfsync always)"
+            return "an accepted job survives kill -9 and power cuts (appendfsync always)"
         if self.fsync == "no":
-            return "a power cut loses what the system has not written yet (AOF, appendfsync no)"
-        return "a power cut can lose the last second (AOF, appendfsync everysec)"
+            return (
+                "an accepted job survives kill -9; a power cut takes what the system has not "
+                "written yet (appendfsync no)"
+            )
+        return (
+            "an accepted job survives kill -9; a power cut may take the last second "
+            "(appendfsync everysec)"
+        )
 
 
 def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
@@ -87,6 +93,11 @@ def _server(place: str, info: bytes, time: Sequence[bytes], fsync: object) -> Se
         replicas=int(said.get("connected_slaves", 0)),
         now=int(time[0]) * SECOND + int(time[1]),
     )
+
+
+def weakest(found: Sequence[Server]) -> Server:
+    """Return the server that keeps least of what it accepts."""
+    return min(found, key=lambda server: ("memory", "fast", "durable").index(server.durability))
 
 
 def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Server]]:
@@ -130,7 +141,7 @@ def condition(
         "server": first.named if len(servers) == 1 else f"{first.named}, {len(servers)} nodes",
         "driver": f"redis-py {redis.__version__}",
         "user": address.options.get("username", "default"),
-        "durability": first.survives,
+        "durability": weakest(servers).survives,
         "keys": f"{address.prefix}:…, version {VERSION}",
         "memory": f"{_size(sum(each.used for each in servers))}{room}",
         "replicas": str(sum(each.replicas for each in servers)),

@@ -1,7 +1,6 @@
 """The store of `redis://`: one server or a cluster, any number of machines."""
 
 import asyncio
-import logging
 import os
 import threading
 import weakref
@@ -33,7 +32,7 @@ from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
-from fairlead.stores.redis.condition import Server, begin, condition, servers
+from fairlead.stores.redis.condition import Server, begin, condition, servers, weakest
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
 from fairlead.stores.redis.line import RedisLine
@@ -48,7 +47,6 @@ PEOPLE_SECONDS = 600.0
 """How long an answer to a person's question may take; an audit reads everything."""
 POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
-_log = logging.getLogger("fairlead.store")
 
 
 class _Session:
@@ -104,6 +102,7 @@ class RedisStore(Backend):
         self._line = RedisLine(self.keys, self._queues, clock)
         self._hand = Hand(self.keys, self._queues, clock)
         self._is_open = False
+        self._weakest: Server | None = None
         self.begin()
         _stores.add(self)
 
@@ -128,16 +127,14 @@ class RedisStore(Backend):
             if self._is_open:
                 return
             found = self._blocking.hold(begin(self._nodes, self.keys, self._address))
-            self._tell(found)
+            self._weakest = weakest(found)
+            self.durability = self._weakest.durability
             self._is_open = True
 
-    def _tell(self, found: Sequence[Server]) -> None:
-        """Say what accepted jobs survive, if it is not everything."""
-        ranks = ("memory", "fast", "durable")
-        worst = min(found, key=lambda server: ranks.index(server.durability))
-        self.durability = worst.durability
-        if worst.durability != "durable":
-            _log.info("%s: %s", self.url, worst.survives)
+    @property
+    def survives(self) -> str:
+        """What an answered put survives, in words."""
+        return self._weakest.survives if self._weakest else super().survives
 
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
