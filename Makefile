@@ -45,6 +45,7 @@ powercut: $(READY) ## Cut the power under an ext4 file system (root and loop dev
 bench: $(READY) ## Fairlead beside the raw engines on this machine, in one run each.
 	@$(BIN)/fairlead bench --store sqlite
 	@$(BIN)/fairlead bench --store postgres
+	@$(BIN)/fairlead bench --store redis
 
 bench-flat: $(READY) ## PostgreSQL's pace with millions of jobs, and under an old snapshot.
 	@$(BIN)/fairlead bench --flat

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
 
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
 GLANCE = ("--rounds", "1", "--scale", "0.001")
@@ -40,34 +41,46 @@ def test_bench_help_has_an_example() -> None:
 
 def test_bench_help_names_what_can_be_measured() -> None:
     told = run("bench", "--help").stdout
-    for word in ("[sqlite|postgres]", "--url", "--scale", "--flat"):
+    for word in ("[sqlite|postgres|redis]", "--url", "--scale", "--flat"):
         assert word in told
 
 
 def test_a_wrong_store_is_refused_with_the_choice() -> None:
     answer = run("bench", "--store", "oracle")
     assert answer.returncode == 2
-    assert "'sqlite', 'postgres'" in answer.stderr
+    assert "'sqlite', 'postgres', 'redis'" in answer.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--store", "postgres", "--flat"]])
 def test_a_server_is_named_only_where_one_is_measured(options: list[str]) -> None:
     answer = run("bench", "--url", "postgresql://localhost/jobs", *options)
     assert answer.returncode == 2
-    assert "--url goes with --store postgres" in answer.stderr
+    assert "--url goes with --store postgres or redis" in answer.stderr
 
 
-def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
-    answer = run("bench", "--store", "postgres", "--url", "postgresql://localhost:1/jobs")
+@pytest.mark.parametrize(
+    ("store", "url"),
+    [("postgres", "postgresql://localhost:1/jobs"), ("redis", "redis://localhost:1")],
+)
+def test_a_server_that_is_not_there_is_told_in_one_sentence(store: str, url: str) -> None:
+    answer = run("bench", "--store", store, "--url", url)
     assert answer.returncode == 1
     assert "is the server running" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
+def test_one_redis_is_measured_not_a_cluster() -> None:
+    answer = run("bench", "--store", "redis", "--url", "redis+cluster://localhost:1")
+    assert answer.returncode == 2
+    assert "one server is measured, not a cluster" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as somebody else")
-def test_a_folder_that_no_server_may_enter_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+def test_a_folder_that_no_server_may_enter_is_told(store: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    answer = run("bench", "--store", "postgres", "--folder", str(tmp_path))
+    answer = run("bench", "--store", store, "--folder", str(tmp_path))
     assert answer.returncode == 1
     assert "name another folder" in answer.stderr
     assert "Traceback" not in answer.stderr
@@ -124,5 +137,43 @@ def test_bench_starts_a_server_of_its_own_and_cleans_up(open_folder: Path) -> No
         "head start",
         "given back",
     ):
+        assert line in answer.stdout
+    assert list(open_folder.iterdir()) == []
+
+
+REDIS_ROWS = (
+    "bulk put",
+    "64 aenqueue callers",
+    "enqueue one by one",
+    "a waiting job, bytes",
+    "worker, 1 process",
+    "worker, 2 processes",
+    "idle latency, p50",
+    "idle latency, p99",
+    "claim + settle, so many waiting",
+)
+
+
+@pytest.mark.timeout(240)
+def test_bench_measures_a_redis_and_leaves_no_key(redis_server: RedisServer) -> None:
+    redis_server.execute("FLUSHALL")
+    redis_server.execute("SET", "fairlead_bench", "of somebody else")
+    answer = run("bench", "--store", "redis", "--url", redis_server.url(), *GLANCE)
+    assert answer.stderr == ""
+    assert answer.returncode == 0
+    for line in REDIS_ROWS:
+        assert line in answer.stdout
+    assert "no AOF" not in answer.stdout
+    assert redis_server.execute("KEYS", "*") == ["fairlead_bench"]
+
+
+@pytest.mark.timeout(240)
+def test_bench_starts_a_redis_of_its_own_and_cleans_up(open_folder: Path) -> None:
+    """As people call it, from where they are."""
+    answer = run("bench", "--store", "redis", *GLANCE, cwd=open_folder)
+    assert answer.stderr == ""
+    assert answer.returncode == 0
+    assert "with AOF, appendfsync everysec" in answer.stdout
+    for line in (*REDIS_ROWS, "put + claim + settle, everysec", "put + claim + settle, always"):
         assert line in answer.stdout
     assert list(open_folder.iterdir()) == []

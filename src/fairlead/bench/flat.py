@@ -17,7 +17,16 @@ import msgspec
 from fairlead.app import Fairlead
 from fairlead.bench.postgres import described, own_server
 from fairlead.bench.row import Row, paired, table
-from fairlead.bench.work import ARGUMENTS, Notify, drain, notify, opened, prepared, size
+from fairlead.bench.work import (
+    ARGUMENTS,
+    Notify,
+    drain,
+    notify,
+    opened,
+    prepared,
+    rate_of_drain,
+    size,
+)
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
@@ -85,11 +94,11 @@ def _filled(url: str, case: Case) -> Iterator[Fairlead]:
 def _rows(cases: list[Case], apps: dict[str, Fairlead], rounds: int, scale: float) -> Iterator[Row]:
     plain, *others = cases
     held = apps[others[-1].what]
-    _rate(held, size(UNDER_SNAPSHOT, scale))
+    rate_of_drain(held, size(UNDER_SNAPSHOT, scale))
     rates: dict[str, list[float]] = {case.what: [] for case in cases}
     for turn in range(rounds + 1):
         for case in cases:
-            rate = _rate(apps[case.what], size(CHUNK, scale))
+            rate = rate_of_drain(apps[case.what], size(CHUNK, scale))
             if turn:  # The first chunk warms up: connections, plans, caches.
                 rates[case.what].append(rate)
     for case in others:
@@ -98,22 +107,6 @@ def _rows(cases: list[Case], apps: dict[str, Fairlead], rounds: int, scale: floa
     for what, waits in (("head start", head_started), ("given back", given_back)):
         worst = max(waits) * 1_000
         yield Row(f"old snapshot, {what}, worst", "ms", worst, target=1_000, best="low")
-
-
-def _rate(app: Fairlead, jobs: int) -> float:
-    """Drain that many jobs; returns how many a second."""
-    left = jobs
-
-    def seen(claimed: list[Job]) -> bool:
-        nonlocal left
-        left -= len(claimed)
-        if not claimed and left > 0:
-            raise StoreError(f"{left:,} of {jobs:,} jobs were not found")
-        return left > 0
-
-    began = time.perf_counter()
-    app.bridge.run(drain(app, seen))
-    return (jobs - left) / (time.perf_counter() - began)
 
 
 class _Lookout:

@@ -1,6 +1,12 @@
 """Puts, in bulk, by many and one by one, in turns with the raw engine."""
 
+from collections.abc import Iterator
+from statistics import median
+
+import msgspec
+
 from fairlead.bench.engine import Engine
+from fairlead.bench.row import Row, paired
 from fairlead.bench.work import (
     enqueue_one_by_one,
     enqueue_together,
@@ -14,6 +20,19 @@ from fairlead.bench.work import (
 Rates = list[float]
 
 
+class WantedPuts(msgspec.Struct, frozen=True):
+    """What puts shall reach on a server.
+
+    `bulk` and `together` are jobs a second, `one_by_one` is the ratio to the bare
+    driver; `callers` says how many come together.
+    """
+
+    bulk: int
+    callers: int
+    together: int
+    one_by_one: float
+
+
 class PutBench:
     """Rates of the raw engine and ours."""
 
@@ -21,6 +40,15 @@ class PutBench:
         self._engine = engine
         self._rounds = rounds
         self._scale = scale
+
+    def rows(self, wanted: WantedPuts, raw: str) -> Iterator[Row]:
+        """Measure everything; yields each row when it is known. `raw` says how many are put raw."""
+        floor, ours = map(median, self.bulk())
+        yield Row(f"bulk put, {raw}", "jobs/s", ours, floor, target=wanted.bulk, best="most")
+        rates = self.together(wanted.callers)
+        what = f"{wanted.callers} aenqueue callers"
+        yield Row(what, "jobs/s", median(rates), target=wanted.together)
+        yield paired("enqueue one by one", *self.one_by_one(), wanted.one_by_one)
 
     def bulk(self) -> tuple[Rates, Rates]:
         """Put many jobs, 1,000 a transaction; ours includes encoding and checking them."""

@@ -14,7 +14,7 @@ from fairlead.app import Fairlead
 from fairlead.bench.disk import fsync_micros
 from fairlead.bench.put import PutBench
 from fairlead.bench.row import Row, paired, table
-from fairlead.bench.work import drain, fill, opened, plan, prepared, size, timed
+from fairlead.bench.work import drain_all, fill, opened, plan, prepared, size, timed
 from fairlead.bench.worker import Wanted, WorkerBench
 from fairlead.core.outcome import Policy, Returned, decide
 from fairlead.stores.sqlite.floor import (
@@ -103,7 +103,7 @@ class Bench:
                 app, task = opened(url)
                 fill(app, task, jobs)
                 floor_rates.append(jobs / floor.drain(jobs))
-                our_rates.append(jobs / timed(_drain_all, app))
+                our_rates.append(jobs / timed(drain_all, app))
                 app.close()
         return paired("claim + settle, batches of 100", floor_rates, our_rates, 0.5)
 
@@ -155,10 +155,6 @@ async def _claim_and_return(app: Fairlead) -> float:
     seconds = time.perf_counter() - began
     await app.store.settle([decide(job, Returned(), Policy(), 0) for job in jobs])
     return seconds
-
-
-def _drain_all(app: Fairlead) -> None:
-    app.bridge.run(drain(app))
 
 
 def _contend(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from fairlead.app import Fairlead
+from fairlead.core.errors import StoreError
 from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Done, Policy, decide
 from fairlead.core.selection import ClaimPlan
@@ -96,3 +97,24 @@ async def drain(app: Fairlead, seen: Callable[[list[Job]], bool] = bool) -> None
             await settle(jobs)
 
     await asyncio.gather(lane(), lane())
+
+
+def drain_all(app: Fairlead) -> None:
+    """Drain until there is nothing to claim."""
+    app.bridge.run(drain(app))
+
+
+def rate_of_drain(app: Fairlead, jobs: int) -> float:
+    """Drain that many of more jobs than that; returns how many a second."""
+    left = jobs
+
+    def seen(claimed: list[Job]) -> bool:
+        nonlocal left
+        left -= len(claimed)
+        if not claimed and left > 0:
+            raise StoreError(f"{left:,} of {jobs:,} jobs were not found")
+        return left > 0
+
+    began = time.perf_counter()
+    app.bridge.run(drain(app, seen))
+    return (jobs - left) / (time.perf_counter() - began)

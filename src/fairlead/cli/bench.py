@@ -8,6 +8,9 @@ import click
 
 from fairlead.cli.command import Command
 
+SERVERS = {"postgres": "postgresql://localhost/", "redis": "redis://localhost/"}
+"""Stores that are on a server, each with a URL as they are written."""
+
 
 @click.command(
     cls=Command,
@@ -16,7 +19,7 @@ from fairlead.cli.command import Command
 )
 @click.option(
     "--store",
-    type=click.Choice(["sqlite", "postgres"]),
+    type=click.Choice(["sqlite", "postgres", "redis"]),
     default="sqlite",
     show_default=True,
     help="Which store.",
@@ -24,8 +27,8 @@ from fairlead.cli.command import Command
 @click.option(
     "--url",
     metavar="URL",
-    help="A PostgreSQL database to measure in, in schemas of our own; without it, a server "
-    "is started for that.",
+    help="A PostgreSQL database or a Redis to measure in, in schemas or under prefixes of our "
+    "own; without it, a server is started for that.",
 )
 @click.option(
     "--rounds",
@@ -70,12 +73,12 @@ def bench(
 ) -> None:
     """Measure a store beside its raw engine, in one run.
 
-    The raw engine writes the same rows by the plainest fast SQL, and takes turns
+    The raw engine writes the same rows by the plainest fast SQL or Lua, and takes turns
     with Fairlead, because machines are noisy: what counts is the ratio. Targets
     are those of a quiet machine with two cores; a busy one may miss some.
     """
-    if url is not None and (flat or store != "postgres"):
-        raise click.UsageError("--url goes with --store postgres, without --flat")
+    if url is not None and (flat or store not in SERVERS):
+        raise click.UsageError("--url goes with --store postgres or redis, without --flat")
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write in {folder.resolve()}; name another --folder")
     if quick:
@@ -93,11 +96,15 @@ def _report(what: str, url: str | None, rounds: int, scale: float, folder: Path)
     from fairlead.stores import store_for  # noqa: PLC0415
 
     # Opens nothing, but says what is wrong with the URL, or not installed.
-    store_for(url or "postgresql://localhost/")
+    store_for(url or SERVERS["postgres" if what == "flat" else what])
     if what == "flat":
         from fairlead.bench import flat  # noqa: PLC0415
 
         return flat.report(folder, rounds, scale)
+    if what == "redis":
+        from fairlead.bench import redis  # noqa: PLC0415
+
+        return redis.report(folder, rounds, scale, url)
     from fairlead.bench import postgres  # noqa: PLC0415
 
     return postgres.report(folder, rounds, scale, url)
