@@ -1,4 +1,4 @@
-"""The names of keys. What is kept under them is told on top of lua/queue.lua."""
+"""The names of keys. What is kept under them is told on top of lua/keys.lua."""
 
 from functools import lru_cache
 

@@ -20,11 +20,11 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     task: str
     version: int
-    payload: str
-    options: str | None
     priority: int
     enqueued_at: int
     expires_at: int | None
+    options: str | None
+    payload: str
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -188,7 +188,7 @@ class Kept(msgspec.Struct, frozen=True):
                 raise
             # What a claim found damaged is shown as it is, for somebody to make sense of.
             damaged = msgspec.json.encode(self.body.decode(errors="backslashreplace")).decode()
-            return Body("?", 0, damaged, None, 0, 0, None)
+            return Body("?", 0, 0, 0, None, None, damaged)
 
 
 def _record(

@@ -1,4 +1,7 @@
-"""The scripts: one file for each verb, with what all of them know put after its first line."""
+"""The scripts: one file for each verb, with what all of them know put after its first line.
+
+Each call of a script makes its functions anew, so those that need none are not given any.
+"""
 
 from collections.abc import Mapping
 from hashlib import sha1
@@ -7,8 +10,10 @@ from types import MappingProxyType
 
 import msgspec
 
-_ON_ITS_OWN = {"announce"}
+_ALONE = {"announce"}
 """Scripts that work on no queue."""
+_PLAIN = {"put", "due"}
+"""Scripts that make none of the moves that others share."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -25,11 +30,12 @@ def _read() -> dict[str, Script]:
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
-    common = texts.pop("queue")
+    keys, moves = texts.pop("keys"), texts.pop("moves")
     scripts = {}
     for name, text in texts.items():
         first, _, rest = text.partition("\n")
-        whole = text if name in _ON_ITS_OWN else f"{first}\n{common}{rest}"
+        common = "" if name in _ALONE else keys if name in _PLAIN else keys + moves
+        whole = f"{first}\n{common}{rest}"
         scripts[name] = Script(whole, sha1(whole.encode(), usedforsecurity=False).hexdigest())
     return scripts
 

@@ -35,101 +35,127 @@ if quota == 0 or call('HEXISTS', settings, 'paused') == 1 then
   return { now, {}, {}, {}, 0, {}, {}, {} }
 end
 
--- The jobs of one order, one after the other, read a piece at a time.
-local function heads(key, after_at, after_id)
-  local ids, scores, texts, states, at, from = {}, {}, {}, {}, 0, 0
-  local step = math.min(math.max(quota, 10), STEP)
-  if after_at then from = call('ZCOUNT', key, '-inf', '(' .. after_at) end
-  local function next_head()
-    if at == #ids then
-      local found = call('ZRANGE', key, from, from + step - 1, 'WITHSCORES')
-      if #found == 0 then return nil end
-      from, at, ids, scores = from + step, 0, {}, {}
-      for n = 1, #found, 2 do
-        ids[#ids + 1] = found[n]
-        scores[#scores + 1] = tonumber(found[n + 1])
-      end
-      texts, states = call('HMGET', bodies, unpack(ids)), call('HMGET', runs, unpack(ids))
+-- The jobs of one order, one after the other, read a piece at a time: `id`, `score`, `text` (its
+-- body) and `state` (its run) are those of the job that is next; without `id` there is none.
+local step = math.min(math.max(quota, 10), STEP)
+local after_at, after_id = ARGV[8] ~= '' and tonumber(ARGV[8]) or nil, ARGV[9]
+
+local function advance(order)
+  order.at = order.at + 1
+  if order.at > #order.ids then
+    local found = call('ZRANGE', order.key, order.from, order.from + step - 1, 'WITHSCORES')
+    order.id = nil
+    if #found == 0 then return end
+    local ids, scores = {}, {}
+    for n = 1, #found, 2 do
+      ids[#ids + 1], scores[#scores + 1] = found[n], found[n + 1]
     end
-    at = at + 1
-    return { ids[at], scores[at], texts[at], states[at] }
+    order.from, order.at, order.ids, order.scores = order.from + step, 1, ids, scores
+    order.texts = call('HMGET', bodies, unpack(ids))
+    order.states = call('HMGET', runs, unpack(ids))
   end
-  local function next_after()
-    local head = next_head()
-    while head and after_at and head[2] == after_at and not less(after_id, head[1]) do head = next_head() end
-    return head
-  end
-  return next_after
+  local at = order.at
+  order.id, order.score = order.ids[at], tonumber(order.scores[at])
+  order.text, order.state = order.texts[at], order.states[at]
 end
 
--- What holds a job back: nil if nothing does, 'task' if it is for others, else another gate.
-local function gate(head, body, run)
-  local is_lost = run and run[LEASE_UNTIL] > 0
-  if not is_lost and body[EXPIRES_AT] and body[EXPIRES_AT] <= now then return 'expired' end
-  if head[2] + body[PRIORITY] * 1000000 > now then return 'not due' end
-  if is_lost and spare then return 'spared' end
-  if capable and (capable[body[TASK]] or 0) < body[VERSION] then return 'task' end
+local function begin(key)
+  local from = after_at and call('ZCOUNT', key, '-inf', '(' .. ARGV[8]) or 0
+  local order = { key = key, from = from, at = 0, ids = {} }
+  advance(order)
+  while after_at and order.id and order.score == after_at and not less(after_id, order.id) do
+    advance(order)
+  end
+  return order
+end
+
+-- Whether the job of an order comes before that of another.
+local function is_next(order, other)
+  if not order.id or not other.id then return order.id ~= nil end
+  if order.score ~= other.score then return order.score < other.score end
+  return less(order.id, other.id)
+end
+
+-- What claims look at of a body; nil for what somebody damaged.
+local function read(text)
+  local is_read, _, task, version, priority, enqueued_at, expires_at =
+    pcall(cmsgpack.unpack_limit, text, EXPIRES_AT, #BODY)
+  if is_read and string.sub(text, 1, 1) == BODY and type(task) == 'string'
+      and type(version) == 'number' and type(priority) == 'number'
+      and type(enqueued_at) == 'number' then
+    return task, version, priority * 1000000, enqueued_at, expires_at
+  end
   return nil
 end
 
-local after_at = ARGV[8] ~= '' and tonumber(ARGV[8]) or nil
-local next_ready, next_lost = heads(ready, after_at, ARGV[9]), heads(lost, after_at, ARGV[9])
-local a, b = next_ready(), next_lost()
+local in_ready, in_lost = begin(ready), begin(lost)
 local ids, given, written, stepped, stop = {}, {}, {}, {}, {}
 local from_ready, from_lost, until_when, write = {}, {}, {}, {}
 local look = LOOK
-while #ids < quota and (a or b) do
-  local head
-  if a and (not b or a[2] < b[2] or (a[2] == b[2] and less(a[1], b[1]))) then
-    head, a = a, next_ready()
-  else
-    head, b = b, next_lost()
-  end
-  local id, body = head[1], head[3] and body_of(head[3])
-  local run = head[4] and cmsgpack.unpack(head[4])
-  if not body then
+-- A first run is the same for all but for its order_at and what is of its body.
+local before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, false)
+local between = cmsgpack.pack(false, worker, now, null, {})
+
+local function take(id, text, state)
+  local n = #ids + 1
+  ids[n], given[n], written[n] = id, text, state
+  until_when[2 * n - 1], until_when[2 * n] = now + lease, id
+  write[2 * n - 1], write[2 * n] = id, state
+end
+
+while #ids < quota and (in_ready.id or in_lost.id) do
+  local order = is_next(in_ready, in_lost) and in_ready or in_lost
+  local id, score, text = order.id, order.score, order.text
+  local run = order.state and cmsgpack.unpack(order.state)
+  local is_lost = run and run[LEASE_UNTIL] > 0
+  local task, version, head_start, enqueued_at, expires_at
+  if text then task, version, head_start, enqueued_at, expires_at = read(text) end
+  local is_held = false
+  if not task then
     -- Somebody damaged it: a dead letter if something is left of it, and nothing if not.
     call('ZREM', ready, id)
     call('ZREM', lost, id)
-    call('ZREM', expiring, id)
     call('HDEL', runs, id)
-    if head[3] then
-      run = run or first_run({ '?', 0, '', nil, 0, now }, head[2])
+    call('ZREM', expiring, id)
+    if text then
+      run = run or { 0, 0, 0, 0, false, score, false, nil, nil, nil, {} }
       finish(id, run, 'dead', now, 'unreadable', nil)
     end
-  elseif not (run and run[LEASE_UNTIL] > now) then
-    local held = gate(head, body, run)
-    if held then
-      if held == 'task' then stepped[#stepped + 1] = id end
-      look = look - 1
-      if look == 0 then
-        stop = { string.format('%.0f', head[2]), id }
-        break
-      end
+  elseif is_lost and run[LEASE_UNTIL] > now then
+    is_held = false -- The clock went back, and it runs again.
+  elseif not is_lost and expires_at and expires_at <= now or score + head_start > now
+      or is_lost and spare then
+    is_held = true
+  elseif capable and (capable[task] or 0) < version then
+    is_held = true
+    stepped[#stepped + 1] = id
+  elseif run then
+    if is_lost then
+      from_lost[#from_lost + 1] = id
     else
-      run = run or first_run(body, head[2])
-      if run[LEASE_UNTIL] > 0 then
-        from_lost[#from_lost + 1] = id
-      else
-        from_ready[#from_ready + 1] = id
-        run[ATTEMPT] = run[ATTEMPT] + 1
-        run[WORKER], run[CLAIMED_AT] = worker, now
-      end
-      run[FENCE] = math.max(run[FENCE] + 1, now)
-      run[LEASE_UNTIL] = now + lease
-      local text = packed_run(run)
-      ids[#ids + 1], given[#given + 1], written[#written + 1] = id, head[3], text
-      until_when[#until_when + 1] = run[LEASE_UNTIL]
-      until_when[#until_when + 1] = id
-      write[#write + 1] = id
-      write[#write + 1] = text
-      if body[EXPIRES_AT] then call('ZREM', expiring, id) end
+      from_ready[#from_ready + 1] = id
+      run[ATTEMPT], run[WORKER], run[CLAIMED_AT] = run[ATTEMPT] + 1, worker, now
+    end
+    run[FENCE], run[LEASE_UNTIL] = math.max(run[FENCE] + 1, now), now + lease
+    take(id, text, packed_run(run))
+  else
+    from_ready[#from_ready + 1] = id
+    take(id, text, before .. cmsgpack.pack(score) .. between .. cmsgpack.pack(
+      task, version, head_start, enqueued_at, expires_at or null))
+  end
+  if expires_at and ids[#ids] == id then call('ZREM', expiring, id) end
+  if is_held then
+    look = look - 1
+    if look == 0 then
+      stop = { string.format('%.0f', score), id }
+      break
     end
   end
+  advance(order)
 end
 many('ZREM', ready, from_ready)
 many('ZREM', lost, from_lost)
 many('ZADD', leases, until_when)
 many('HSET', runs, write)
-more = more or a or b
+more = more or in_ready.id or in_lost.id
 return { now, ids, given, written, more and 1 or 0, stop, stepped, from_lost }

@@ -6,6 +6,6 @@ local now, id = clock(ARGV[1]), ARGV[2]
 local body = end_in(id, { dead = true }) and body_of(call('HGET', bodies, id) or '')
 if not body or body[PAYLOAD] ~= ARGV[3] then return 0 end
 body[PAYLOAD], body[VERSION] = ARGV[4], tonumber(ARGV[5])
-call('HSET', bodies, id, packed(body, EXPIRES_AT))
+call('HSET', bodies, id, packed(body, PAYLOAD))
 write_act(ARGV[6], 1, now, ARGV[3])
 return 1

@@ -20,9 +20,8 @@ for n = 1, #jobs do
     run_at = run_at or now + delay
     if expires_in then expires_at = now + expires_in end
     fresh[#fresh + 1] = id
-    fresh[#fresh + 1] = cmsgpack.pack({
-      task, version, payload, options or null, priority, now, expires_at or null,
-    })
+    fresh[#fresh + 1] = BODY .. cmsgpack.pack(
+      task, version, priority, now, expires_at or null, options or null, payload)
     if run_at > now then
       waits[#waits + 1] = run_at
       waits[#waits + 1] = id

@@ -10,7 +10,7 @@ local function renew_expiry(id, body, run)
   if not body[EXPIRES_AT] then return end
   if body[EXPIRES_AT] <= now then
     body[EXPIRES_AT], run[RUN_EXPIRES_AT] = nil, nil
-    call('HSET', bodies, id, packed(body, EXPIRES_AT))
+    call('HSET', bodies, id, packed(body, PAYLOAD))
     call('ZREM', expiring, id)
   else
     call('ZADD', expiring, body[EXPIRES_AT], id)

@@ -14,7 +14,7 @@ local when = { done = {}, cancelled = {}, dead = {} }
 local seen = {}
 
 -- A failed run is kept with its job.
-local function remember(id, run, outcome, failure, started_at)
+local function remember(id, attempt, worker, claimed_at, outcome, failure, started_at)
   local text = call('HGET', errors, id)
   local past = text and cmsgpack.unpack(text) or {}
   for n = 1, #past do
@@ -23,7 +23,7 @@ local function remember(id, run, outcome, failure, started_at)
     end
   end
   past[#past + 1] = {
-    run[ATTEMPT], outcome, run[WORKER] or null, run[CLAIMED_AT] or null, started_at or null, now,
+    attempt, outcome, worker or null, claimed_at or null, started_at or null, now,
     failure.error or null, failure.message or null, failure.traceback or null,
     failure.fingerprint or null,
   }
@@ -31,48 +31,52 @@ local function remember(id, run, outcome, failure, started_at)
 end
 
 for n = 1, #settlements do
-  local id, fence, state, outcome, counts, crashed, suspect, run_at, result, reason, failure,
-    started_at, pool = unpack(settlements[n], 1, 13)
-  local run = texts[n] and not seen[id] and cmsgpack.unpack(texts[n])
-  if not run or run[LEASE_UNTIL] == 0 or run[FENCE] ~= fence then
+  local id, given_fence, state, outcome, counts, crashed, is_suspect, run_at, result, reason,
+    failure, started_at, pool = unpack(settlements[n], 1, 13)
+  local fence, lease_until, attempt, crashes, order_at, parked, worker, claimed_at, cancel
+  local numbers, task, version, head_start, enqueued_at, expires_at, _
+  if texts[n] and not seen[id] then
+    _, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at, cancel,
+      numbers, task, version, head_start, enqueued_at, expires_at =
+      cmsgpack.unpack_limit(texts[n], RUN_EXPIRES_AT, #RUN)
+  end
+  if fence ~= given_fence or lease_until == 0 then
     answers[n] = 0
   else
     seen[id] = true
-    answers[n] = 1
-    if run[CANCEL] then
-      answers[n] = run[CANCEL]
-      local own_words = state == 'cancelled' and reason ~= 'cancelled'
-      if state ~= 'dead' and not own_words then
-        state, reason, result = 'cancelled', run[CANCEL], nil
-      end
+    answers[n] = cancel or 1
+    local own_words = state == 'cancelled' and reason ~= 'cancelled'
+    if cancel and state ~= 'dead' and not own_words then
+      state, reason, result = 'cancelled', cancel, nil
     end
     lines[#lines + 1] = {
-      id, run[FENCE], run[ATTEMPT], run[RUN_TASK], pool or null, run[WORKER] or null,
-      math.max(run[ORDER_AT] + run[HEAD_START], run[RUN_ENQUEUED_AT]), run[CLAIMED_AT],
-      started_at or null, outcome,
+      id, fence, attempt, task, pool or null, worker or null,
+      math.max(order_at + head_start, enqueued_at), claimed_at, started_at or null, outcome,
       failure and failure.fingerprint or null,
     }
-    run[LINES][#run[LINES] + 1] = line_number
-    if failure then remember(id, run, outcome, failure, started_at) end
-    if not counts then run[ATTEMPT] = run[ATTEMPT] - 1 end
-    if crashed then run[CRASHES] = run[CRASHES] + 1 end
-    run[SUSPECT] = suspect
-    if run[PARKED] then
-      displace(id, run)
-      run[PARKED] = false
+    numbers[#numbers + 1] = line_number
+    if failure then remember(id, attempt, worker, claimed_at, outcome, failure, started_at) end
+    if parked then
+      call('ZREM', unknown, unknown_member(id, cmsgpack.unpack(texts[n])))
     else
       ended_leases[#ended_leases + 1] = id
     end
+    if not counts then attempt = attempt - 1 end
+    if crashed then crashes = crashes + 1 end
     if state == 'waiting' then
-      if run_at then run[ORDER_AT] = run_at - run[HEAD_START] end
-      run[LEASE_UNTIL], run[WORKER], run[CLAIMED_AT] = 0, nil, nil
-      write_run(id, run)
-      place(id, run[ORDER_AT], run[HEAD_START], now)
-      if run[RUN_EXPIRES_AT] then call('ZADD', expiring, run[RUN_EXPIRES_AT], id) end
+      if run_at then order_at = run_at - head_start end
+      write_run(id, {
+        fence, 0, attempt, crashes, is_suspect, order_at, false, nil, nil, cancel, numbers,
+        task, version, head_start, enqueued_at, expires_at,
+      })
+      place(id, order_at, head_start, now)
+      if expires_at then call('ZADD', expiring, expires_at, id) end
     else
       ended_runs[#ended_runs + 1] = id
       endings[#endings + 1] = id
-      endings[#endings + 1] = end_of(run, state, now, reason, result)
+      endings[#endings + 1] = END .. cmsgpack.pack(
+        fence, 0, attempt, crashes, is_suspect, order_at, false, worker or null,
+        claimed_at or null, null, numbers, state, now, reason or null, result or null)
       local those = when[state]
       those[#those + 1] = now
       those[#those + 1] = id

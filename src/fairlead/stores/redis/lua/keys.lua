@@ -1,0 +1,76 @@
+-- What every script knows: the keys of one queue, and what is kept under them. Put after the first
+-- line of each script, with moves.lua where that is wanted; see scripts.py.
+--
+-- A script works on one queue. All keys of a queue are in one slot, because its name is their
+-- hash tag, and every script gets all of them, in this order:
+--
+--   bodies    HASH  id -> body              every job the queue knows, in whatever state
+--   runs      HASH  id -> run               live jobs that were claimed before, or are parked
+--   errors    HASH  id -> [failed run]      jobs that failed at least once
+--   ends      HASH  id -> end               jobs that are done, cancelled or dead
+--   ready     ZSET  id by order_at          waits for its turn
+--   due       ZSET  id by run_at            waits for its time
+--   leases    ZSET  id by lease_until       runs
+--   lost      ZSET  id by order_at          its lease has passed; waits to be taken over
+--   unknown   ZSET  task,version,id         parked, because no live worker knows its task; before
+--                                           the id stands w if it waits, r if its run was lost
+--   expiring  ZSET  id by expires_at        waits, and must not for ever
+--   done      ZSET  id by finished_at       is done
+--   cancelled ZSET  id by finished_at       is cancelled
+--   dead      ZSET  id by finished_at       is a dead letter
+--   gone      HASH  id -> lines             was deleted, but has lines in the log; see there
+--   log       LIST  of batches             the attempt log: when they ended in 16 digits, then lines
+--   settings  HASH                          paused; log_start: how many entries of the log are gone;
+--                                           apart: how many jobs came with a priority
+--   acts      ZSET  action by number        what people did here, in order
+--   acted     HASH  action -> line          and what that was
+--
+-- A live job is in exactly one of ready, due, leases, lost and unknown, any other in one of done,
+-- cancelled and dead. Values are MessagePack arrays; their fields are numbered below. Times are
+-- microseconds, which a number of Lua holds exactly until the year 2255.
+
+local bodies, runs, errors, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ready, due, leases, lost = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local unknown, expiring = KEYS[9], KEYS[10]
+local done, cancelled, dead, gone = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local log, settings, acts, acted = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local final = { done = done, cancelled = cancelled, dead = dead }
+
+-- body: what was enqueued; what claims look at stands first, so that they need not read the rest
+local TASK, VERSION, PRIORITY, ENQUEUED_AT, EXPIRES_AT, OPTIONS, PAYLOAD = 1, 2, 3, 4, 5, 6, 7
+-- run: a live job's counts, and its lease if it runs (0 if not)
+local FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, SUSPECT, ORDER_AT, PARKED = 1, 2, 3, 4, 5, 6, 7
+local WORKER, CLAIMED_AT, CANCEL, LINES = 8, 9, 10, 11
+-- the rest of a run is of its body, so that to settle it the body need not be read
+local RUN_TASK, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT, RUN_EXPIRES_AT = 12, 13, 14, 15, 16
+-- end: how it was in the end; the first fields are those of a run, up to its lines
+local STATE, FINISHED_AT, REASON, RESULT = 12, 13, 14, 15
+
+local null, call = cjson.null, redis.call
+local MOST = 1000
+
+local function clock(at)
+  if at ~= '' then return tonumber(at) end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- Do a command with a list of any length; what it answers, as one list.
+local function many(command, key, list)
+  if #list <= MOST then
+    if #list == 0 then return {} end
+    return call(command, key, unpack(list))
+  end
+  local answers = {}
+  for first = 1, #list, MOST do
+    local part = call(command, key, unpack(list, first, math.min(first + MOST - 1, #list)))
+    if type(part) == 'table' then
+      for n = 1, #part do answers[#answers + 1] = part[n] end
+    end
+  end
+  return answers
+end
+
+-- How arrays of so many fields begin, for who packs the fields one by one, which is much cheaper
+-- than to pack a table. `unpack_limit` reads them after as many bytes.
+local BODY, END, RUN = '\151', '\159', '\220\0\16'
