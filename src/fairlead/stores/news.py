@@ -54,11 +54,13 @@ class News:
     def bump(self, word: str) -> None:
         """Take note of a change: new work, or a job that ended."""
         with self._guard:
-            told = {ENDED} if word == ENDED else {WORK, ENDED}
-            for each in told:
-                self._marks[each] += 1
-            woken = [waiter for waiter in self._waiters if waiter[0] in told]
-            self._waiters = [waiter for waiter in self._waiters if waiter[0] not in told]
+            self._marks[ENDED] += 1
+            if word != ENDED:
+                self._marks[WORK] += 1
+            if not self._waiters:
+                return
+            woken = [waiter for waiter in self._waiters if word != ENDED or waiter[0] == ENDED]
+            self._waiters = [waiter for waiter in self._waiters if waiter not in woken]
         for _, loop, hint in woken:
             with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
                 loop.call_soon_threadsafe(_resolve, hint)

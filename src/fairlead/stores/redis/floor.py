@@ -54,7 +54,7 @@ local texts = call('HMGET', bodies, unpack(ids))
 local first = '\220\0\16' .. pack(now, now + 20000000, 1, 0, false)
 local then_same = pack(false, 'raw-worker-of-benchmark', now, nil) .. '\144'
 for n = 1, #ids do
-  local _, task, version, _, _, priority, enqueued_at = unpack_some(texts[n], 6, 1)
+  local _, task, version, priority, enqueued_at = unpack_some(texts[n], 4, 1)
   written[n * 2 - 1] = ids[n]
   written[n * 2] = first .. pack(tonumber(found[n * 2])) .. then_same
     .. pack(task, version, priority, enqueued_at, nil)
@@ -105,7 +105,7 @@ class Floor:
         now = seconds * SECOND + rest
         words = []
         for job in jobs:
-            values = (job.task, job.version, job.payload, job.options, job.priority, now, None)
+            values = (job.task, job.version, job.priority, now, None, job.options, job.payload)
             words += [job.id, pack(values)]
         pieces = [words[first : first + 2 * batch] for first in range(0, len(words), 2 * batch)]
         put = self._client.script_load(_PUT)

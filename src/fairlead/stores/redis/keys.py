@@ -34,12 +34,12 @@ class Keys:
         """The channel on which changes are told."""
         self.of = lru_cache(maxsize=10_000)(self._of)
 
-    def _of(self, queue: str) -> tuple[str, ...]:
-        """Return the keys of a queue, which share a slot."""
-        # Braces of its own would end the hash tag early.
-        name = queue.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
-        return tuple(f"{self.prefix}:{{{name}}}:{part}" for part in PARTS)
+    def _of(self, queue: str, parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
+        """Return keys of a queue, which share a slot."""
+        return tuple(self.key(queue, part) for part in parts)
 
     def key(self, queue: str, part: str) -> str:
         """Return one key of a queue."""
-        return self.of(queue)[PARTS.index(part)]
+        # Braces of its own would end the hash tag early.
+        name = queue.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+        return f"{self.prefix}:{{{name}}}:{part}"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import hiredis
 from redis import connection as blocking
 from redis import exceptions
 from redis.asyncio import connection as nonblocking
@@ -61,7 +62,7 @@ class Wire:
         try:
             connection = await self._opened()
             await connection.send_packed_command(
-                connection.pack_commands(commands), check_health=False
+                b"".join(map(hiredis.pack_command, commands)), check_health=False
             )
             return [await _answer(connection) for _ in commands]
         except BaseException:
@@ -213,7 +214,6 @@ class BlockingLanes:
         self._address = address
         self._nodes = nodes
         self._idle: dict[Node, list[Any]] = {}
-        self._guard = threading.Lock()
         self._room = threading.BoundedSemaphore(MOST_BLOCKING)
         self._tcp = blocking.SSLConnection if address.tls else blocking.Connection
 
@@ -261,33 +261,30 @@ class BlockingLanes:
                 replies = {node: self._ask(node, each) for node, each in wanted.items()}
 
     def _ask(self, node: Node, commands: list[Command]) -> list[Any]:
+        idle = self._idle.setdefault(node, [])
+        packed = b"".join(map(hiredis.pack_command, commands))
         try:
-            connection = self._borrowed(node)
+            while idle:
+                # Puts may be repeated, so that one which was closed meanwhile does no harm.
+                with suppress(exceptions.ConnectionError, IndexError):
+                    return self._said(idle, idle.pop(), packed, len(commands))
+            return self._said(idle, self._opened(node), packed, len(commands))
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
             return [problem] * len(commands)
+
+    def _said(self, idle: list[Any], connection: Any, packed: bytes, count: int) -> list[Any]:  # noqa: ANN401 (as below)
+        """Say commands on a connection, which is idle again when all is answered."""
         try:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            answers = [_blocking_answer(connection) for _ in commands]
-        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
-            connection.disconnect()
-            return [problem] * len(commands)
+            connection.send_packed_command([packed], check_health=False)
+            answers = [_blocking_answer(connection) for _ in range(count)]
         except BaseException:
-            # After an interrupt nobody knows what is still on its way.
+            # Nobody knows what is still on its way.
             connection.disconnect()
             raise
-        with self._guard:
-            self._idle.setdefault(node, []).append(connection)
+        idle.append(connection)
         return answers
 
-    def _borrowed(self, node: Node) -> Any:  # noqa: ANN401 (the driver's own, which has no types)
-        with self._guard:
-            idle = self._idle.get(node)
-            connection = idle.pop() if idle else None
-        if connection is not None:
-            with suppress(exceptions.ConnectionError, OSError):
-                if not connection.can_read(timeout=0):
-                    return connection
-            connection.disconnect()  # What arrived unasked is its end.
+    def _opened(self, node: Node) -> Any:  # noqa: ANN401 (the driver's own, which has no types)
         kind: Any = blocking.UnixDomainSocketConnection if node.path else self._tcp
         connection = kind(**settings(self._address, node), socket_timeout=self._address.timeout)
         connection.connect()
@@ -296,8 +293,7 @@ class BlockingLanes:
 
     def close(self) -> None:
         """Let go of the idle connections."""
-        with self._guard:
-            idle, self._idle = self._idle, {}
+        idle, self._idle = self._idle, {}
         for connection in [each for connections in idle.values() for each in connections]:
             connection.disconnect()
 

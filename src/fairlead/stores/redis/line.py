@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from math import inf
 from typing import Any, TypeVar
 
@@ -65,26 +64,34 @@ class RedisLine:
 
     def put(self, jobs: Sequence[NewJob], word: str | None) -> Conversation[list[bool]]:
         """Accept new jobs, all of them or none."""
-        by_queue: dict[str, list[int]] = {}
-        for at, job in enumerate(jobs):
-            by_queue.setdefault(job.queue, []).append(at)
+        by_queue: dict[str, list[NewJob]] = {}
+        for job in jobs:
+            by_queue.setdefault(job.queue, []).append(job)
         yield from self._queues.register(by_queue)
         strays = [job for job in jobs if is_stray(job.id, job.queue)]
         places = (yield from self._queues.reserve(strays)) if strays else {}
-        now = self._at()
-        commands, order = [], []
-        for queue, all_of_queue in by_queue.items():
-            mine = [at for at in all_of_queue if places.get(jobs[at].id, queue) == queue]
-            order += mine
-            for some in _pieces(mine):
-                values = pack([astuple(jobs[at]) for at in some])
-                news = (self._keys.news, word or "")
-                commands.append(self._script("put", queue, now, values, *news))
-        answers = (yield commands) if commands else []
-        fresh = [False] * len(jobs)
-        for at, is_new in zip(order, chain.from_iterable(answers), strict=True):
-            fresh[at] = is_new == 1
-        return fresh
+        now, news = self._at(), (self._keys.news, word or "")
+        wanted = [
+            (queue, some)
+            for queue, all_of_queue in by_queue.items()
+            for some in _pieces([job for job in all_of_queue if places.get(job.id, queue) == queue])
+        ]
+        if not wanted:
+            return [False] * len(jobs)
+        answers = yield [
+            self._script("put", queue, now, pack([astuple(job) for job in some]), *news)
+            for queue, some in wanted
+        ]
+        if len(wanted) == 1 and len(answers[0]) == len(jobs):
+            return [is_new == 1 for is_new in answers[0]]
+        # One that is named twice is new at most once, whichever of the two is told so.
+        new = Counter(
+            (job.id, queue)
+            for (queue, some), answer in zip(wanted, answers, strict=True)
+            for job, is_new in zip(some, answer, strict=True)
+            if is_new
+        )
+        return [_taken(new, (job.id, job.queue)) for job in jobs]
 
     # Claim
 
@@ -388,6 +395,13 @@ def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:
 def announcement(keys: Keys, at: Word, worker: str, lease: int, said: bytes) -> Command:
     """Return the command that announces a worker."""
     return ("EVALSHA", SCRIPTS["announce"].sha, 1, keys.workers, at, worker, lease, said)
+
+
+def _taken(new: Counter[tuple[str, str]], job: tuple[str, str]) -> bool:
+    """Say whether a job is new, the first time it is asked."""
+    is_new = new[job] > 0
+    new[job] = 0
+    return is_new
 
 
 def _known(workers: Sequence[Worker], body: Body) -> bool:

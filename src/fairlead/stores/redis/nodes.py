@@ -42,15 +42,20 @@ class Nodes:
 
     def answered(self, commands: Sequence[Command]) -> Asking:
         """Return the answers to commands, each from the node that keeps its key."""
-        if self._is_cluster and not self._owners:
+        if not self._is_cluster:
+            replies = yield {self._seeds[0]: [_bare(command) for command in commands]}
+            [answers] = replies.values()
+            if not any(map(_lacks_scripts, answers)):
+                return answers
+        elif not self._owners:
             yield from self._learn()
-        answers: list[Any] = [None] * len(commands)
+        answers = [None] * len(commands)
         left = {at: self._node_of(command) for at, command in enumerate(commands)}
         asking: set[int] = set()
         bare: set[Node] = set()
         for _ in range(_MOST_ROUNDS):
-            replies = yield from self._ask(commands, left, asking, bare)
-            left, asking, bare, moving = self._sort(left, replies, answers)
+            said = yield from self._ask(commands, left, asking, bare)
+            left, asking, bare, moving = self._sort(left, said, answers)
             if not left:
                 return answers
             if moving:
@@ -80,8 +85,7 @@ class Nodes:
             if at in asking:
                 batch.append(("ASKING",))
             places[at] = node, len(batch)
-            command = commands[at]
-            batch.append(command[1:] if isinstance(command[0], Node) else command)
+            batch.append(_bare(commands[at]))
         replies = yield batches
         return {at: replies[node][place] for at, (node, place) in places.items()}
 
@@ -89,8 +93,8 @@ class Nodes:
         self, left: dict[int, Node], replies: dict[int, Any], answers: list[Any]
     ) -> tuple[dict[int, Node], set[int], set[Node], bool]:
         """Keep the answers, and say what is to be asked again and where."""
-        if any(_lacks_scripts(reply) for reply in replies.values()):
-            return left, set(), set(left.values()), False
+        if any(isinstance(reply, list) and _lacks_scripts(reply) for reply in replies.values()):
+            return left, set(), set(left.values()), False  # A transaction, which did nothing.
         again: dict[int, Node] = {}
         asking: set[int] = set()
         bare: set[Node] = set()
@@ -134,10 +138,16 @@ class Nodes:
         raise problem or exceptions.ClusterDownError("no node keeps any slot")
 
 
+def _bare(command: Command) -> Command:
+    """Return the words of a command, without who is asked."""
+    return command[1:] if isinstance(command[0], Node) else command
+
+
 def _lacks_scripts(reply: Any) -> bool:  # noqa: ANN401 (any answer)
-    """Say whether a transaction did nothing, because the node did not have its scripts."""
-    return isinstance(reply, list) and any(
-        isinstance(each, exceptions.NoScriptError) for each in reply
+    """Say whether a node did nothing, or a transaction, because it does not have our scripts."""
+    return isinstance(reply, exceptions.NoScriptError) or (
+        isinstance(reply, list)
+        and any(isinstance(each, exceptions.NoScriptError) for each in reply)
     )
 
 

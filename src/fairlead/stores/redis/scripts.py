@@ -10,17 +10,21 @@ from types import MappingProxyType
 
 import msgspec
 
-_ALONE = {"announce"}
-"""Scripts that work on no queue."""
-_PLAIN = {"put", "due"}
-"""Scripts that make none of the moves that others share."""
+from fairlead.stores.redis.keys import PARTS
+
+_KEYS = {
+    "announce": (),
+    "put": ("bodies", "ready", "due", "expiring", "settings"),
+}
+"""The keys of scripts that do not get all those of a queue, and so know none of them by name."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script, and the name by which a server that has it knows it."""
+    """A script, the name by which a server that has it knows it, and the keys it gets."""
 
     text: str
     sha: str
+    parts: tuple[str, ...]
 
 
 def _read() -> dict[str, Script]:
@@ -30,13 +34,14 @@ def _read() -> dict[str, Script]:
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
-    keys, moves = texts.pop("keys"), texts.pop("moves")
+    clock, keys, moves = (texts.pop(name) for name in ("clock", "keys", "moves"))
     scripts = {}
     for name, text in texts.items():
         first, _, rest = text.partition("\n")
-        common = "" if name in _ALONE else keys if name in _PLAIN else keys + moves
+        common = clock if name in _KEYS else clock + keys + moves
         whole = f"{first}\n{common}{rest}"
-        scripts[name] = Script(whole, sha1(whole.encode(), usedforsecurity=False).hexdigest())
+        sha = sha1(whole.encode(), usedforsecurity=False).hexdigest()
+        scripts[name] = Script(whole, sha, _KEYS.get(name, PARTS))
     return scripts
 
 

@@ -22,8 +22,9 @@ Conversation = Generator[list[Command], list[Any], T]
 
 def script(keys: Keys, verb: str, queue: str, *values: Word) -> Command:
     """Return the command that runs a script on a queue."""
-    names = keys.of(queue)
-    return ("EVALSHA", SCRIPTS[verb].sha, len(names), *names, *values)
+    wanted = SCRIPTS[verb]
+    names = keys.of(queue, wanted.parts)
+    return ("EVALSHA", wanted.sha, len(names), *names, *values)
 
 
 def pieces(items: Sequence[T], most: int) -> Iterable[Sequence[T]]:

@@ -2,25 +2,19 @@
 -- Write down that a worker lives, and forget those that fell silent a day ago.
 --   KEYS: workers. ARGV: now, its id, lease, [capable, pools, processes]
 --   A worker is kept as [started_at, live_until, capable, pools, processes].
-local now
-if ARGV[1] ~= '' then
-  now = tonumber(ARGV[1])
-else
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+local now = clock(ARGV[1])
 local DAY = 86400 * 1000000
-local all = redis.call('HGETALL', KEYS[1])
+local all = call('HGETALL', KEYS[1])
 local started_at = now
 for n = 1, #all, 2 do
   local is_read, known = pcall(cmsgpack.unpack, all[n + 1])
   if all[n] == ARGV[2] then
     if is_read then started_at = known[1] end
   elseif not is_read or known[2] < now - DAY then
-    redis.call('HDEL', KEYS[1], all[n])
+    call('HDEL', KEYS[1], all[n])
   end
 end
 -- What the worker says of itself is kept as it came: an empty map would not survive Lua.
 local head = cmsgpack.pack({ started_at, now + ARGV[3] })
-redis.call('HSET', KEYS[1], ARGV[2], '\149' .. string.sub(head, 2) .. string.sub(ARGV[4], 2))
+call('HSET', KEYS[1], ARGV[2], '\149' .. string.sub(head, 2) .. string.sub(ARGV[4], 2))
 return now

@@ -46,14 +46,7 @@ local RUN_TASK, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT, RUN_EXPIRES_AT = 12, 1
 -- end: how it was in the end; the first fields are those of a run, up to its lines
 local STATE, FINISHED_AT, REASON, RESULT = 12, 13, 14, 15
 
-local null, call = cjson.null, redis.call
 local MOST = 1000
-
-local function clock(at)
-  if at ~= '' then return tonumber(at) end
-  local time = call('TIME')
-  return time[1] * 1000000 + time[2]
-end
 
 -- Do a command with a list of any length; what it answers, as one list.
 local function many(command, key, list)

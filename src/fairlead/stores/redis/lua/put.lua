@@ -1,12 +1,15 @@
 #!lua
--- Accept new jobs, all of them or none. A job whose id is known here is left as it is.
+-- Accept new jobs, all of them or none, at most 500. A job whose id is known here is left as it is.
+--   KEYS: bodies, ready, due, expiring, settings (see keys.lua)
 --   ARGV: now, jobs (as NewJob has its fields), channel, word to tell there
 --   answers for each job whether it is new
+local bodies, ready, due, expiring, settings = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local BODY = '\151'
 local now = clock(ARGV[1])
 local jobs = cmsgpack.unpack(ARGV[2])
 local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][1] end
-local known = many('HMGET', bodies, ids)
+local known = call('HMGET', bodies, unpack(ids))
 local answers, fresh, turns, waits, expiries, apart = {}, {}, {}, {}, {}, 0
 local seen = {}
 for n = 1, #jobs do
@@ -36,10 +39,10 @@ for n = 1, #jobs do
     if priority ~= 0 then apart = apart + 1 end
   end
 end
-many('HSET', bodies, fresh)
-many('ZADD', ready, turns)
-many('ZADD', due, waits)
-many('ZADD', expiring, expiries)
+if #fresh > 0 then call('HSET', bodies, unpack(fresh)) end
+if #turns > 0 then call('ZADD', ready, unpack(turns)) end
+if #waits > 0 then call('ZADD', due, unpack(waits)) end
+if #expiries > 0 then call('ZADD', expiring, unpack(expiries)) end
 if apart > 0 then call('HINCRBY', settings, 'apart', apart) end
 if #fresh > 0 and ARGV[4] ~= '' then call('PUBLISH', ARGV[3], ARGV[4]) end
 return answers
