@@ -154,7 +154,9 @@ def strike(shop: Shop, rows: Rows, trees: list[Tree], choose: random.Random) -> 
         freeze(trees[at], rows)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.chaos) for n in (1, 2, 3))]
+)
 def test_every_effect_happens_exactly_once_while_trees_are_killed_and_frozen(
     shop: Shop, rows: Rows, seed: int
 ) -> None:
