@@ -110,10 +110,28 @@ def postgres_server() -> Iterator[PostgresServer]:
 SCHEMAS = count(1)
 EMPTY = """
 SET search_path = {schema};
+SELECT close_days(9000000000000000);
 TRUNCATE job, queue, finished, attempt, dead, paused, worker, audit;
 UPDATE retention SET before = 0
 """
 KINDS = ("producer", "worker", "operator")
+# What there is in a schema, in which shape, and who else is here that could still change it.
+LOOK = """
+WITH ours AS (SELECT oid, nspacl FROM pg_namespace WHERE nspname = %s), seen AS (
+    SELECT concat_ws(' ', c.oid, c.relkind, c.relnatts, c.relacl, c.reloptions, c.relhastriggers)
+    FROM pg_class AS c, ours WHERE c.relnamespace = ours.oid
+    UNION ALL
+    SELECT concat_ws(' ', p.oid, p.xmin, p.proacl)
+    FROM pg_proc AS p, ours WHERE p.pronamespace = ours.oid
+    UNION ALL
+    SELECT nspacl::text FROM ours
+    UNION ALL
+    SELECT concat_ws(' ', pid, query) FROM pg_stat_activity WHERE usename = 'crew'
+)
+SELECT md5(string_agg(concat_ws, E'\\n' ORDER BY concat_ws)) FROM seen
+"""
+AS_NEW: list[str] = []
+LOOKS: dict[str, str] = {}
 CREW = """
 DO $$ BEGIN CREATE ROLE crew LOGIN PASSWORD 'rope'; EXCEPTION WHEN duplicate_object THEN NULL; END $$
 """
@@ -134,13 +152,40 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def crew_url(postgres_server: PostgresServer, postgres_url: str) -> str:
+def fresh_url(postgres_server: PostgresServer, postgres_url: str) -> str:
     """The same, with the schema made by its owner, for a user who may do no more than he must."""
-    migrate(Address.of(postgres_url))
-    schema = Address.of(postgres_url).schema
+    return admitted(postgres_server, Address.of(postgres_url).schema)
+
+
+@pytest.fixture
+def crew_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The same once more, but perhaps in a schema that served other tests and is as new again.
+
+    To make one takes several times as long as to empty it, and most tests need nothing else.
+    """
+    postgres_server.thaw()
+    postgres_server.start()
+    schema = AS_NEW.pop() if AS_NEW else f"t_{next(SCHEMAS)}"
+    if schema not in LOOKS:
+        admitted(postgres_server, schema)
+        [(LOOKS[schema],)] = postgres_server.execute(LOOK, schema)
+    yield postgres_server.url(user="crew", password="rope", schema=schema)
+    postgres_server.thaw()
+    postgres_server.start()
+    # As above: who still holds a lock shall fail.
+    postgres_server.execute("SET lock_timeout = '5s';" + EMPTY.replace("{schema}", schema))
+    if postgres_server.execute(LOOK, schema) == [(LOOKS[schema],)]:
+        AS_NEW.append(schema)
+    else:
+        postgres_server.execute(f"SET lock_timeout = '5s'; DROP SCHEMA {schema} CASCADE")
+
+
+def admitted(server: PostgresServer, schema: str) -> str:
+    """Make a schema, admit the crew to it, and return the crew's URL."""
+    migrate(Address.of(server.url(schema=schema)))
     grants = "; ".join(f"SELECT {schema}.allow('crew', '{kind}')" for kind in KINDS)
-    postgres_server.execute(f"{CREW}; {grants}")
-    return postgres_server.url(user="crew", password="rope", schema=schema)
+    server.execute(f"{CREW}; {grants}")
+    return server.url(user="crew", password="rope", schema=schema)
 
 
 def emptied(server: PostgresServer, url: str) -> str:

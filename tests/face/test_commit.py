@@ -78,7 +78,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fairlead]:
 
 
 @pytest.fixture
-def rows(request: pytest.FixtureRequest, app: Fairlead, tmp_path: Path) -> Rows:
+def rows(request: pytest.FixtureRequest, app: Fairlead, tmp_path: Path) -> Iterator[Rows]:
     app.open()
     if app.store.url.startswith("sqlite"):
         rows = Rows(
@@ -86,12 +86,14 @@ def rows(request: pytest.FixtureRequest, app: Fairlead, tmp_path: Path) -> Rows:
         )
         with rows.connected() as connection:
             connection.execute("CREATE TABLE effect (note TEXT)")
-        return rows
+        yield rows
+        return
     server: PostgresServer = request.getfixturevalue("postgres_server")
     table = f"{Address.of(app.store.url).schema}.effect"
     server.execute(f"CREATE TABLE {table} (note text); GRANT ALL ON {table} TO crew")
     url: str = request.getfixturevalue("crew_url")
-    return Rows(url, table, lambda: psycopg.connect(server.url(user="crew", password="rope")))
+    yield Rows(url, table, lambda: psycopg.connect(server.url(user="crew", password="rope")))
+    server.execute(f"SET lock_timeout = '5s'; DROP TABLE {table}")
 
 
 def in_transaction(connection: Any) -> bool:

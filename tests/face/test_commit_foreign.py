@@ -67,6 +67,7 @@ def desk(postgres_server: PostgresServer, crew_url: str) -> Iterator[Desk]:
     yield desk
     assert desk.app.bridge.run(desk.app.store.audit()) == []
     desk.app.close()
+    postgres_server.execute(f"SET lock_timeout = '5s'; DROP TABLE {desk.table}")
 
 
 async def block(desk: Desk, mine: Mine, note: str) -> None:

@@ -23,9 +23,9 @@ DAY = 24 * 3600
 
 
 @pytest.fixture
-async def shop(crew_url: str) -> AsyncIterator[Backend]:
+async def shop(fresh_url: str) -> AsyncIterator[Backend]:
     """A store by the server's own clock."""
-    store = store_for(crew_url)
+    store = store_for(fresh_url)
     await store.open()
     yield store
     assert await store.audit() == []
@@ -33,9 +33,9 @@ async def shop(crew_url: str) -> AsyncIterator[Backend]:
 
 
 @pytest.fixture
-async def moved(crew_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def moved(fresh_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
     """A store by a clock that the test moves."""
-    store = store_for(crew_url, clock)
+    store = store_for(fresh_url, clock)
     await store.open()
     yield store
     assert await store.audit() == []
@@ -97,14 +97,14 @@ async def test_a_claim_moves_no_row_and_reads_no_table(
 
 
 async def test_a_put_that_is_committed_late_is_found(
-    shop: Backend, crew_url: str, owner: psycopg.Connection
+    shop: Backend, fresh_url: str, owner: psycopg.Connection
 ) -> None:
     """It stands before the place where claims are; the news of it says since when."""
     await shop.put([new_job() for _ in range(300)])
     await shop.wait(0)
     late = new_job()
-    with psycopg.connect(crew_url.partition("?")[0], user="crew", password="rope") as theirs:
-        other = store_for(crew_url)
+    with psycopg.connect(fresh_url.partition("?")[0], user="crew", password="rope") as theirs:
+        other = store_for(fresh_url)
         other.put_within(theirs, [late])
         await asyncio.sleep(3)  # Longer than a mark stays behind.
         await shop.put([new_job() for _ in range(300)])
@@ -118,11 +118,11 @@ async def test_a_put_that_is_committed_late_is_found(
             await asyncio.sleep(0.05)
 
 
-async def test_a_head_start_and_a_given_back_job_come_next(shop: Backend, crew_url: str) -> None:
+async def test_a_head_start_and_a_given_back_job_come_next(shop: Backend, fresh_url: str) -> None:
     """Also when another process puts it, and claims go along the order meanwhile."""
     await shop.put([new_job() for _ in range(2_000)])
     first = await claim(shop, slots=50)
-    other = store_for(crew_url)
+    other = store_for(fresh_url)
     hasty = new_job(priority=600)
     await other.put([hasty])
     await other.settle([returned(first[0])])
@@ -227,8 +227,8 @@ async def test_copied_jobs_are_as_others_and_known_ones_are_told(
     assert await put(ended) == [False] + [True] * 300
 
 
-async def test_a_put_wakes_another_process_and_a_result_too(shop: Backend, crew_url: str) -> None:
-    other = store_for(crew_url)
+async def test_a_put_wakes_another_process_and_a_result_too(shop: Backend, fresh_url: str) -> None:
+    other = store_for(fresh_url)
     marks = [await shop.wait(0, for_work=True), await shop.wait(0)]
     waiting = [
         asyncio.ensure_future(shop.wait(30, marks[0], for_work=True)),
