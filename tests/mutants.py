@@ -385,7 +385,7 @@ MUTANTS = [
         f"{POSTGRES}/lane.py",
         "_UNDONE = (errors.DeadlockDetected, ",
         "_UNDONE = (",
-        f"{LOCKS}::test_two_batches_in_opposite_order_are_both_put",
+        f"{LOCKS}::test_a_deadlock_is_tried_again",
     ),
     Mutant(
         "an answer comes after the commit (I1), PostgreSQL",
