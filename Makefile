@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types servers tests mutants chaos powercut bench bench-flat demo recording format clean
+.PHONY: help test lint types servers tests mutants chaos cluster powercut bench bench-flat demo recording format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -38,6 +38,10 @@ mutants: servers ## Break one promise at a time; each must be noticed by a test.
 
 chaos: servers ## Kill worker trees every second under 20,000 jobs, and other long tests.
 	@$(BIN)/python -m pytest -q -m chaos tests
+
+cluster: servers ## The tests of all stores on a Redis cluster of three nodes, and its own long tests.
+	@FAIRLEAD_STORES=cluster $(BIN)/python -m pytest -q tests/stores tests/face tests/runtime -k cluster
+	@$(BIN)/python -m pytest -q -m chaos tests/system -k cluster
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).
 	@$(BIN)/python -m pytest -q -m power tests/system
