@@ -93,13 +93,14 @@ local ids, given, written, stepped, stop = {}, {}, {}, {}, {}
 local from_ready, from_lost, until_when, write = {}, {}, {}, {}
 local look = LOOK
 -- A first run is the same for all but for its order_at and what is of its body.
+local until_text = string.format('%.0f', now + lease)
 local before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, false)
 local between = cmsgpack.pack(false, worker, now, null, {})
 
 local function take(id, text, state)
   local n = #ids + 1
   ids[n], given[n], written[n] = id, text, state
-  until_when[2 * n - 1], until_when[2 * n] = now + lease, id
+  until_when[2 * n - 1], until_when[2 * n] = until_text, id
   write[2 * n - 1], write[2 * n] = id, state
 end
 

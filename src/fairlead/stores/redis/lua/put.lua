@@ -11,7 +11,7 @@ local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][1] end
 local known = call('HMGET', bodies, unpack(ids))
 local answers, fresh, turns, waits, expiries, apart = {}, {}, {}, {}, {}, 0
-local seen = {}
+local seen, now_text = {}, string.format('%.0f', now)
 for n = 1, #jobs do
   local id, task, _, payload, version, run_at, delay, priority, expires_at, expires_in, options =
     unpack(jobs[n], 1, 11)
@@ -29,7 +29,8 @@ for n = 1, #jobs do
       waits[#waits + 1] = run_at
       waits[#waits + 1] = id
     else
-      turns[#turns + 1] = run_at - priority * 1000000
+      local order_at = run_at - priority * 1000000
+      turns[#turns + 1] = order_at == now and now_text or order_at
       turns[#turns + 1] = id
     end
     if expires_at then

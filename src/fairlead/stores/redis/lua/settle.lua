@@ -11,6 +11,7 @@ local texts = many('HMGET', runs, ids)
 local line_number = (call('HGET', settings, 'log_start') or 0) + call('LLEN', log)
 local ended_runs, ended_leases, endings = {}, {}, {}
 local when = { done = {}, cancelled = {}, dead = {} }
+local now_text = string.format('%.0f', now)  -- A number would be written anew for each job.
 local seen = {}
 
 -- A failed run is kept with its job.
@@ -78,7 +79,7 @@ for n = 1, #settlements do
         fence, 0, attempt, crashes, is_suspect, order_at, false, worker or null,
         claimed_at or null, null, numbers, state, now, reason or null, result or null)
       local those = when[state]
-      those[#those + 1] = now
+      those[#those + 1] = now_text
       those[#those + 1] = id
     end
   end
