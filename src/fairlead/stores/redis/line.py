@@ -34,8 +34,7 @@ from fairlead.stores.redis.records import (
     run_of,
     worker_of,
 )
-from fairlead.stores.redis.scripts import SCRIPTS
-from fairlead.stores.redis.talk import Command, Conversation, Word, moment, script
+from fairlead.stores.redis.talk import Command, Conversation, Word, moment, run, script
 
 T = TypeVar("T")
 
@@ -280,7 +279,7 @@ class RedisLine:
         """Say that a worker lives, and which tasks it knows."""
         at = self._at()
         said = pack([dict(worker.capable), worker.pools, worker.processes])
-        [*_] = yield [announcement(self._keys, at, worker.id, lease, said)]
+        yield [run("announce", self._keys.workers, at, worker.id, lease, said)]
         yield from self._bring_back(at, worker.capable)
 
     def _bring_back(self, at: Word, capable: Mapping[str, int]) -> Conversation[None]:
@@ -390,11 +389,6 @@ def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:
     return Settlement(
         job_id, fence, State.DEAD, "failed", reason=Reason.UNREADABLE, failure=failure
     )
-
-
-def announcement(keys: Keys, at: Word, worker: str, lease: int, said: bytes) -> Command:
-    """Return the command that announces a worker."""
-    return ("EVALSHA", SCRIPTS["announce"].sha, 1, keys.workers, at, worker, lease, said)
 
 
 def _taken(new: Counter[tuple[str, str]], job: tuple[str, str]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from fairlead.core.ids import JobId, mark_of
 from fairlead.core.job import NewJob
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.talk import Command, Conversation
+from fairlead.stores.redis.talk import Command, Conversation, run
 
 _MOST_REMEMBERED = 200_000
 
@@ -36,7 +36,7 @@ class Queues:
         """Make queues known, so that they are found by who looks through all of them."""
         new = [name for name in names if name not in self._registered]
         if new:
-            yield [("SADD", self._keys.queues, *new)]
+            yield [run("register", self._keys.queues, *new)]
             self._registered.update(new)
 
     def forget(self) -> list[str]:

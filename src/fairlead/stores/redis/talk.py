@@ -41,6 +41,11 @@ def present(clock: Clock | None) -> Conversation[int]:
     return int(seconds) * SECOND + int(rest)
 
 
+def run(verb: str, key: str, *values: Word) -> Command:
+    """Return the command that runs a script on a key that is of no queue."""
+    return ("EVALSHA", SCRIPTS[verb].sha, 1, key, *values)
+
+
 def moment(at: int | None) -> Word:
     """Return a time for a script, or what lets it take the server's own."""
     return "" if at is None else at

@@ -1,0 +1,399 @@
+"""What is so of Redis alone: full memory, a lost second, damaged values, lost answers, slots."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fairlead import StoreUnavailable
+from fairlead.core.admin import ALL, Filter, Worker
+from fairlead.core.clock import SECOND
+from fairlead.core.errors import StoreFull
+from fairlead.core.ids import IdMaker, JobId, mark_of
+from fairlead.core.job import Reason, State
+from fairlead.core.queue import Queue
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.keys import PARTS, Keys
+from fairlead.stores.redis.scripts import SCRIPTS
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisCluster, RedisServer
+from tests.words import claim, done, new_job, plan
+
+new_id = IdMaker()
+
+
+@pytest.fixture
+async def store(redis_url: str) -> AsyncIterator[Backend]:
+    """A Redis store by the server's own clock."""
+    store = store_for(redis_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def key(url: str, part: str, queue: str = "mail") -> str:
+    return Keys(Address.of(url).prefix).key(queue, part)
+
+
+# Which queue a job is in
+
+
+async def test_an_id_made_for_a_queue_leads_there_without_being_written_down(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    job = new_job(id=new_id("mail"))
+    assert job.id.endswith(mark_of("mail"))
+    await store.put([job])
+    fresh = store_for(redis_url)
+    found = await fresh.find(job.id)
+    assert found is not None
+    assert redis_server.execute("EXISTS", Keys(Address.of(redis_url).prefix).strays) == 0
+    await fresh.close()
+
+
+async def test_other_ids_are_found_as_well_and_are_in_one_queue_only(
+    store: Backend, redis_url: str
+) -> None:
+    assert await store.put([new_job(id="a", queue="mail")]) == [True]
+    assert await store.put([new_job(id="a", queue="reports")]) == [False]
+    assert await store.put([new_job(id="b", queue="mail"), new_job(id="b", queue="reports")]) == [
+        True,
+        False,
+    ]
+    fresh = store_for(redis_url)
+    assert fresh.put_blocking([new_job(id="a", queue="news")]) == [False]
+    assert {job.id: job.queue for job in await fresh.jobs(ALL)} == {"a": "mail", "b": "mail"}
+    await fresh.close()
+
+
+async def test_an_id_made_for_another_queue_is_in_one_queue_only(store: Backend) -> None:
+    job_id = new_id("mail")
+    assert await store.put([new_job(id=job_id, queue="mail")]) == [True]
+    assert await store.put([new_job(id=job_id, queue="reports")]) == [False]
+    assert await store.put([new_job(id=new_id("mail"), queue="reports")]) == [True]
+
+
+async def test_a_stray_that_was_written_down_but_never_put_can_be_put(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    """Its producer died between the two steps; the next one finishes."""
+    redis_server.execute("HSET", Keys(Address.of(redis_url).prefix).strays, "a", "reports")
+    assert await store.put([new_job(id="a", queue="mail")]) == [True]
+    found = await store.find(JobId("a"))
+    assert found is not None
+    assert found.queue == "mail"
+
+
+async def test_queues_with_the_same_mark_do_not_get_mixed_up(store: Backend) -> None:
+    marks: dict[str, str] = {}
+    for number in range(10_000):
+        name = f"q{number}"
+        twin = marks.setdefault(mark_of(name), name)
+        if twin != name:
+            break
+    jobs = [new_job(id=new_id(each), queue=each) for each in (name, twin)]
+    await store.put(jobs)
+    for job in jobs:
+        found = await store.find(job.id)
+        assert found is not None
+        assert found.queue == job.queue
+
+
+async def test_a_forgotten_stray_leaves_nothing_behind(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    await store.put([new_job(id="a")])
+    [job] = await claim(store)
+    await store.settle([done(job)])
+    await store.upkeep(-SECOND)
+    assert await store.find(job.id) is None
+    assert redis_server.execute("EXISTS", Keys(Address.of(redis_url).prefix).strays) == 0
+
+
+def test_all_keys_of_a_queue_are_in_one_slot_whatever_its_name() -> None:
+    for queue in ("mail", "a:b", "{a}", "}a{", "a}", "%7B", "ü", "a b"):
+        assert len({RedisCluster.slot_of(each) for each in Keys("p").of(queue)}) == 1
+    names = [each for queue in ("a:b", "a", "{a}", "%7Ba%7D") for each in Keys("p").of(queue)]
+    assert len(set(names)) == 4 * len(PARTS)
+
+
+# Scripts
+
+
+async def test_scripts_that_were_flushed_are_loaded_again(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    for verb in ("put", "claim", "settle"):
+        redis_server.execute("SCRIPT", "FLUSH", "SYNC")
+        if verb == "put":
+            await store.put([new_job(), new_job(queue="reports")])
+        elif verb == "claim":
+            jobs = await claim(store, Queue("mail"), Queue("reports"))
+        else:
+            assert len(await store.settle([done(job) for job in jobs])) == 2
+    redis_server.execute("SCRIPT", "FLUSH", "SYNC")
+    assert store.put_blocking([new_job()]) == [True]
+
+
+def test_scripts_take_every_key_and_value_as_such() -> None:
+    for name, script in SCRIPTS.items():
+        assert "loadstring" not in script.text, name
+        assert "redis.pcall" not in script.text, name
+        assert "KEYS *" not in script.text, name
+
+
+# Memory
+
+
+async def test_a_full_server_takes_no_job_and_lets_the_others_go_on(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    await store.put([new_job() for _ in range(20)])
+    [first] = await claim(store, slots=1)
+    redis_server.execute("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreFull, match="maxmemory"):
+            await store.put([new_job()])
+        with pytest.raises(StoreFull, match="CONFIG SET maxmemory"):
+            store.put_blocking([new_job(), new_job(queue="reports")])
+        assert await store.extend([(first.id, first.fence)], SECOND)
+        assert await store.settle([done(first)])
+        for job in await claim(store, slots=19):
+            assert await store.settle([done(job)])
+        await store.announce(Worker("w", {"t": 1}), SECOND)
+        assert await store.cancel([first.id], "late") == {}
+        await store.upkeep(-SECOND)
+        assert await store.count() == {}
+    finally:
+        redis_server.execute("CONFIG", "SET", "maxmemory", "0")
+    assert await store.put([new_job()]) == [True]
+
+
+async def test_a_put_over_several_queues_is_all_or_none(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    # The second queue's key is of another type, so its script breaks off.
+    redis_server.execute("SET", key(redis_url, "ready", "reports"), "x")
+    await store.put([new_job(id="seen")])
+    with pytest.raises(StoreUnavailable):
+        await store.put([new_job(queue="reports")])
+    assert [job.id for job in await store.jobs(Filter(queues=("mail",)))] == ["seen"]
+
+
+# A lost second (F35)
+
+
+async def test_fences_never_go_back_when_the_server_loses_its_last_second(tmp_path: Path) -> None:
+    """What was claimed and settled in it runs again, and who ran it then changes nothing."""
+    with RedisServer() as server:
+        store = store_for(server.url())
+        await store.put([new_job(id="a"), new_job(id="b")])
+        await claim(store, slots=1, worker="w0", lease=0.001)
+        await store.close()
+        server.stop()
+        shutil.copytree(server.folder, tmp_path / "before", ignore=shutil.ignore_patterns("*.sock"))
+        server.start()
+        store = store_for(server.url())
+        await asyncio.sleep(0.01)
+        late = await claim(store, worker="w1")
+        assert await store.settle([done(late[0])])
+        server.kill()
+        shutil.rmtree(server.folder / "appendonlydir")
+        kept = shutil.copytree(
+            tmp_path / "before" / "appendonlydir", server.folder / "appendonlydir"
+        )
+        owner = server.folder.stat()
+        for each in (kept, *kept.iterdir()):
+            os.chown(each, owner.st_uid, owner.st_gid)
+        server.start()
+        await store.close()
+        store = store_for(server.url())
+        again = await claim(store, worker="w2")
+        assert {job.id for job in again} == {"a", "b"}
+        for job in again:
+            [old] = [each for each in late if each.id == job.id]
+            assert job.fence > old.fence
+        assert await store.settle([done(job) for job in late]) == {}
+        assert await store.extend([(job.id, job.fence) for job in late], SECOND) == []
+        assert len(await store.settle([done(job) for job in again])) == 2
+        await store.close()
+
+
+# Damage (F34, F43)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"garbage",
+        b"",
+        b"\x97",
+        msgspec.msgpack.encode(["t", 1, 0]),
+        msgspec.msgpack.encode([1, "t", 0, 0, None, None, "{}"]),
+        msgspec.msgpack.encode(["t", 1, 0, 0, None, None, 7]),
+        msgspec.msgpack.encode(["t", 1, 0, 0, None, None, b"\xff\xfe"]),
+        msgspec.msgpack.encode(["t", 1, 0, 0, None, 7, "{}"]),
+        msgspec.msgpack.encode({"task": "t"}),
+    ],
+)
+async def test_a_damaged_job_is_a_dead_letter_and_the_others_go_on(
+    store: Backend, redis_server: RedisServer, redis_url: str, body: bytes
+) -> None:
+    jobs = [new_job() for _ in range(3)]
+    await store.put(jobs)
+    redis_server.execute("HSET", key(redis_url, "bodies"), jobs[1].id, body)
+    assert [job.id for job in await claim(store, capable={"t": 1})] == [jobs[0].id, jobs[2].id]
+    found = await store.find(jobs[1].id)
+    assert found is not None
+    assert (found.state, found.reason) == (State.DEAD, Reason.UNREADABLE)
+    assert len(await store.jobs(ALL)) == 3
+    assert await claim(store) == []
+
+
+async def test_an_entry_without_a_job_is_dropped_and_the_audit_tells_of_it(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    jobs = [new_job() for _ in range(2)]
+    await store.put(jobs)
+    redis_server.execute("HDEL", key(redis_url, "bodies"), jobs[0].id)
+    assert any(jobs[0].id in finding.problem for finding in await store.audit())
+    assert [job.id for job in await claim(store)] == [jobs[1].id]
+    assert await store.audit() == []
+
+
+async def test_a_lease_whose_run_is_missing_does_not_hold_its_job_for_ever(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store, lease=0.001)
+    redis_server.execute("HDEL", key(redis_url, "runs"), job.id)
+    assert any(job.id in finding.problem for finding in await store.audit())
+    await asyncio.sleep(0.01)
+    [again] = await claim(store)
+    assert (again.id, again.fence > job.fence) == (job.id, True)
+
+
+async def test_a_job_without_a_place_is_told_by_the_audit(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    job = new_job()
+    await store.put([job])
+    redis_server.execute("ZREM", key(redis_url, "ready"), job.id)
+    assert any(job.id in finding.problem for finding in await store.audit())
+
+
+# Answers that are lost, or come when nobody waits any more
+
+
+async def test_what_is_repeated_after_a_lost_answer_is_recognised(
+    redis_url: str, redis_proxy: Proxy
+) -> None:
+    store = store_for(redis_proxy.through(redis_url))
+    await store.put([new_job(id=new_id("mail"))])
+    job = new_job(id=new_id("mail"))
+    redis_proxy.lose_reply(b"EVALSHA")
+    with pytest.raises(StoreUnavailable):
+        await store.put([job])
+    assert await store.put([job]) == [False]
+    redis_proxy.lose_reply(b"EVALSHA")
+    assert store.put_blocking([new_job(id=new_id("mail"))]) in ([True], [False])
+    jobs = await claim(store)
+    assert len(jobs) == 3
+    redis_proxy.lose_reply(b"EVALSHA")
+    with pytest.raises(StoreUnavailable):
+        await store.settle([done(each) for each in jobs])
+    assert await store.settle([done(each) for each in jobs]) == {}
+    assert await store.count() == {"mail": {State.DONE: 3}}
+    await store.close()
+
+
+async def test_answers_belong_to_their_questions_whoever_is_cancelled_when(store: Backend) -> None:
+    jobs = [new_job(id=new_id("mail")) for _ in range(40)]
+    await store.put(jobs)
+
+    async def ask(number: int) -> None:
+        for job in jobs[number::8] * 5:
+            asked = asyncio.ensure_future(store.find(job.id))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            asked.cancel()
+            await asyncio.wait({asked})
+            found = await store.find(job.id)
+            assert found is not None
+            assert found.id == job.id
+
+    await asyncio.gather(*(ask(number) for number in range(8)))
+
+
+async def test_a_connection_that_was_given_up_on_is_not_used_again(
+    redis_url: str, redis_server: RedisServer
+) -> None:
+    """A late answer must not be taken for that of the next question (T15)."""
+    store = store_for(f"{redis_url}&timeout=0.3")
+    jobs = [new_job(id=new_id("mail")) for _ in range(2)]
+    await store.put(jobs)
+    assert await store.find(jobs[0].id) is not None
+    redis_server.freeze()
+    try:
+        with pytest.raises(StoreUnavailable, match=r"no answer within 0.3 s"):
+            await store.find(jobs[0].id)
+    finally:
+        redis_server.thaw()
+    found = await store.find(jobs[1].id)
+    assert found is not None
+    assert found.id == jobs[1].id
+    await store.close()
+
+
+# A cluster
+
+
+async def test_queues_on_several_nodes_are_served_by_one_claim(
+    cluster_url: str, redis_cluster: RedisCluster
+) -> None:
+    store = store_for(cluster_url)
+    queues = [Queue(f"q{number}") for number in range(6)]
+    await store.put([new_job(id=new_id(queue.name), queue=queue.name) for queue in queues * 4])
+    owners = {
+        redis_cluster.owner(redis_cluster.slot_of(key(cluster_url, "ready", queue.name))).port
+        for queue in queues
+    }
+    assert len(owners) > 1
+    answer = await store.claim(plan(*queues, slots=12))
+    assert sorted(job.queue for job in answer.jobs) == sorted(queue.name for queue in queues * 2)
+    assert len(await store.settle([done(job) for job in answer.jobs])) == 12
+    assert await store.audit() == []
+    await store.close()
+
+
+async def test_a_queue_is_followed_when_its_slot_moves(
+    cluster_url: str, redis_cluster: RedisCluster
+) -> None:
+    store = store_for(cluster_url)
+    await store.put([new_job() for _ in range(5)])
+    slot = redis_cluster.slot_of(key(cluster_url, "ready"))
+    home = redis_cluster.owner(slot)
+    [away, *_] = [node for node in redis_cluster.nodes if node is not home]
+    redis_cluster.move_slot(slot, away)
+    try:
+        jobs = await claim(store)
+        assert len(jobs) == 5
+        assert store.put_blocking([new_job()]) == [True]
+        redis_cluster.open_slot(slot, home)
+        settling = asyncio.ensure_future(store.settle([done(job) for job in jobs]))
+        await asyncio.sleep(0.2)
+        while await asyncio.to_thread(redis_cluster.move_keys, slot, home):
+            pass
+        await asyncio.to_thread(redis_cluster.hand_over, slot, home)
+        assert len(await settling) == 5
+    finally:
+        if redis_cluster.owner(slot) is not home:
+            redis_cluster.move_slot(slot, home)
+    assert await store.audit() == []
+    await store.close()
