@@ -27,6 +27,7 @@ class Mutant(NamedTuple):
 
 SQLITE = "stores/sqlite"
 POSTGRES = "stores/postgres"
+REDIS = "stores/redis"
 LOCKS = "tests/system/test_postgres_locks.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
 MUTANTS = [
@@ -559,6 +560,97 @@ MUTANTS = [
         "super().__init__(hinted(escaped(message)))",
         "super().__init__(hinted(message))",
         "tests/cli",
+    ),
+    Mutant(
+        "a stale worker cannot settle (I6), Redis",
+        f"{REDIS}/lua/settle.lua",
+        "if fence ~= given_fence or lease_until == 0 then",
+        "if not fence or lease_until == 0 then",
+        "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "a stale worker cannot renew (I6), Redis",
+        f"{REDIS}/lua/extend.lua",
+        "run[LEASE_UNTIL] > 0 and run[FENCE] == pairs_given[n][2]",
+        "run[LEASE_UNTIL] > 0",
+        "tests/stores/test_extend.py",
+    ),
+    Mutant(
+        "fences grow though the server lost its last second (F35)",
+        f"{REDIS}/lua/claim.lua",
+        "math.max(run[FENCE] + 1, now)",
+        "run[FENCE] + 1",
+        "tests/stores/test_redis.py::test_fences_never_go_back_when_the_server_loses_its_last_second",
+    ),
+    Mutant(
+        "a repeated put is recognised (I1), Redis",
+        f"{REDIS}/lua/put.lua",
+        "if known[n] or seen[id] then",
+        "if seen[id] then",
+        "tests/stores/test_put.py",
+    ),
+    Mutant(
+        "an id is in one queue only, Redis",
+        f"{REDIS}/line.py",
+        "places = (yield from self._queues.reserve(strays)) if strays else {}",
+        "places = (yield from self._queues.reserve(strays)) and {} if strays else {}",
+        "tests/stores/test_redis.py",
+    ),
+    Mutant(
+        "a server that evicts is refused (F25)",
+        f"{REDIS}/condition.py",
+        'if server.policy.startswith("allkeys"):',
+        'if server.policy.startswith("none"):',
+        "tests/stores/test_redis_condition.py",
+    ),
+    Mutant(
+        "a server that keeps nothing is refused (F25)",
+        f"{REDIS}/condition.py",
+        "if not server.aof and not address.fast:",
+        "if not server.aof and address.fast:",
+        "tests/stores/test_redis_condition.py",
+    ),
+    Mutant(
+        "jobs end though memory is full (F25)",
+        f"{REDIS}/lua/settle.lua",
+        "#!lua flags=allow-oom",
+        "#!lua",
+        "tests/stores/test_redis.py::test_a_full_server_takes_no_job_and_lets_the_others_go_on",
+    ),
+    Mutant(
+        "scripts are loaded again (F24)",
+        f"{REDIS}/nodes.py",
+        "return isinstance(reply, exceptions.NoScriptError) or (",
+        "return isinstance(reply, exceptions.ReadOnlyError) or (",
+        "tests/stores/test_redis.py::test_scripts_that_were_flushed_are_loaded_again",
+    ),
+    Mutant(
+        "a connection that was given up on is not used again (T15)",
+        f"{REDIS}/lane.py",
+        "            return [await _answer(connection) for _ in commands]\n        except BaseException:",
+        "            return [await _answer(connection) for _ in commands]\n        except ValueError:",
+        "tests/stores/test_redis.py::test_a_connection_that_was_given_up_on_is_not_used_again",
+    ),
+    Mutant(
+        "a slot that moved is followed, Redis",
+        f"{REDIS}/nodes.py",
+        "again[at] = self._owners[reply.slot_id] = _named(reply, left[at])",
+        "answers[at] = reply",
+        "tests/stores/test_redis.py::test_a_queue_is_followed_when_its_slot_moves",
+    ),
+    Mutant(
+        "a put over several queues is all or none (I2), Redis",
+        f"{REDIS}/lane.py",
+        'return [("MULTI",), *commands, ("EXEC",)] if together and len(commands) > 1 else commands',
+        "return commands",
+        "tests/stores/test_redis.py::test_a_put_over_several_queues_is_all_or_none",
+    ),
+    Mutant(
+        "a damaged job stops nobody (F34), Redis",
+        f"{REDIS}/line.py",
+        "except DecodeError as problem:",
+        "except LookupError as problem:",
+        "tests/stores/test_redis.py",
     ),
 ]
 
