@@ -20,6 +20,7 @@ from fairlead.core.selection import (
     Snapshot,
     gate_of,
     select,
+    share,
 )
 
 NOW = 10**9
@@ -263,3 +264,37 @@ def test_spared_leases_are_left_alone() -> None:
 
     taken = select(snapshot([line], 5))
     assert [chosen.id for _, chosen in taken.chosen] == [lost.id, fresh.id]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.booleans(), st.integers(0, 12), st.integers(0, 3)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 12),
+    st.lists(st.sampled_from([0.0, -0.5, -1.25, -3.0]), min_size=4, max_size=4),
+)
+def test_shares_are_what_select_would_choose(
+    lines: list[tuple[int, bool, int, int]], slots: int, debts: list[float]
+) -> None:
+    """Whoever has only the lengths comes to the same turns and credits."""
+    queues = [
+        Queue(f"q{at}", weight=weight, critical=critical, **({"tasks": ["t"]} if critical else {}))
+        for at, (weight, critical, _, _) in enumerate(lines)
+    ]
+    plan = ClaimPlan(
+        "w",
+        tuple(queues),
+        slots,
+        1,
+        running={queue.name: line[3] for queue, line in zip(queues, lines, strict=True)},
+        credits={queue.name: debt for queue, debt in zip(queues, debts, strict=False) if debt},
+    )
+    lengths = {queue.name: line[2] for queue, line in zip(queues, lines, strict=True)}
+    selection = select(
+        Snapshot(plan, 0, [Line(queue, [head("h")] * lengths[queue.name]) for queue in queues])
+    )
+    shares = share(plan, lengths)
+    assert shares.turns == [name for name, _ in selection.chosen]
+    assert shares.credits == selection.credits

@@ -235,8 +235,9 @@ def share(plan: ClaimPlan, ready: Mapping[str, float]) -> Shares:
     turns: list[tuple[str, None]] = []
     for critical in (True, False):
         queues = [queue for queue in plan.queues if queue.critical is critical]
-        lines = [_Counted(queue, ready[queue.name]) for queue in queues]
-        passed = _take_turns(lines, room, credits, turns)
+        lines = [_Counted(queue, ready[queue.name]) for queue in queues if ready[queue.name]]
+        take = _take_alone if len(lines) == 1 else _take_turns
+        passed = take(lines, room, credits, turns)
         _forgive(credits, passed, queues)
     credits = {name: debt for name, debt in credits.items() if debt}
     return Shares([name for name, _ in turns], credits)
@@ -308,14 +309,33 @@ class _Counted:
 
     def __init__(self, queue: Served, length: float) -> None:
         self.queue = queue
-        self._left = length
-        self.next = length > 0 or None
+        self.left = length
+        self.next: bool | None = True
 
     def pop(self) -> None:
         """Count one, and move on."""
-        self._left -= 1
-        if self._left <= 0:
+        self.left -= 1
+        if self.left <= 0:
             self.next = None
+
+
+def _take_alone(
+    lines: "Sequence[_Counted]",
+    room: Room,
+    credits: dict[str, float],
+    chosen: list[tuple[str, None]],
+) -> float:
+    """Serve the only line there is, all at once: what `_take_turns` comes to then."""
+    [line] = lines
+    queue = line.queue
+    debt, count = -credits.get(queue.name, 0.0), int(min(line.left, room.for_queue(queue)))
+    if not count:
+        return 0.0
+    for _ in range(count):
+        room.take(queue)
+    chosen += [(queue.name, None)] * count
+    credits[queue.name] = -(debt + count / queue.weight)
+    return debt + (count - 1) / queue.weight
 
 
 T = TypeVar("T")

@@ -39,6 +39,7 @@ class Feeder:
         self._workshop = workshop
         self._worker = worker
         self._slots = slots
+        self._keeps_reserve = slots.plan.capacity > slots.plan.slots
         self._contact = contact
         self._hear = hear
         self._take = take
@@ -67,7 +68,7 @@ class Feeder:
         self._bell.set()
         # With a reserve kept free a claim always finds less than there is room for, so "less"
         # does not mean that the queues are empty.
-        if self._slots.plan.capacity > self._slots.plan.slots:
+        if self._keeps_reserve:
             self._wake()
 
     def _wake(self) -> None:
