@@ -1,6 +1,11 @@
 """The URL of a Redis store: what it may say, what it means, and that it keeps its secret."""
 
 import asyncio
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -8,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import ConfigError, StoreUnavailable
+from fairlead.bench.servers.server import free_port
 from fairlead.core.admin import ALL
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address, Node
@@ -134,3 +140,63 @@ async def test_nobody_there_is_told(redis_server: RedisServer) -> None:
     store = store_for("redis://127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable, match="is the server running"):
         await store.open()
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that is only reached over TLS, with a certificate for localhost."""
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-tls-"))
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    folder.chmod(0o755)
+    (folder / "key.pem").chmod(0o644)
+    port = free_port()
+    tls = {
+        "tls-port": str(port),
+        "tls-cert-file": str(folder / "cert.pem"),
+        "tls-key-file": str(folder / "key.pem"),
+        "tls-ca-cert-file": str(folder / "cert.pem"),
+        "tls-auth-clients": "no",
+    }
+    with RedisServer(settings=tls) as server:
+        server.tls = f"localhost:{port}", folder / "cert.pem"  # type: ignore[attr-defined]
+        yield server
+    shutil.rmtree(folder)
+
+
+async def test_tls_works_with_a_server_that_is_trusted(tls_server: RedisServer) -> None:
+    place, certificate = tls_server.tls  # type: ignore[attr-defined]
+    store = store_for(f"rediss://{place}/0?ssl_ca_certs={certificate}")
+    job = new_job()
+    assert await store.put([job]) == [True]
+    assert store.put_blocking([job]) == [False]
+    condition = await store.condition()
+    assert condition.facts["tls"] == "on"
+    assert condition.facts["news"] == "heard"
+    await store.close()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_a_server_that_cannot_prove_who_it_is_is_refused(
+    tls_server: RedisServer, trusted: bool
+) -> None:
+    """It is another's certificate, or it is for another name."""
+    place, certificate = tls_server.tls  # type: ignore[attr-defined]
+    url = f"rediss://{place}/0"
+    if trusted:
+        url = f"rediss://{place.replace('localhost', '127.0.0.1')}/0?ssl_ca_certs={certificate}"
+    store = store_for(url)
+    with pytest.raises(StoreUnavailable, match="ssl_ca_certs="):
+        await store.open()
+    with pytest.raises(StoreUnavailable, match="ssl_ca_certs="):
+        store.put_blocking([new_job()])

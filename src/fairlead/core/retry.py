@@ -150,8 +150,8 @@ _TRANSIENT_STATUS = frozenset({408, 425, 429})
 
 def classify(error: BaseException, retry: Retry, now: datetime | None = None) -> Verdict:
     """Tell transient from permanent failures, most specific knowledge first."""
-    if isinstance(error, Permanent | DecodeError | EncodeError):
-        return PERMANENT
+    if isinstance(error, Permanent | DecodeError | EncodeError | ConfigError):
+        return PERMANENT  # No attempt will find another program.
     told = _told_by_task(error, retry)
     if told is not None:
         return Verdict(told, retry_after(error, now) if told else None)

@@ -34,9 +34,11 @@ def settings(address: Address, node: Node) -> dict[str, Any]:
     """Return what the driver needs to connect to a node."""
     place = {"path": node.path} if node.path else {"host": node.host, "port": node.port}
     keepalive = {} if node.path else {"socket_keepalive": True}
+    trust = {"ssl_cert_reqs": "required", "ssl_check_hostname": True} if address.tls else {}
     return {
         **place,
         **keepalive,
+        **trust,
         **address.options,
         "db": address.database,
         "socket_connect_timeout": min(2.0, address.timeout),
@@ -325,35 +327,53 @@ def checked(
     return answers
 
 
+_REACH = "is the server running, and reachable from here?"
+_REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
+    (
+        (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError),
+        "",
+        "check user and password in the store's URL",
+    ),
+    (
+        (exceptions.NoPermissionError,),
+        "",
+        "give the user the rights that docs/redis.md lists (ACL SETUSER …)",
+    ),
+    ((exceptions.ReadOnlyError,), "", "this is a replica: name the primary in the store's URL"),
+    ((exceptions.BusyLoadingError,), "", "the server reads its data from disk; wait a moment"),
+    (
+        (exceptions.ConnectionError, OSError),
+        "certificate",
+        "name the authority that the server's certificate is from with ssl_ca_certs=",
+    ),
+    ((exceptions.ConnectionError, exceptions.TimeoutError, OSError), "", _REACH),
+    ((exceptions.ClusterDownError,), "", "look at CLUSTER INFO and CLUSTER NODES"),
+    (
+        (exceptions.ResponseError,),
+        "misconf",
+        "the server cannot write to its disk: look at its log, and make room",
+    ),
+    ((Exception,), "", "look at the server's log"),
+)
+"""What to do about an error, by its kind and a word in it; the first that fits."""
+
+
 def typed(problem: Exception, address: Address, patience: float) -> FairleadError:
     """Return one of our own errors for one of the driver's."""
+    if isinstance(problem, exceptions.OutOfMemoryError):
+        return StoreFull(
+            address.url,
+            "the server is at its maxmemory, so no job is accepted; those it has go on, and make "
+            "room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
+        )
     words = str(problem).strip() or type(problem).__name__
-    match problem:
-        case exceptions.OutOfMemoryError():
-            return StoreFull(
-                address.url,
-                "the server is at its maxmemory, so no job is accepted; those it has go on, and "
-                "make room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
-            )
-        case exceptions.AuthenticationError() | exceptions.AuthenticationWrongNumberOfArgsError():
-            remedy = "check user and password in the store's URL"
-        case exceptions.NoPermissionError():
-            remedy = "give the user the rights that docs/redis.md lists (ACL SETUSER …)"
-        case exceptions.ReadOnlyError():
-            remedy = "this is a replica: name the primary in the store's URL"
-        case exceptions.BusyLoadingError():
-            remedy = "the server reads its data from disk; wait a moment"
-        case TimeoutError() | exceptions.TimeoutError():
-            words = f"no answer within {patience:g} s"
-            remedy = "is the server running, and reachable from here?"
-        case exceptions.ConnectionError() | OSError():
-            remedy = "is the server running, and reachable from here?"
-        case exceptions.ClusterDownError():
-            remedy = "look at CLUSTER INFO and CLUSTER NODES"
-        case _ if words.startswith("MISCONF"):
-            remedy = "the server cannot write to its disk: look at its log, and make room"
-        case _:
-            remedy = "look at the server's log"
+    if isinstance(problem, TimeoutError | exceptions.TimeoutError):
+        words = f"no answer within {patience:g} s"
+    remedy = next(
+        remedy
+        for kinds, word, remedy in _REMEDIES
+        if isinstance(problem, kinds) and word in words.lower()
+    )
     return StoreUnavailable(address.url, f"{words.rstrip('.')}; {remedy}")
 
 
