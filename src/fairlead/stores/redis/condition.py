@@ -61,9 +61,7 @@ class Server(msgspec.Struct, frozen=True):
 
 def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
     """Ask each node what it is, and find out who they are first."""
-    [found] = yield [("GET", keys.schema)]
-    if found is not None and int(found) > VERSION:
-        raise SchemaOutdated(int(found), VERSION)
+    yield from _known(keys)
     places = nodes.all
     answers = yield [
         command
@@ -72,6 +70,14 @@ def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
     ]
     pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
     return [_server(str(node), *piece) for node, piece in zip(places, pieces, strict=True)]
+
+
+def _known(keys: Keys) -> Conversation[bool]:
+    """Say whether we were here before, and raise if those of a later version were."""
+    [found] = yield [("GET", keys.schema)]
+    if found is not None and int(found) > VERSION:
+        raise SchemaOutdated(int(found), VERSION)
+    return found is not None
 
 
 def _server(place: str, info: bytes, time: Sequence[bytes], fsync: object) -> Server:
@@ -106,7 +112,9 @@ def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Serve
     for server in found:
         for problem, remedy in _unfit(server, address):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
-    yield [("SET", keys.schema, VERSION, "NX")]
+    # A full server takes no SET, and must be worked off all the same.
+    if not (yield from _known(keys)):
+        yield [("SET", keys.schema, VERSION, "NX")]
     return found
 
 
