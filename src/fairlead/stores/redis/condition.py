@@ -54,8 +54,8 @@ class Server(msgspec.Struct, frozen=True):
                 "written yet (appendfsync no)"
             )
         return (
-            "an accepted job survives kill -9; a power cut may take the last second "
-            "(appendfsync everysec)"
+            "a power cut may take the last second, and so may a kill of the server if its disk is "
+            "slow (appendfsync everysec)"
         )
 
 
