@@ -110,12 +110,25 @@ def drop(connection: nonblocking.AbstractConnection) -> None:
     connection._reader = connection._writer = None  # noqa: SLF001
     if writer is None:
         return
-    loop = writer.transport._loop if hasattr(writer.transport, "_loop") else None  # noqa: SLF001
-    with suppress(RuntimeError):  # The loop is closed, and the socket with it.
-        if loop is None or loop is _running():
-            writer.transport.abort()
-        else:
+    loop = writer._loop  # noqa: SLF001
+    if loop.is_closed():
+        _abandon(writer.transport)
+    elif loop is _running():
+        writer.transport.abort()
+    else:
+        with suppress(RuntimeError):  # It was closed just now.
             loop.call_soon_threadsafe(writer.transport.abort)
+
+
+def _abandon(transport: Any) -> None:  # noqa: ANN401 (each loop has its own)
+    """Close the socket that a loop left open when it was closed: it cannot do so any more."""
+    with suppress(RuntimeError):  # Before it asks its loop, it takes note that it is closed.
+        transport.abort()
+    plain = transport._ssl_protocol._transport if hasattr(transport, "_ssl_protocol") else transport  # noqa: SLF001
+    sock = getattr(plain, "_sock", None)  # uvloop closes its sockets itself.
+    if sock is not None:
+        plain._sock = None  # noqa: SLF001
+        sock.close()
 
 
 def _running() -> asyncio.AbstractEventLoop | None:
