@@ -50,7 +50,10 @@ class Server(msgspec.Struct, frozen=True):
             return "accepted jobs survive a power cut (AOF, appendfsync always)"
         if self.fsync == "no":
             return "a power cut loses what the system has not written yet (AOF, appendfsync no)"
-        return "a power cut can lose the last second (AOF, appendfsync everysec)"
+        return (
+            "a power cut can lose the last second, and so can a kill of a server whose disk is "
+            "slow (AOF, appendfsync everysec)"
+        )
 
 
 def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
