@@ -45,8 +45,11 @@ def pg_shop(tmp_path: Path, rough_server: PostgresServer) -> Iterator[PostgresSh
 
 @pytest.fixture(scope="session")
 def rough_redis() -> Iterator[RedisServer]:
-    """A Redis of these tests alone, which they restart, kill, freeze and fill."""
-    with RedisServer(acl=[CREW], settings=SETTINGS) as server:
+    """A Redis of these tests alone, which they restart, kill, freeze and fill.
+
+    With `everysec`, a kill loses jobs that were accepted while a slow disk is synced.
+    """
+    with RedisServer(appendfsync="always", acl=[CREW], settings=SETTINGS) as server:
         yield server
 
 
