@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -264,7 +264,7 @@ class Cable:
         self._net = f"198.18.{number % 250}."
         self.host = f"{self._net}1"
 
-    def __enter__(self) -> "Cable":
+    def __enter__(self) -> Self:
         ours, theirs = self._ends
         run("ip", "netns", "add", self.name)
         run("ip", "link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", self.name)
