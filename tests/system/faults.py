@@ -1,4 +1,4 @@
-"""A shop on a PostgreSQL that tests may break, and what must hold after every fault.
+"""Shops on servers that tests may break, and what must hold after every fault.
 
 Whatever was done to the server, the network or the sessions: no accepted job is
 lost, no job runs twice at once, the audit is clean, and every part is back within
@@ -7,7 +7,8 @@ five seconds of the store's return, without anybody's help (I1, I3, I5, L2, P6).
 
 import threading
 import time
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -32,7 +33,36 @@ OURS = "application_name = 'fairlead' AND datname = current_database()"
 LISTENS = "query LIKE 'LISTEN%'"
 
 
-class PostgresShop(Shop):
+class ServerShop(Shop):
+    """A shop whose store is on a server, which sees who is there."""
+
+    @abstractmethod
+    def listeners(self) -> Sequence[object]:
+        """Return those who listen for news."""
+
+    @abstractmethod
+    def beats(self) -> Mapping[str, int]:
+        """Return until when each worker said it lives, which it says after each heartbeat."""
+
+    def until_up(self, processes: int = 1) -> None:
+        """Wait for workers that are up and listen."""
+        until(lambda: len(self.listeners()) >= processes, 20, "workers that listen")
+
+    def check_back(self, processes: int = 1) -> None:
+        """The store is back since now: so is every part that needs it, within seconds (L2, P6)."""
+        end, before = time.monotonic() + BACK_SECONDS, self.beats()
+        job = self.put("quick")
+        until(lambda: self.record(job).state.final, BACK_SECONDS, "claim, run and settle")
+        until(lambda: self._beaten(before), end - time.monotonic(), "a heartbeat of every worker")
+        until(lambda: len(self.listeners()) >= processes, end - time.monotonic(), "news")
+
+    def _beaten(self, before: Mapping[str, int]) -> bool:
+        now = self.beats()
+        running = sum(tree.process.poll() is None for tree in self.trees)
+        return sum(now[name] > before.get(name, 0) for name in now) >= running
+
+
+class PostgresShop(ServerShop):
     """A shop in a schema of its own, with a user who may do no more than he must."""
 
     def __init__(
@@ -89,28 +119,9 @@ class PostgresShop(Shop):
         query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} AND {which}"
         return len(self.sql(query))
 
-    # What must hold
-
-    def until_up(self, processes: int = 1) -> None:
-        """Wait for workers that are up and listen."""
-        until(lambda: len(self.listeners()) >= processes, 20, "workers that listen")
-
-    def check_back(self, processes: int = 1) -> None:
-        """The store is back since now: so is every part that needs it, within seconds (L2, P6)."""
-        end, before = time.monotonic() + BACK_SECONDS, self._beats()
-        job = self.put("quick")
-        until(lambda: self.record(job).state.final, BACK_SECONDS, "claim, run and settle")
-        until(lambda: self._beaten(before), end - time.monotonic(), "a heartbeat of every worker")
-        until(lambda: len(self.listeners()) >= processes, end - time.monotonic(), "news")
-
-    def _beats(self) -> dict[str, int]:
-        """Return until when each worker said it lives, which it says after each heartbeat."""
+    def beats(self) -> dict[str, int]:
+        """Return until when each worker said it lives."""
         return dict(self.sql("SELECT id, live_until FROM worker"))
-
-    def _beaten(self, before: dict[str, int]) -> bool:
-        now = self._beats()
-        running = sum(tree.process.poll() is None for tree in self.trees)
-        return sum(now[name] > before.get(name, 0) for name in now) >= running
 
 
 class Producer:
@@ -119,7 +130,7 @@ class Producer:
     Notes every job that was acknowledged.
     """
 
-    def __init__(self, shop: PostgresShop, task: str = "quick", pause: float = 0.01) -> None:
+    def __init__(self, shop: ServerShop, task: str = "quick", pause: float = 0.01) -> None:
         self._shop = shop
         self._task = getattr(shop.module, task)
         self._pause = pause

@@ -54,8 +54,8 @@ class Server(msgspec.Struct, frozen=True):
                 "written yet (appendfsync no)"
             )
         return (
-            "an accepted job survives kill -9; a power cut may take the last second "
-            "(appendfsync everysec)"
+            "a power cut may take the last second of accepted jobs, and so may kill -9 of a "
+            "server whose disk is slow (appendfsync everysec)"
         )
 
 

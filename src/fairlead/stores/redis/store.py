@@ -43,8 +43,9 @@ from fairlead.stores.redis.wake import Listener
 
 T = TypeVar("T")
 
-PEOPLE_SECONDS = 600.0
-"""How long an answer to a person's question may take; an audit reads everything."""
+PEOPLE_SECONDS = 60.0
+"""How long an answer to a person's question may take; each is one of many small ones, but long
+lists may come over a slow line."""
 POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
 
@@ -224,7 +225,7 @@ class RedisStore(Backend):
 
     async def held(self, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
-        return await (await self._session()).people.hold(self._line.held(worker))
+        return await (await self._session()).looks.hold(self._line.held(worker))
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
@@ -272,7 +273,7 @@ class RedisStore(Backend):
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        done = await (await self._session()).people.hold(self._line.upkeep(keep))
+        done = await (await self._session()).looks.hold(self._line.upkeep(keep))
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done
@@ -302,7 +303,7 @@ class RedisStore(Backend):
 
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         """Return the job's lines of the attempt log."""
-        return await self._ask(self._hand.attempts(job_id))
+        return await (await self._session()).looks.hold(self._hand.attempts(job_id))
 
     async def recent(
         self, since: int, limit: int = 10_000, queue: str | None = None
@@ -336,7 +337,7 @@ class RedisStore(Backend):
 
     async def workers(self) -> list[Worker]:
         """Return the workers that are announced and live."""
-        return await self._ask(self._hand.workers())
+        return await (await self._session()).looks.hold(self._hand.workers())
 
     async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
         """Return the audit log, newest first."""
