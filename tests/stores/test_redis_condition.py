@@ -78,7 +78,7 @@ async def test_a_server_without_a_file_is_refused_unless_the_url_says_so(
 @pytest.mark.parametrize(
     ("fsync", "durability", "told"),
     [
-        ("everysec", "fast", "a power cut may take the last second"),
+        ("everysec", "fast", "a power cut may take the last second of accepted jobs"),
         ("no", "fast", "a power cut takes what the system has not written yet"),
         ("always", "durable", ""),
     ],

@@ -8,8 +8,12 @@ looks again after its poll interval anyway.
 import asyncio
 import threading
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
+from typing import Any
+
+from fairlead.core.clock import SECOND
 
 WORK, ENDED, PING = "work", "ended", "ping"
 _QUIET_SECONDS = 0.01
@@ -78,6 +82,35 @@ class News:
         finally:
             with self._guard:
                 self._waiters = [waiter for waiter in self._waiters if waiter[2] is not hint]
+
+    async def wait(
+        self,
+        patience: float,
+        since: int,
+        due: Coroutine[Any, Any, tuple[int | None, int]],
+        *,
+        for_work: bool,
+    ) -> None:
+        """Return when the mark is no longer `since`, time is up, or a parked job falls due.
+
+        `due` asks when that will be, and what time it is there.
+        """
+        until = asyncio.get_running_loop().time() + patience
+        changed = asyncio.ensure_future(self.changed(since, for_work=for_work))
+        asked = asyncio.ensure_future(due)
+        try:
+            both: set[asyncio.Future[Any]] = {changed, asked}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if changed.done():
+                return
+            next_at, now = asked.result()
+            left = until - asyncio.get_running_loop().time()
+            if next_at is not None:
+                left = min(left, (next_at - now) / SECOND)
+            await asyncio.wait({changed}, timeout=max(0.0, left))
+        finally:
+            asked.cancel()
+            changed.cancel()
 
     def hear(self, word: str) -> None:
         """Take note of what somebody else told, and of what may have followed untold."""

@@ -6,9 +6,8 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -19,11 +18,12 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_run, select
-from fairlead.core.store import BATCH, Extended, Store, Upkeep
+from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.memory.entry import Entry
+from fairlead.stores.untransacted import Untransacted
 
 
-class MemoryLine(Store):
+class MemoryLine(Untransacted):
     """Put, claim, extend, settle and the verbs that keep the line going."""
 
     url = "memory://"
@@ -71,29 +71,12 @@ class MemoryLine(Store):
         self._notify()
         return fresh
 
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
-
-    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
-
-    def transaction(self) -> AbstractContextManager[Any]:
-        """Refuse: there are no transactions."""
-        raise _no_transactions()
-
-    def atransaction(self) -> AbstractAsyncContextManager[Any]:
-        """Refuse: there are no transactions."""
-        raise _no_transactions()
-
-    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
-
-    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
+    def no_transactions(self) -> ConfigError:
+        """Say why, and the way out."""
+        return ConfigError(
+            "memory:// has no transactions to share; enqueue without `connection=` and end jobs "
+            "without job.commit(), or use sqlite:/// with a connection to the same file"
+        )
 
     def _entry(self, job: NewJob, now: int) -> Entry:
         run_at = job.due_at(now)
@@ -372,10 +355,3 @@ class MemoryLine(Store):
 def _resolve(hint: asyncio.Future[None]) -> None:
     if not hint.done():
         hint.set_result(None)
-
-
-def _no_transactions() -> ConfigError:
-    return ConfigError(
-        "memory:// has no transactions to share; enqueue without `connection=` and end jobs "
-        "without job.commit(), or use sqlite:/// with a connection to the same file"
-    )

@@ -20,7 +20,7 @@ from fairlead.core.admin import (
     Migration,
     Worker,
 )
-from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.clock import Clock, SystemClock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
@@ -45,6 +45,7 @@ from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_
 from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import Listener
+from fairlead.stores.sessions import Sessions
 
 Answer = TypeVar("Answer")
 
@@ -137,7 +138,7 @@ class PostgresStore(Backend):
         self._bell = Bell()
         self._blocking = BlockingLanes(self._address)
         self._lent = BlockingLanes(self._address)
-        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._sessions = Sessions(lambda: _Session(self, self._address))
         self._opening = threading.Lock()
 
     # Opening
@@ -155,28 +156,14 @@ class PostgresStore(Backend):
 
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
-        mine = self._sessions.get(asyncio.get_running_loop())
-        if mine is not None:
-            await mine.finished()
-        self._end(list(self._sessions))
+        await self._sessions.close()
         self._blocking.close()
         self._lent.close()
 
     async def _session(self) -> _Session:
-        loop = asyncio.get_running_loop()
         if not self._is_open:
             await self.open()
-        session = self._sessions.get(loop)
-        if session is None:
-            # A loop that is over cannot say so; what it had open ends when the next one begins.
-            self._end([each for each in self._sessions if each.is_closed()])
-            session = self._sessions[loop] = _Session(self, self._address)
-        return session
-
-    def _end(self, loops: list[asyncio.AbstractEventLoop]) -> None:
-        """Let go of what is open on these loops."""
-        for loop in loops:
-            self._sessions.pop(loop).close()
+        return self._sessions.here()
 
     async def extend_late(self, lane: Lane, pair: tuple[JobId, int], lease: int) -> None:
         """Renew the lease of one job that is locked, when it is free."""
@@ -307,28 +294,8 @@ class PostgresStore(Backend):
         await listener.begin()
         if timeout > 0 and self.news.mark(for_work=for_work) == since:
             patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
-            changed = asyncio.ensure_future(self.news.changed(since, for_work=for_work))
-            try:
-                await self._wait_for(changed, session.looks, patience)
-            finally:
-                changed.cancel()
+            await self.news.wait(patience, since, self._line.due(session.looks), for_work=for_work)
         return self.news.mark(for_work=for_work)
-
-    async def _wait_for(self, changed: asyncio.Future[None], lane: Lane, patience: float) -> None:
-        until = asyncio.get_running_loop().time() + patience
-        due = asyncio.ensure_future(self._line.due(lane))
-        try:
-            both: set[asyncio.Future[Any]] = {changed, due}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if changed.done():
-                return
-            next_at, now = due.result()
-        finally:
-            due.cancel()
-        left = until - asyncio.get_running_loop().time()
-        if next_at is not None:
-            left = min(left, (next_at - now) / SECOND)
-        await asyncio.wait({changed}, timeout=max(0.0, left))
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""

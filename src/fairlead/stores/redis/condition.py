@@ -54,8 +54,8 @@ class Server(msgspec.Struct, frozen=True):
                 "written yet (appendfsync no)"
             )
         return (
-            "a power cut may take the last second, and so may a kill of the server if its disk is "
-            "slow (appendfsync everysec)"
+            "a power cut may take the last second of accepted jobs, and so may kill -9 of a "
+            "server whose disk is slow (appendfsync everysec)"
         )
 
 

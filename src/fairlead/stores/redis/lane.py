@@ -114,21 +114,28 @@ def drop(connection: nonblocking.AbstractConnection, loop: asyncio.AbstractEvent
     connection._reader = connection._writer = None  # noqa: SLF001
     if writer is None:
         return
-    transport: Any = writer.transport
     if loop.is_running():
-        with suppress(RuntimeError):  # It was closed meanwhile, and the socket with it.
+        with suppress(RuntimeError):  # It was closed just now.
             loop.call_soon_threadsafe(_abort, writer)
-    elif hasattr(transport, "_call_connection_lost"):
-        # A loop that runs no more would never come to close the socket.
-        if not loop.is_closed():
-            loop._remove_reader(transport.get_extra_info("socket").fileno())  # type: ignore[attr-defined]  # noqa: SLF001
-        transport._closing = True  # noqa: SLF001
-        with suppress(RuntimeError):
-            transport._call_connection_lost(None)  # noqa: SLF001
+    else:
+        _abandon(writer.transport, loop)
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
+
+
+def _abandon(transport: Any, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ANN401 (each loop has its own)
+    """Close a socket whose loop runs no more, and so would never come to close it."""
+    plain = transport._ssl_protocol._transport if hasattr(transport, "_ssl_protocol") else transport  # noqa: SLF001
+    sock = getattr(plain, "_sock", None)  # uvloop closes its sockets itself.
+    if sock is None:
+        return
+    if not loop.is_closed():
+        loop._remove_reader(sock.fileno())  # type: ignore[attr-defined]  # noqa: SLF001
+    plain._closing = transport._closing = True  # noqa: SLF001
+    plain._sock = None  # noqa: SLF001
+    sock.close()
 
 
 class Lane:

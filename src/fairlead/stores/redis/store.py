@@ -5,8 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fairlead.core.admin import (
     ALL,
@@ -20,7 +19,7 @@ from fairlead.core.admin import (
     Migration,
     Worker,
 )
-from fairlead.core.clock import SECOND, Clock, SystemClock
+from fairlead.core.clock import Clock, SystemClock
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
@@ -40,12 +39,14 @@ from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.talk import Conversation
 from fairlead.stores.redis.wake import Listener
+from fairlead.stores.sessions import Sessions
+from fairlead.stores.untransacted import Untransacted
 
 T = TypeVar("T")
 
 PEOPLE_SECONDS = 60.0
-"""How long an answer to a person's question may take. Each is put together from many that are
-soon there, but long lists may come over a slow line."""
+"""How long an answer to a person's question may take; each is one of many small ones, but long
+lists may come over a slow line."""
 POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
 
@@ -90,7 +91,7 @@ class _Session:
             lane.close()
 
 
-class RedisStore(Backend):
+class RedisStore(Untransacted, Backend):
     """Jobs under the keys of one prefix. Connects at first use, and again in a fork."""
 
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
@@ -113,7 +114,7 @@ class RedisStore(Backend):
         self._bell = Bell()
         self._nodes = Nodes(self._address)
         self._blocking = BlockingLanes(self._address, self._nodes)
-        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._sessions = Sessions(lambda: _Session(self, self._address, self._nodes))
         self._opening = threading.Lock()
 
     # Opening
@@ -139,28 +140,14 @@ class RedisStore(Backend):
 
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
-        mine = self._sessions.get(asyncio.get_running_loop())
-        if mine is not None:
-            await mine.finished()
-        self._end(list(self._sessions))
+        await self._sessions.close()
         self._blocking.close()
         await asyncio.sleep(0.001)  # Sockets are closed with the loop's next step.
 
     async def _session(self) -> _Session:
-        loop = asyncio.get_running_loop()
         if not self._is_open:
             await self.open()
-        session = self._sessions.get(loop)
-        if session is None:
-            # A loop that is over cannot say so; what it had open ends when the next one begins.
-            self._end([each for each in self._sessions if each.is_closed()])
-            session = self._sessions[loop] = _Session(self, self._address, self._nodes)
-        return session
-
-    def _end(self, loops: list[asyncio.AbstractEventLoop]) -> None:
-        """Let go of what is open on these loops."""
-        for loop in loops:
-            self._sessions.pop(loop).close()
+        return self._sessions.here()
 
     # The line
 
@@ -189,29 +176,14 @@ class RedisStore(Backend):
         self.news.bump(WORK)
         return fresh
 
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
-
-    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
-
-    def transaction(self) -> AbstractContextManager[Any]:
-        """Refuse: there are no transactions with the application's data."""
-        raise _no_transactions()
-
-    def atransaction(self) -> AbstractAsyncContextManager[Any]:
-        """Refuse: there are no transactions with the application's data."""
-        raise _no_transactions()
-
-    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
-
-    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise _no_transactions()
+    def no_transactions(self) -> ConfigError:
+        """Say why, and the way out."""
+        return ConfigError(
+            "Redis cannot share a transaction with your database, so redis:// takes no "
+            "`connection=` and has no job.commit(). Enqueue after your commit, and make handlers "
+            "idempotent; or use postgresql:// or sqlite:/// for jobs that must commit together "
+            "with your data"
+        )
 
     # The worker's part
 
@@ -248,28 +220,10 @@ class RedisStore(Backend):
         await listener.begin()
         if timeout > 0 and self.news.mark(for_work=for_work) == since:
             patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
-            changed = asyncio.ensure_future(self.news.changed(since, for_work=for_work))
-            try:
-                await self._wait_for(changed, session.looks, patience)
-            finally:
-                changed.cancel()
+            await self.news.wait(
+                patience, since, session.looks.hold(self._line.due()), for_work=for_work
+            )
         return self.news.mark(for_work=for_work)
-
-    async def _wait_for(self, changed: asyncio.Future[None], lane: Lane, patience: float) -> None:
-        until = asyncio.get_running_loop().time() + patience
-        due = asyncio.ensure_future(lane.hold(self._line.due()))
-        try:
-            both: set[asyncio.Future[Any]] = {changed, due}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if changed.done():
-                return
-            next_at, now = due.result()
-        finally:
-            due.cancel()
-        left = until - asyncio.get_running_loop().time()
-        if next_at is not None:
-            left = min(left, (next_at - now) / SECOND)
-        await asyncio.wait({changed}, timeout=max(0.0, left))
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
@@ -401,14 +355,6 @@ class RedisStore(Backend):
     async def migrations(self) -> list[Migration]:
         """Return nothing: keys come into being as they are used."""
         return []
-
-
-def _no_transactions() -> ConfigError:
-    return ConfigError(
-        "Redis cannot share a transaction with your database, so redis:// takes no `connection=` "
-        "and has no job.commit(). Enqueue after your commit, and make handlers idempotent; or use "
-        "postgresql:// or sqlite:/// for jobs that must commit together with your data"
-    )
 
 
 _stores: weakref.WeakSet[RedisStore] = weakref.WeakSet()
