@@ -15,7 +15,7 @@ from fairlead.stores.redis.history import History
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import kept_of, pack, parked_of, run_of, worker_of
+from fairlead.stores.redis.records import kept_of, pack, parked_of, readable_runs, workers_of
 from fairlead.stores.redis.talk import Conversation, Word, moment, pieces, present, script
 
 _MOST_AT_ONCE = 500
@@ -92,11 +92,7 @@ class Hand:
         workers = []
         for some in pieces(list(dict.fromkeys([*leases, *lost, *parked])), _STANDING_AT_ONCE):
             [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
-            runs = [
-                run_of(raw_id.decode(), text)
-                for raw_id, text in zip(some, texts, strict=True)
-                if text is not None
-            ]
+            runs = readable_runs(some, texts).values()
             workers += [run.worker for run in runs if run.lease_until > now and run.worker]
         return workers
 
@@ -120,11 +116,7 @@ class Hand:
         """Return the workers that are announced and live."""
         now = yield from present(self._clock)
         [found] = yield [("HGETALL", self._keys.workers)]
-        workers = [
-            worker_of(name.decode(), text)
-            for name, text in zip(found[::2], found[1::2], strict=True)
-        ]
-        live = (worker for worker in workers if worker.live_until > now)
+        live = (worker for worker in workers_of(found) if worker.live_until > now)
         return sorted(live, key=lambda worker: worker.id)
 
     # Looking at the order

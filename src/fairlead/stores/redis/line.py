@@ -31,8 +31,10 @@ from fairlead.stores.redis.records import (
     job_of,
     pack,
     parked_of,
+    readable,
+    readable_runs,
     run_of,
-    worker_of,
+    workers_of,
 )
 from fairlead.stores.redis.talk import Command, Conversation, Word, moment, run, script
 
@@ -154,7 +156,7 @@ class RedisLine:
             unknown = [
                 job_id
                 for job_id, text in zip(stepped[queue], bodies, strict=True)
-                if text is not None and not _known(workers, body_of(job_id, text))
+                if text is not None and not _known(workers, readable(job_id, text))
             ]
             if unknown:
                 commands.append((queue, self._script("park", queue, self._at(), pack(unknown))))
@@ -165,8 +167,9 @@ class RedisLine:
         for (queue, _), answer in zip(commands, answers, strict=True):
             for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
                 job_id = raw_id.decode()
-                body = body_of(job_id, text)
-                parked.append(Unknown(JobId(job_id), body.task, body.version, queue, body.options))
+                if body := readable(job_id, text):
+                    about = (body.task, body.version, queue, body.options)
+                    parked.append(Unknown(JobId(job_id), *about))
         return sorted(parked, key=lambda each: each.id)
 
     # Extend and settle
@@ -241,9 +244,9 @@ class RedisLine:
             for some in _pieces(mine):
                 [bodies] = yield [("HMGET", self._keys.key(queue, "bodies"), *some)]
                 jobs += [
-                    job_of(job_id, queue, body_of(job_id, text), running[job_id], lost=False)
+                    job_of(job_id, queue, body, running[job_id], lost=False)
                     for job_id, text in zip(some, bodies, strict=True)
-                    if text is not None
+                    if (body := readable(job_id, text))
                 ]
             self._queues.remember(mine, queue)
         return jobs
@@ -257,11 +260,8 @@ class RedisLine:
         runs: dict[str, Run] = {}
         for some in _pieces(ids):
             [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
-            for raw_id, text in zip(some, texts, strict=True):
-                if text is not None:
-                    run = run_of(raw_id.decode(), text)
-                    if run.lease_until:
-                        runs[raw_id.decode()] = run
+            found = readable_runs(some, texts)
+            runs |= {job_id: run for job_id, run in found.items() if run.lease_until}
         return runs
 
     # Upkeep
@@ -269,11 +269,7 @@ class RedisLine:
     def live_workers(self, now: int) -> Conversation[list[Worker]]:
         """Return the workers that live."""
         [found] = yield [("HGETALL", self._keys.workers)]
-        workers = [
-            worker_of(name.decode(), text)
-            for name, text in zip(found[::2], found[1::2], strict=True)
-        ]
-        return [worker for worker in workers if worker.live_until > now]
+        return [worker for worker in workers_of(found) if worker.live_until > now]
 
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
@@ -398,8 +394,11 @@ def _taken(new: Counter[tuple[str, str]], job: tuple[str, str]) -> bool:
     return is_new
 
 
-def _known(workers: Sequence[Worker], body: Body) -> bool:
-    return any(can_run(worker.capable, body.task, body.version) for worker in workers)
+def _known(workers: Sequence[Worker], body: Body | None) -> bool:
+    """Say whether a live worker knows the task of a job; nobody knows one that cannot be read."""
+    return body is not None and any(
+        can_run(worker.capable, body.task, body.version) for worker in workers
+    )
 
 
 def _pieces(items: Sequence[Any]) -> Iterable[Sequence[Any]]:

@@ -1,6 +1,7 @@
 """What is kept under the keys of a queue, as values; what somebody damaged is told, not hidden."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -124,6 +125,23 @@ def run_of(job_id: str, text: bytes) -> Run:
         raise DecodeError(f"job {job_id}", str(problem)) from None
 
 
+def readable(job_id: str, text: bytes | None) -> Body | None:
+    """Return what was enqueued; None if it is gone, or somebody damaged it."""
+    with suppress(DecodeError):
+        return None if text is None else body_of(job_id, text)
+    return None
+
+
+def readable_runs(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[str, Run]:
+    """Return how those of these jobs stand that can be read."""
+    runs: dict[str, Run] = {}
+    for raw_id, text in zip(ids, texts, strict=True):
+        if text is not None:
+            with suppress(DecodeError):
+                runs[raw_id.decode()] = run_of(raw_id.decode(), text)
+    return runs
+
+
 def job_of(job_id: str, queue: str, body: Body, run: Run, *, lost: bool) -> Job:
     """Return a job as its worker gets it."""
     return Job(
@@ -159,13 +177,13 @@ class Kept(msgspec.Struct, frozen=True):
 
     def record(self, job_id: str, queue: str) -> JobRecord:
         """Return it as people see it."""
-        body = self._body(job_id)
+        body = readable(job_id, self.body) or _damaged(self.body)
         errors = _errors_of(self.errors)
         if self.end is not None:
-            end = _decoded(_end, job_id, self.end)
+            end = _end_of(self.end)
             return _record(job_id, queue, body, end, errors, end)
-        if self.run is not None:
-            run = run_of(job_id, self.run)
+        run = readable_runs([job_id.encode()], [self.run]).get(job_id)
+        if run is not None:
             gate = Gate.NO_CAPABLE_WORKER if run.parked else None
             if not run.lease_until and self.due_at is not None:
                 gate = Gate.NOT_DUE
@@ -180,15 +198,11 @@ class Kept(msgspec.Struct, frozen=True):
         gate = None if due_at is None else Gate.NOT_DUE
         return _record(job_id, queue, body, run, errors, None, gate)
 
-    def _body(self, job_id: str) -> Body:
-        try:
-            return body_of(job_id, self.body)
-        except DecodeError:
-            if self.end is None or _decoded(_end, job_id, self.end).reason != Reason.UNREADABLE:
-                raise
-            # What a claim found damaged is shown as it is, for somebody to make sense of.
-            damaged = msgspec.json.encode(self.body.decode(errors="backslashreplace")).decode()
-            return Body("?", 0, 0, 0, None, None, damaged)
+
+def _damaged(text: bytes) -> Body:
+    """Show what cannot be read as it is, for somebody to make sense of."""
+    shown = msgspec.json.encode(text.decode(errors="backslashreplace")).decode()
+    return Body("?", 0, 0, 0, None, None, shown)
 
 
 def _record(
@@ -228,11 +242,13 @@ def _record(
     )
 
 
-def _decoded(decode: Any, job_id: str, text: bytes) -> Any:  # noqa: ANN401 (each decoder's own)
+def _end_of(text: bytes) -> End:
+    """Return how a job ended; what cannot be read passes for a dead letter."""
     try:
-        return decode(text)
-    except (msgspec.MsgspecError, ValueError) as problem:
-        raise DecodeError(f"job {job_id}", str(problem)) from None
+        return _end(text)
+    except (msgspec.MsgspecError, ValueError):
+        nothing = (0, 0, 0, 0, False, 0, False, None, None, None, ())
+        return End(*nothing, State.DEAD, 0, Reason.UNREADABLE, None)
 
 
 def _errors_of(text: bytes | None) -> tuple[PastAttempt, ...]:
@@ -305,10 +321,22 @@ def worker_of(name: str, text: bytes) -> Worker:
     return Worker(name, said.capable, pools, said.processes, said.started_at, said.live_until)
 
 
+def workers_of(found: Sequence[bytes]) -> list[Worker]:
+    """Return the workers of a hash, but those that cannot be read."""
+    workers = []
+    for name, text in zip(found[::2], found[1::2], strict=True):
+        with suppress(DecodeError):
+            workers.append(worker_of(name.decode(errors="replace"), text))
+    return workers
+
+
 def parked_of(member: bytes) -> tuple[str, int, bytes, bool]:
     """Return task, version and id of a parked job, and whether a run of it was lost."""
-    task, version, rest = member.split(b"\0", 2)
-    return task.decode(), int(version), rest[1:], rest[:1] == b"r"
+    try:
+        task, version, rest = member.split(b"\0", 2)
+        return task.decode(errors="replace"), int(version), rest[1:], rest[:1] == b"r"
+    except ValueError:  # Nobody of ours wrote that, so it is no job's.
+        return "?", 0, b"", False
 
 
 def kept_of(answer: Sequence[Any]) -> Kept | None:

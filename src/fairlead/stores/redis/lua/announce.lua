@@ -8,6 +8,8 @@ local all = call('HGETALL', KEYS[1])
 local started_at = now
 for n = 1, #all, 2 do
   local is_read, known = pcall(cmsgpack.unpack, all[n + 1])
+  is_read = is_read and type(known) == 'table'
+    and type(known[1]) == 'number' and type(known[2]) == 'number'
   if all[n] == ARGV[2] then
     if is_read then started_at = known[1] end
   elseif not is_read or known[2] < now - DAY then

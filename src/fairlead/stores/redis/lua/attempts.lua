@@ -17,5 +17,6 @@ end
 
 local earlier, text = call('HGET', gone, id), call('HGET', runs, id) or call('HGET', ends, id)
 if earlier then read(cmsgpack.unpack(earlier)) end
-if text then read(cmsgpack.unpack(text)[LINES]) end
+local is_read, run = pcall(cmsgpack.unpack, text or '')
+if is_read and type(run) == 'table' and type(run[LINES]) == 'table' then read(run[LINES]) end
 return batches

@@ -79,9 +79,11 @@ local function wrong(id)
   local text = call('HGET', bodies, id)
   if not text then return 'is not known, but has a mark in ' .. ARGV[2] end
   local run_text, end_text = call('HGET', runs, id), call('HGET', ends, id)
-  local run_is_read, run = pcall(cmsgpack.unpack, run_text or cmsgpack.pack(false))
+  local run = run_text and run_of(run_text)
   local end_is_read, ending = pcall(cmsgpack.unpack, end_text or cmsgpack.pack(false))
-  if not run_is_read or not end_is_read then return 'cannot be read' end
+  if run == nil or not end_is_read or type(ending) ~= (end_text and 'table' or 'boolean') then
+    return 'cannot be read'
+  end
   local place, score, problem = place_of(id, run)
   if problem then return problem end
   if final[place] then return wrong_end(place, score, run, ending) or wrong_expiry(id, nil) end

@@ -20,11 +20,12 @@ local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)
 if #passed > 0 then
   local texts, in_order = many('HMGET', runs, passed), {}
   for n = 1, #passed do
-    if texts[n] then
-      in_order[#in_order + 1] = cmsgpack.unpack(texts[n])[ORDER_AT]
+    local run = run_of(texts[n])
+    if run then
+      in_order[#in_order + 1] = run[ORDER_AT]
       in_order[#in_order + 1] = passed[n]
     else
-      call('ZADD', ready, 0, passed[n])  -- Somebody damaged it. It has waited long enough.
+      begin_anew(passed[n])
     end
   end
   many('ZADD', lost, in_order)
@@ -81,8 +82,8 @@ local function read(text)
   local is_read, _, task, version, priority, enqueued_at, expires_at =
     pcall(cmsgpack.unpack_limit, text, EXPIRES_AT, #BODY)
   if is_read and string.sub(text, 1, 1) == BODY and type(task) == 'string'
-      and type(version) == 'number' and type(priority) == 'number'
-      and type(enqueued_at) == 'number' then
+      and is_whole(version) and is_whole(priority) and is_whole(enqueued_at)
+      and may_be_whole(expires_at) then
     return task, version, priority * 1000000, enqueued_at, expires_at
   end
   return nil
@@ -107,7 +108,7 @@ end
 while #ids < quota and (in_ready.id or in_lost.id) do
   local order = is_next(in_ready, in_lost) and in_ready or in_lost
   local id, score, text = order.id, order.score, order.text
-  local run = order.state and cmsgpack.unpack(order.state)
+  local run = order.state and run_of(order.state)
   local is_lost = run and run[LEASE_UNTIL] > 0
   local task, version, head_start, enqueued_at, expires_at
   if text then task, version, head_start, enqueued_at, expires_at = read(text) end
@@ -140,6 +141,7 @@ while #ids < quota and (in_ready.id or in_lost.id) do
     run[FENCE], run[LEASE_UNTIL] = math.max(run[FENCE] + 1, now), now + lease
     take(id, text, packed_run(run))
   else
+    if order.state then call('ZREM', lost, id) end  -- Its run was damaged.
     from_ready[#from_ready + 1] = id
     take(id, text, before .. cmsgpack.pack(score) .. between .. cmsgpack.pack(
       task, version, head_start, enqueued_at, expires_at or null))

@@ -20,15 +20,35 @@ local function less(a, b)
   return #a < #b
 end
 
+-- A value from outside is of one of these kinds, or somebody damaged it.
+local function is_whole(value) return type(value) == 'number' and value % 1 == 0 end
+local function may_be_whole(value) return value == nil or is_whole(value) end
+
 -- The body of a job, or nil for what somebody damaged.
 local function body_of(text)
   local is_read, body = pcall(cmsgpack.unpack, text)
   if is_read and type(body) == 'table' and type(body[TASK]) == 'string'
-      and type(body[VERSION]) == 'number' and type(body[PRIORITY]) == 'number'
-      and type(body[ENQUEUED_AT]) == 'number' then
+      and is_whole(body[VERSION]) and is_whole(body[PRIORITY])
+      and is_whole(body[ENQUEUED_AT]) and may_be_whole(body[EXPIRES_AT]) then
     return body
   end
   return nil
+end
+
+-- The run of a job, or nil for what somebody damaged, or took away.
+local function run_of(text)
+  local is_read, run = pcall(cmsgpack.unpack, text or '')
+  if not is_read or type(run) ~= 'table' then return nil end
+  for _, field in ipairs({
+    FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, ORDER_AT, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT,
+  }) do
+    if not is_whole(run[field]) then return nil end
+  end
+  local is_right = type(run[LINES]) == 'table' and type(run[RUN_TASK]) == 'string'
+    and type(run[SUSPECT]) == 'boolean' and type(run[PARKED]) == 'boolean'
+    and type(run[WORKER] or '') == 'string' and type(run[CANCEL] or '') == 'string'
+    and may_be_whole(run[CLAIMED_AT]) and may_be_whole(run[RUN_EXPIRES_AT])
+  return is_right and run or nil
 end
 
 local function first_run(body, order_at)
@@ -101,7 +121,7 @@ end
 -- The run of a live job that may never have been claimed; nil if it is not live.
 local function live_run(id)
   local text = call('HGET', runs, id)
-  if text then return cmsgpack.unpack(text) end
+  if text then return run_of(text) end
   local order_at = call('ZSCORE', ready, id)
   local run_at = not order_at and call('ZSCORE', due, id)
   if not order_at and not run_at then return nil end
@@ -109,6 +129,12 @@ local function live_run(id)
   if not body then return nil end
   if run_at then order_at = run_at - body[PRIORITY] * 1000000 end
   return first_run(body, tonumber(order_at))
+end
+
+-- Let a job begin anew whose run somebody damaged. It has waited long enough.
+local function begin_anew(id)
+  call('HDEL', runs, id)
+  if call('HEXISTS', ends, id) == 0 then call('ZADD', ready, 0, id) end
 end
 
 -- Put jobs whose time has come into the order, at the place they have kept.
@@ -157,13 +183,17 @@ local function bring_back(capable, now, most)
   end
   for n = 1, #members do
     local id = unknown_id(members[n])
-    local run = cmsgpack.unpack(call('HGET', runs, id))
-    run[PARKED] = false
-    write_run(id, run)
-    if run[LEASE_UNTIL] > now then
-      call('ZADD', leases, run[LEASE_UNTIL], id)
-    else
-      call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
+    local run = id and run_of(call('HGET', runs, id))
+    if run then
+      run[PARKED] = false
+      write_run(id, run)
+      if run[LEASE_UNTIL] > now then
+        call('ZADD', leases, run[LEASE_UNTIL], id)
+      else
+        call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
+      end
+    elseif id then
+      begin_anew(id)
     end
   end
   many('ZREM', unknown, members)
@@ -182,7 +212,10 @@ end
 local function end_in(id, states)
   local text = call('HGET', ends, id)
   local is_read, ending = pcall(cmsgpack.unpack, text or '')
-  if text and is_read and states[ending[STATE]] and final[ending[STATE]] then return ending end
+  if is_read and type(ending) == 'table' and states[ending[STATE]] and final[ending[STATE]]
+      and is_whole(ending[FENCE]) and is_whole(ending[CRASHES]) and type(ending[LINES]) == 'table' then
+    return ending
+  end
   return nil
 end
 

@@ -16,9 +16,10 @@ local seen = {}
 
 -- A failed run is kept with its job.
 local function remember(id, attempt, worker, claimed_at, outcome, failure, started_at)
-  local text = call('HGET', errors, id)
-  local past = text and cmsgpack.unpack(text) or {}
+  local is_read, past = pcall(cmsgpack.unpack, call('HGET', errors, id) or '')
+  if not is_read or type(past) ~= 'table' then past = {} end
   for n = 1, #past do
+    if type(past[n]) ~= 'table' then past[n] = {} end  -- Somebody damaged it.
     for field = 1, 10 do
       if past[n][field] == nil then past[n][field] = null end
     end
@@ -37,9 +38,9 @@ for n = 1, #settlements do
   local fence, lease_until, attempt, crashes, order_at, parked, worker, claimed_at, cancel
   local numbers, task, version, head_start, enqueued_at, expires_at, _
   if texts[n] and not seen[id] then
-    _, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at, cancel,
+    _, _, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at, cancel,
       numbers, task, version, head_start, enqueued_at, expires_at =
-      cmsgpack.unpack_limit(texts[n], RUN_EXPIRES_AT, #RUN)
+      pcall(cmsgpack.unpack_limit, texts[n], RUN_EXPIRES_AT, #RUN)
   end
   if fence ~= given_fence or lease_until == 0 then
     answers[n] = 0

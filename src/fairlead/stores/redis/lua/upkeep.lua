@@ -36,13 +36,16 @@ end
 while lines < most and young < 10 do
   local batch = call('LINDEX', log, at)
   if not batch then break end
-  if tonumber(string.sub(batch, 1, 16)) < before then
-    local old_lines = cmsgpack.unpack(string.sub(batch, 17))
+  -- What cannot be read is as good as old.
+  local ended_at = tonumber(string.sub(batch, 1, 16)) or 0
+  if ended_at < before then
+    local is_read, old_lines = pcall(cmsgpack.unpack, string.sub(batch, 17))
+    if not is_read or type(old_lines) ~= 'table' then old_lines = { { '' } } end
     lines = lines + #old_lines
     if traces then
       for n = 1, #old_lines do lose_trace(old_lines[n][1], log_start + at) end
     end
-    call('LSET', log, at, string.sub(batch, 1, 16) .. cmsgpack.pack({}))
+    call('LSET', log, at, string.format('%016.0f', ended_at) .. cmsgpack.pack({}))
   else
     young = young + 1
   end
