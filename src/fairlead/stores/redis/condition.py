@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import redis
 
-from fairlead.core.admin import Condition, Finding
+from fairlead.core.admin import Condition, Finding, Migration
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.redis.address import Address
@@ -16,6 +16,7 @@ from fairlead.stores.redis.talk import Conversation
 VERSION = 1
 """The version of the layout of our keys, and of the scripts that know it."""
 _OLDEST = (7, 0)
+_KEYS_TOLD = "-- nothing to do: keys come into being as they are used"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -45,25 +46,25 @@ class Server(msgspec.Struct, frozen=True):
     def survives(self) -> str:
         """What an accepted job survives, in words."""
         if not self.aof:
-            return "an accepted job is lost with the server, which keeps no AOF"
+            return "appendonly no: an accepted job is lost with the server"
         if self.fsync == "always":
-            return "an accepted job survives kill -9 and power cuts (appendfsync always)"
+            return "appendfsync always: an accepted job survives kill -9 and power cuts"
         if self.fsync == "no":
             return (
-                "an accepted job survives kill -9; a power cut takes what the system has not "
-                "written yet (appendfsync no)"
+                "appendfsync no: an accepted job survives kill -9; a power cut takes what the "
+                "system has not written yet"
             )
         return (
-            "a power cut may take the last second of accepted jobs, and so may kill -9 of a "
-            "server whose disk is slow (appendfsync everysec)"
+            "appendfsync everysec: a power cut may take the last second of accepted jobs, and so "
+            "may kill -9 of a server whose disk is slow"
         )
 
 
 def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
     """Ask each node what it is, and find out who they are first."""
-    [found] = yield [("GET", keys.schema)]
-    if found is not None and int(found) > VERSION:
-        raise SchemaOutdated(int(found), VERSION)
+    newest = max((yield from applied(keys)), default=VERSION)
+    if newest > VERSION:
+        raise SchemaOutdated(newest, VERSION)
     places = nodes.all
     answers = yield [
         command
@@ -106,8 +107,20 @@ def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Serve
     for server in found:
         for problem, remedy in _unfit(server, address):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
-    yield [("SET", keys.schema, VERSION, "NX")]
+    yield [("HSETNX", keys.schema, VERSION, found[0].now)]
     return found
+
+
+def applied(keys: Keys) -> Conversation[dict[int, int]]:
+    """Return when which version of our keys came into use."""
+    [found] = yield [("HGETALL", keys.schema)]
+    return {int(number): int(at) for number, at in zip(found[::2], found[1::2], strict=True)}
+
+
+def migrations(keys: Keys) -> Conversation[list[Migration]]:
+    """Return the versions of our keys, and since when they are in use."""
+    since = yield from applied(keys)
+    return [Migration(VERSION, "keys", _KEYS_TOLD, since.get(VERSION))]
 
 
 def _unfit(server: Server, address: Address) -> Iterator[tuple[str, str]]:

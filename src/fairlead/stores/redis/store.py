@@ -31,7 +31,7 @@ from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
-from fairlead.stores.redis.condition import Server, begin, condition, servers, weakest
+from fairlead.stores.redis.condition import Server, begin, condition, migrations, servers, weakest
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
 from fairlead.stores.redis.line import RedisLine
@@ -353,8 +353,8 @@ class RedisStore(Untransacted, Backend):
         return condition(found, self._address, now, hears=listener.hears)
 
     async def migrations(self) -> list[Migration]:
-        """Return nothing: keys come into being as they are used."""
-        return []
+        """Return the versions of our keys, and whether they are in use."""
+        return await asyncio.to_thread(self._blocking.hold, migrations(self.keys))
 
 
 _stores: weakref.WeakSet[RedisStore] = weakref.WeakSet()
