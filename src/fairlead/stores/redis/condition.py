@@ -107,7 +107,9 @@ def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Serve
     for server in found:
         for problem, remedy in _unfit(server, address):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
-    yield [("HSETNX", keys.schema, VERSION, found[0].now)]
+    # A full server would not take it, and must be worked off all the same.
+    if VERSION not in (yield from applied(keys)):
+        yield [("HSETNX", keys.schema, VERSION, found[0].now)]
     return found
 
 
