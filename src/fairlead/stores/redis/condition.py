@@ -11,7 +11,7 @@ from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.nodes import Nodes
-from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.redis.talk import Conversation, Tried
 
 VERSION = 1
 """The version of the layout of our keys, and of the scripts that know it."""
@@ -69,7 +69,11 @@ def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
     answers = yield [
         command
         for node in places
-        for command in ((node, "INFO"), (node, "TIME"), (node, "CONFIG", "GET", "appendfsync"))
+        for command in (
+            (node, "INFO"),
+            (node, "TIME"),
+            Tried((node, "CONFIG", "GET", "appendfsync")),
+        )
     ]
     pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
     return [_server(str(node), *piece) for node, piece in zip(places, pieces, strict=True)]

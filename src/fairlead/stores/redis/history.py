@@ -6,7 +6,7 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import lines_of
+from fairlead.stores.redis.records import ended_at, lines_of
 from fairlead.stores.redis.talk import Conversation, script
 
 PIECE = 200
@@ -71,7 +71,7 @@ class History:
             for name, batches in zip(left, answers, strict=True):
                 lines = [line for batch in batches for line in lines_of(name, batch)]
                 found |= {(each.job_id, each.fence): each for each in lines}
-                newest = max((int(batch[:16]) for batch in batches), default=0)
+                newest = max(map(ended_at, batches), default=0)
                 if len(batches) == PIECE and newest >= since:
                     more.append((newest, name))
             kept = [line for line in found.values() if line.finished_at >= since]

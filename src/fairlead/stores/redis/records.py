@@ -9,8 +9,7 @@ from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, Job, JobRecord, PastAttempt, Reason, State
-from fairlead.core.selection import Head
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, PastAttempt, State
 
 T = TypeVar("T")
 
@@ -159,34 +158,36 @@ class Kept(msgspec.Struct, frozen=True):
 
     def record(self, job_id: str, queue: str) -> JobRecord:
         """Return it as people see it."""
-        body = self._body(job_id)
-        errors = _errors_of(self.errors)
+        body, errors = self._body(job_id), _errors_of(self.errors)
         if self.end is not None:
             end = _decoded(_end, job_id, self.end)
             return _record(job_id, queue, body, end, errors, end)
-        if self.run is not None:
-            run = run_of(job_id, self.run)
-            gate = Gate.NO_CAPABLE_WORKER if run.parked else None
-            if not run.lease_until and self.due_at is not None:
-                gate = Gate.NOT_DUE
-            return _record(job_id, queue, body, run, errors, None, gate)
-        due_at = None if self.due_at is None else round(float(self.due_at))
-        order_at = (
-            due_at - body.priority * SECOND
-            if due_at is not None
-            else round(float(self.ready_at or 0))
-        )
-        run = Run(0, 0, 0, 0, False, order_at, False, None, None, None, ())
-        gate = None if due_at is None else Gate.NOT_DUE
+        run = self._run(job_id, body)
+        gate = Gate.NO_CAPABLE_WORKER if run.parked else None
+        if not run.lease_until and self.due_at is not None:
+            gate = Gate.NOT_DUE
         return _record(job_id, queue, body, run, errors, None, gate)
+
+    def _run(self, job_id: str, body: Body) -> Run:
+        """Return how it stands; one that was never claimed is told by its place alone."""
+        try:
+            if self.run is not None:
+                return run_of(job_id, self.run)
+        except DecodeError:
+            if self.due_at is None and self.ready_at is None:
+                raise
+        order_at = (
+            round(float(self.ready_at or 0))
+            if self.due_at is None
+            else round(float(self.due_at)) - body.priority * SECOND
+        )
+        return Run(0, 0, 0, 0, False, order_at, False, None, None, None, ())
 
     def _body(self, job_id: str) -> Body:
         try:
             return body_of(job_id, self.body)
         except DecodeError:
-            if self.end is None or _decoded(_end, job_id, self.end).reason != Reason.UNREADABLE:
-                raise
-            # What a claim found damaged is shown as it is, for somebody to make sense of.
+            # What somebody damaged is shown as it is, for people to make sense of.
             damaged = msgspec.json.encode(self.body.decode(errors="backslashreplace")).decode()
             return Body("?", 0, 0, 0, None, None, damaged)
 
@@ -245,19 +246,13 @@ def _errors_of(text: bytes | None) -> tuple[PastAttempt, ...]:
         return ()
 
 
-def head_of(job_id: str, body: Body, order_at: int, *, lost: bool) -> Head:
-    """Return a job as the selection rule sees it."""
-    run_at = order_at + body.priority * SECOND
-    return Head(JobId(job_id), body.task, body.version, order_at, run_at, body.expires_at, lost)
-
-
 def lines_of(queue: str, batch: bytes) -> list[Attempt]:
-    """Return the lines of a batch of the attempt log."""
+    """Return the lines of a batch of the attempt log; what somebody damaged has none."""
     try:
-        finished_at = int(batch[:_CLOCK_DIGITS])
         lines = _lines(batch[_CLOCK_DIGITS:])
-    except (msgspec.MsgspecError, ValueError) as problem:
-        raise DecodeError(f"the attempt log of queue {queue!r}", str(problem)) from None
+    except (msgspec.MsgspecError, ValueError):
+        return []
+    finished_at = ended_at(batch)
     return [
         Attempt(
             line.job_id,
@@ -307,8 +302,15 @@ def worker_of(name: str, text: bytes) -> Worker:
 
 def parked_of(member: bytes) -> tuple[str, int, bytes, bool]:
     """Return task, version and id of a parked job, and whether a run of it was lost."""
-    task, version, rest = member.split(b"\0", 2)
-    return task.decode(), int(version), rest[1:], rest[:1] == b"r"
+    task, version, rest = (*member.split(b"\0", 2), b"", b"")[:3]
+    number = int(version) if version.isdigit() else 0
+    return task.decode(errors="replace"), number, rest[1:], rest[:1] == b"r"
+
+
+def ended_at(batch: bytes) -> int:
+    """Return when the runs of a batch of the attempt log ended."""
+    digits = batch[:_CLOCK_DIGITS]
+    return int(digits) if digits.isdigit() else 0
 
 
 def kept_of(answer: Sequence[Any]) -> Kept | None:

@@ -9,10 +9,9 @@ local heads = {}
 
 -- Add a job, if it is due and does not run.
 local function add(id, score, is_due)
-  local text, body = call('HGET', runs, id), nil
-  local run = text and cmsgpack.unpack(text)
+  local run = run_of(call('HGET', runs, id))
   if not run then
-    body = body_of(call('HGET', bodies, id) or '')
+    local body = body_of(call('HGET', bodies, id) or '')
     if not body then return false end
     run = first_run(body, is_due and score - body[PRIORITY] * 1000000 or score)
   end
