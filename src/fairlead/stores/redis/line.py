@@ -268,12 +268,16 @@ class RedisLine:
 
     def live_workers(self, now: int) -> Conversation[list[Worker]]:
         """Return the workers that live."""
+        workers = yield from self._announced()
+        return [worker for worker in workers if worker.live_until > now]
+
+    def _announced(self) -> Conversation[list[Worker]]:
+        """Return the workers that ever announced themselves and are not forgotten yet."""
         [found] = yield [("HGETALL", self._keys.workers)]
-        workers = [
+        return [
             worker_of(name.decode(), text)
             for name, text in zip(found[::2], found[1::2], strict=True)
         ]
-        return [worker for worker in workers if worker.live_until > now]
 
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
@@ -309,9 +313,12 @@ class RedisLine:
         at = self._at()
         [time] = yield [("TIME",)]
         now = self._clock.now() if self._clock else int(time[0]) * 1_000_000 + int(time[1])
-        workers = yield from self.live_workers(now)
+        workers = yield from self._announced()
+        silent = [worker.id for worker in workers if worker.live_until < now - keep]
+        if silent:
+            yield [("HDEL", self._keys.workers, *silent)]
         known: dict[str, int] = {}
-        for worker in workers:
+        for worker in (each for each in workers if each.live_until > now):
             for task, version in worker.capable.items():
                 known[task] = max(version, known.get(task, 0))
         total: Counter[str] = Counter()
