@@ -18,9 +18,9 @@ from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import kept_of, pack, parked_of, run_of, worker_of
 from fairlead.stores.redis.talk import Conversation, Word, moment, pieces, present, script
 
-_MOST_AT_ONCE = 500
+_MOST_AT_ONCE = 200
 """How many jobs one script may touch: it keeps everybody else waiting."""
-_STANDING_AT_ONCE = 1_000
+_STANDING_AT_ONCE = 500
 _DAY = LONGEST_HEAD_START * SECOND
 
 
