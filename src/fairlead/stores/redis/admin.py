@@ -11,16 +11,17 @@ from fairlead.core.job import LONGEST_HEAD_START, Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.news import ENDED, WORK
 from fairlead.stores.redis.acts import Acts
+from fairlead.stores.redis.crew import live
 from fairlead.stores.redis.history import History
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import kept_of, pack, worker_of
+from fairlead.stores.redis.records import kept_of, pack
 from fairlead.stores.redis.talk import Conversation, Word, moment, pieces, present, script
 
-_MOST_AT_ONCE = 500
+_MOST_AT_ONCE = 200
 """How many jobs one script may touch: it keeps everybody else waiting."""
-_STANDING_AT_ONCE = 1_000
+_STANDING_AT_ONCE = 500
 _DAY = LONGEST_HEAD_START * SECOND
 
 
@@ -101,13 +102,7 @@ class Hand:
     def workers(self) -> Conversation[list[Worker]]:
         """Return the workers that are announced and live."""
         now = yield from present(self._clock)
-        [found] = yield [("HGETALL", self._keys.workers)]
-        workers = [
-            worker_of(name.decode(), text)
-            for name, text in zip(found[::2], found[1::2], strict=True)
-        ]
-        live = (worker for worker in workers if worker.live_until > now)
-        return sorted(live, key=lambda worker: worker.id)
+        return (yield from live(self._keys, now))
 
     # Looking at the order
 

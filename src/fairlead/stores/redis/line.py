@@ -19,11 +19,13 @@ from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     Claim,
     ClaimPlan,
+    Room,
     Unknown,
     can_run,
     share,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.redis.crew import announced, live
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
@@ -31,7 +33,6 @@ from fairlead.stores.redis.records import (
     job_of,
     pack,
     run_of,
-    worker_of,
 )
 from fairlead.stores.redis.talk import (
     Command,
@@ -113,14 +114,16 @@ class RedisLine:
         then, because some had not, is shared among the others in another round.
         """
         self._served.update(queue.name for queue in plan.queues)
-        asked = _Asked(plan)
+        asked, room = _Asked(plan), Room(plan)
+        has_room = {queue.name for queue in plan.queues if room.for_queue(queue)}
         capable: Word = "" if plan.capable is None else pack(plan.capable)
         stepped: dict[str, list[list[Any]]] = {}
         # All are asked at least once: a claim also moves on what waits for its time.
         shares = dict.fromkeys((queue.name for queue in plan.queues), 0) | asked.shares()
         while shares:
             answers = yield [
-                Tried(self._ask(plan, queue, wanted, capable)) for queue, wanted in shares.items()
+                Tried(self._ask(plan, queue, wanted, capable, look=queue in has_room))
+                for queue, wanted in shares.items()
             ]
             for (queue, wanted), answer in zip(shares.items(), answers, strict=True):
                 if isinstance(answer, StoreError):
@@ -146,7 +149,9 @@ class RedisLine:
         if over:
             stepped.setdefault(queue, []).extend(over)
 
-    def _ask(self, plan: ClaimPlan, queue: str, share: int, capable: Word) -> Command:
+    def _ask(
+        self, plan: ClaimPlan, queue: str, share: int, capable: Word, *, look: bool
+    ) -> Command:
         after = self._stopped.pop((plan.worker, queue), ("", ""))
         spare = "1" if plan.spare_lost else "0"
         asked_at: Word = "" if plan.asked_at is None else plan.asked_at
@@ -155,13 +160,14 @@ class RedisLine:
             queue,
             *(self._at(), plan.worker, plan.lease, share, capable, spare, asked_at),
             *after,
+            "1" if look else "0",
         )
 
     def _park(
         self, stepped: Mapping[str, list[list[Any]]], now: int
     ) -> Conversation[list[Unknown]]:
         """Park those of these jobs whose task no live worker knows."""
-        workers = yield from self.live_workers(now)
+        workers = yield from live(self._keys, now)
         commands = []
         for queue, over in stepped.items():
             unknown, unreadable = [], []
@@ -287,29 +293,6 @@ class RedisLine:
 
     # Upkeep
 
-    def live_workers(self, now: int) -> Conversation[list[Worker]]:
-        """Return the workers that live."""
-        [found] = yield [("HGETALL", self._keys.workers)]
-        workers = []
-        for name, text in zip(found[::2], found[1::2], strict=True):
-            with suppress(DecodeError):  # It announces itself anew.
-                workers.append(worker_of(name.decode(errors="replace"), text))
-        return [worker for worker in workers if worker.live_until > now]
-
-    def _forget_silent(self, now: int) -> Conversation[None]:
-        """Forget workers that fell silent a day ago."""
-        [found] = yield [("HGETALL", self._keys.workers)]
-        silent = []
-        for name, text in zip(found[::2], found[1::2], strict=True):
-            try:
-                live_until = worker_of("", text).live_until
-            except DecodeError:
-                live_until = 0
-            if live_until < now - 24 * 3600 * SECOND:
-                silent.append(name)
-        if silent:
-            yield [("HDEL", self._keys.workers, *silent)]
-
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
         at = self._at()
@@ -346,10 +329,12 @@ class RedisLine:
         names = yield from self._queues.names()
         at = self._at()
         now = yield from present(self._clock)
-        yield from self._forget_silent(now)
-        workers = yield from self.live_workers(now)
+        workers = yield from announced(self._keys)
+        silent = [worker.id for worker in workers if worker.live_until < now - keep]
+        if silent:
+            yield [("HDEL", self._keys.workers, *silent)]
         known: dict[str, int] = {}
-        for worker in workers:
+        for worker in (each for each in workers if each.live_until > now):
             for task, version in worker.capable.items():
                 known[task] = max(version, known.get(task, 0))
         total: Counter[str] = Counter()

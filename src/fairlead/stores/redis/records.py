@@ -1,6 +1,7 @@
 """What is kept under the keys of a queue, as values; what somebody damaged is told, not hidden."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -170,18 +171,17 @@ class Kept(msgspec.Struct, frozen=True):
 
     def _run(self, job_id: str, body: Body) -> Run:
         """Return how it stands; one that was never claimed is told by its place alone."""
-        try:
+        with suppress(DecodeError):
             if self.run is not None:
                 return run_of(job_id, self.run)
-        except DecodeError:
-            if self.due_at is None and self.ready_at is None:
-                raise
         order_at = (
             round(float(self.ready_at or 0))
             if self.due_at is None
             else round(float(self.due_at)) - body.priority * SECOND
         )
-        return Run(0, 0, 0, 0, False, order_at, False, None, None, None, ())
+        # One that somebody damaged, and that does not wait, has a lease that will pass.
+        lease_until = int(self.due_at is None and self.ready_at is None)
+        return Run(0, lease_until, 0, 0, False, order_at, False, None, None, None, ())
 
     def _body(self, job_id: str) -> Body:
         try:

@@ -103,7 +103,7 @@ local function wrong_mark(id, member)
 end
 
 local command = hashes[ARGV[2]] and 'HSCAN' or 'ZSCAN'
-local page = call(command, hashes[ARGV[2]] or marks[ARGV[2]], ARGV[3], 'COUNT', 200)
+local page = call(command, hashes[ARGV[2]] or marks[ARGV[2]], ARGV[3], 'COUNT', 100)
 local ids, problems = {}, {}
 for n = 1, #page[2], 2 do
   local member = page[2][n]

@@ -2,7 +2,7 @@
 -- Give a worker up to `quota` jobs of this queue, in order. What shares of several queues are
 -- right is told by the selection rule, which the caller runs; the gates are the same ones.
 --   ARGV: now, worker, lease, quota, capable (task -> version, '' for any), spare lost ones (1),
---         asked_at, order_at and id of the place to go on after
+--         asked_at, order_at and id of the place to go on after, whether there is room for it (1)
 --   answers now, ids, bodies, runs, whether there may be more, place to go on after next time,
 --         id, task and version of jobs stepped over for their task, ids of those that were taken
 --         over as lost
@@ -33,7 +33,7 @@ if #passed > 0 then
   many('ZREM', leases, passed)
 end
 
-if quota == 0 or call('HEXISTS', settings, 'paused') == 1 then
+if ARGV[10] ~= '1' or call('HEXISTS', settings, 'paused') == 1 then
   return { now, {}, {}, {}, 0, {}, {}, {} }
 end
 
@@ -104,7 +104,9 @@ local function take(id, text, state)
   write[2 * n - 1], write[2 * n] = id, state
 end
 
-while #ids < quota and (in_ready.id or in_lost.id) do
+-- Goes on to the first job that will have to wait for a slot: those before it that nobody knows are
+-- parked, as if the queue were looked at by itself.
+while in_ready.id or in_lost.id do
   local order = is_next(in_ready, in_lost) and in_ready or in_lost
   local id, score, text = order.id, order.score, order.text
   local run = run_of(order.state)
@@ -125,6 +127,8 @@ while #ids < quota and (in_ready.id or in_lost.id) do
   elseif capable and (capable[task] or 0) < version then
     is_held = true
     stepped[#stepped + 1] = { id, task, version }
+  elseif #ids >= quota then
+    break
   elseif run then
     if is_lost then
       from_lost[#from_lost + 1] = id

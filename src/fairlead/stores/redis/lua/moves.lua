@@ -90,7 +90,7 @@ local function unknown_member(id, run)
 end
 
 local function unknown_id(member)
-  return string.match(member, '%z%d+%z.(.*)$')
+  return string.match(member, '%z%d+%z.(.*)$') or ''
 end
 
 -- Take a live job out of the place it has.
@@ -206,7 +206,7 @@ local function bring_back(capable, now, most)
   end
   for n = 1, #members do
     local id = unknown_id(members[n])
-    local run = id and run_of(call('HGET', runs, id))
+    local run = run_of(call('HGET', runs, id))
     if run then
       run[PARKED] = false
       write_run(id, run)
@@ -215,7 +215,7 @@ local function bring_back(capable, now, most)
       else
         call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
       end
-    elseif id then
+    else
       call('ZADD', ready, 0, id) -- Somebody damaged it; the next claim sees what is left.
     end
   end
