@@ -217,7 +217,8 @@ class Admin(ABC):
     ) -> list[Attempt]:
         """Return the last lines of the attempt log that ended at or after `since`, newest first.
 
-        With a queue only its own lines count.
+        Those that ended at the same moment come in any order. With a queue only its own
+        lines count.
         """
 
     @abstractmethod

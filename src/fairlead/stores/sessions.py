@@ -31,7 +31,7 @@ class Sessions(Generic[S]):
         session = self._open.get(loop)
         if session is None:
             # A loop that is over cannot say so; what it had open ends when the next one begins.
-            self._end([each for each in self._open if each.is_closed()])
+            self._end([each for each in list(self._open) if each.is_closed()])
             session = self._open[loop] = self._make()
         return session
 
@@ -44,4 +44,6 @@ class Sessions(Generic[S]):
 
     def _end(self, loops: list[asyncio.AbstractEventLoop]) -> None:
         for loop in loops:
-            self._open.pop(loop).close()
+            session = self._open.pop(loop, None)
+            if session is not None:  # Else another thread was quicker.
+                session.close()

@@ -298,6 +298,7 @@ class MemoryLine(Untransacted):
                 pruned_jobs=self._prune(now - keep),
                 pruned_attempts=self._prune_log(now - keep),
             )
+            self._prune_workers(now - keep)
         if done.promoted or done.brought_back:
             self._notify()
         return done
@@ -344,6 +345,11 @@ class MemoryLine(Untransacted):
         for job_id in old:
             del self._finished[job_id]
         return len(old)
+
+    def _prune_workers(self, before: int) -> None:
+        for worker in list(self._workers.values()):
+            if worker.live_until < before:
+                del self._workers[worker.id]
 
     def _prune_log(self, before: int) -> int:
         old = [at for at, line in enumerate(self._log) if line.finished_at < before][:BATCH]

@@ -16,7 +16,7 @@ from fairlead.core.ids import JobId
 from fairlead.stores.redis.keys import NOWHERE, Keys
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack
-from fairlead.stores.redis.talk import Conversation, moment, script
+from fairlead.stores.redis.talk import Conversation, moment, run, script
 
 _PIECE = 200
 
@@ -56,7 +56,7 @@ class Acts:
         """Return who does something, as scripts write it down; nothing for a program."""
         if by is None:
             return b""
-        [number] = yield [("INCR", self._keys.number)]
+        [number] = yield [run("count", self._keys.number)]
         job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
         return pack([by.id, number, by.who, by.verb, by.target, job_id])
 

@@ -11,16 +11,17 @@ from fairlead.core.job import LONGEST_HEAD_START, Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.news import ENDED, WORK
 from fairlead.stores.redis.acts import Acts
+from fairlead.stores.redis.crew import live
 from fairlead.stores.redis.history import History
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import kept_of, pack, parked_of, readable_runs, workers_of
+from fairlead.stores.redis.records import kept_of, pack
 from fairlead.stores.redis.talk import Conversation, Word, moment, pieces, present, script
 
-_MOST_AT_ONCE = 500
+_MOST_AT_ONCE = 200
 """How many jobs one script may touch: it keeps everybody else waiting."""
-_STANDING_AT_ONCE = 1_000
+_STANDING_AT_ONCE = 500
 _DAY = LONGEST_HEAD_START * SECOND
 
 
@@ -75,26 +76,12 @@ class Hand:
         now = yield from present(self._clock)
         counts: dict[str, dict[str, int]] = {}
         for queue in (yield from self._queues.names()):
-            for worker in (yield from self._busy(queue, now)):
-                of_worker = counts.setdefault(worker, {})
-                of_worker[queue] = of_worker.get(queue, 0) + 1
+            running = yield from self._queues.running(queue)
+            for run in running.values():
+                if run.lease_until > now and run.worker is not None:
+                    of_worker = counts.setdefault(run.worker, {})
+                    of_worker[queue] = of_worker.get(queue, 0) + 1
         return counts
-
-    def _busy(self, queue: str, now: int) -> Conversation[list[str]]:
-        """Return the worker process of each job of a queue whose lease lasts."""
-        leases, lost, unknown = yield [
-            ("ZRANGEBYSCORE", self._keys.key(queue, "leases"), f"({now}", "+inf"),
-            ("ZRANGE", self._keys.key(queue, "lost"), 0, -1),
-            ("ZRANGE", self._keys.key(queue, "unknown"), 0, -1),
-        ]
-        # A lost job is parked with its lease, which its worker may renew all the same.
-        parked = [job_id for _, _, job_id, is_lost in map(parked_of, unknown) if is_lost]
-        workers = []
-        for some in pieces(list(dict.fromkeys([*leases, *lost, *parked])), _STANDING_AT_ONCE):
-            [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
-            runs = readable_runs(some, texts).values()
-            workers += [run.worker for run in runs if run.lease_until > now and run.worker]
-        return workers
 
     def unknown(self) -> Conversation[dict[tuple[str, int], int]]:
         """Count the jobs that are parked for want of a capable worker, by task and version."""
@@ -115,9 +102,7 @@ class Hand:
     def workers(self) -> Conversation[list[Worker]]:
         """Return the workers that are announced and live."""
         now = yield from present(self._clock)
-        [found] = yield [("HGETALL", self._keys.workers)]
-        live = (worker for worker in workers_of(found) if worker.live_until > now)
-        return sorted(live, key=lambda worker: worker.id)
+        return (yield from live(self._keys, now))
 
     # Looking at the order
 

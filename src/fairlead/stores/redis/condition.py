@@ -5,17 +5,18 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import redis
 
-from fairlead.core.admin import Condition, Finding
+from fairlead.core.admin import Condition, Finding, Migration
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.nodes import Nodes
-from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.redis.talk import Conversation, Tried
 
 VERSION = 1
 """The version of the layout of our keys, and of the scripts that know it."""
 _OLDEST = (7, 0)
+_KEYS_TOLD = "-- nothing to do: keys come into being as they are used"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -45,39 +46,37 @@ class Server(msgspec.Struct, frozen=True):
     def survives(self) -> str:
         """What an accepted job survives, in words."""
         if not self.aof:
-            return "an accepted job is lost with the server, which keeps no AOF"
+            return "appendonly no: an accepted job is lost with the server"
         if self.fsync == "always":
-            return "an accepted job survives kill -9 and power cuts (appendfsync always)"
+            return "appendfsync always: an accepted job survives kill -9 and power cuts"
         if self.fsync == "no":
             return (
-                "an accepted job survives kill -9; a power cut takes what the system has not "
-                "written yet (appendfsync no)"
+                "appendfsync no: an accepted job survives kill -9; a power cut takes what the "
+                "system has not written yet"
             )
         return (
-            "a power cut may take the last second of accepted jobs, and so may kill -9 of a "
-            "server whose disk is slow (appendfsync everysec)"
+            "appendfsync everysec: a power cut may take the last second of accepted jobs, and so "
+            "may kill -9 of a server whose disk is slow"
         )
 
 
 def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
     """Ask each node what it is, and find out who they are first."""
-    yield from _known(keys)
+    newest = max((yield from applied(keys)), default=VERSION)
+    if newest > VERSION:
+        raise SchemaOutdated(newest, VERSION)
     places = nodes.all
     answers = yield [
         command
         for node in places
-        for command in ((node, "INFO"), (node, "TIME"), (node, "CONFIG", "GET", "appendfsync"))
+        for command in (
+            (node, "INFO"),
+            (node, "TIME"),
+            Tried((node, "CONFIG", "GET", "appendfsync")),
+        )
     ]
     pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
     return [_server(str(node), *piece) for node, piece in zip(places, pieces, strict=True)]
-
-
-def _known(keys: Keys) -> Conversation[bool]:
-    """Say whether we were here before, and raise if those of a later version were."""
-    [found] = yield [("GET", keys.schema)]
-    if found is not None and int(found) > VERSION:
-        raise SchemaOutdated(int(found), VERSION)
-    return found is not None
 
 
 def _server(place: str, info: bytes, time: Sequence[bytes], fsync: object) -> Server:
@@ -112,10 +111,22 @@ def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Serve
     for server in found:
         for problem, remedy in _unfit(server, address):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
-    # A full server takes no SET, and must be worked off all the same.
-    if not (yield from _known(keys)):
-        yield [("SET", keys.schema, VERSION, "NX")]
+    # A full server would not take it, and must be worked off all the same.
+    if VERSION not in (yield from applied(keys)):
+        yield [("HSETNX", keys.schema, VERSION, found[0].now)]
     return found
+
+
+def applied(keys: Keys) -> Conversation[dict[int, int]]:
+    """Return when which version of our keys came into use."""
+    [found] = yield [("HGETALL", keys.schema)]
+    return {int(number): int(at) for number, at in zip(found[::2], found[1::2], strict=True)}
+
+
+def migrations(keys: Keys) -> Conversation[list[Migration]]:
+    """Return the versions of our keys, and since when they are in use."""
+    since = yield from applied(keys)
+    return [Migration(VERSION, "keys", _KEYS_TOLD, since.get(VERSION))]
 
 
 def _unfit(server: Server, address: Address) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """The attempt log of each queue, read from its end; and the lines of one job."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from fairlead.core.clock import FAR_FUTURE
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt
 from fairlead.stores.redis.keys import Keys
@@ -9,7 +10,7 @@ from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import lines_of
 from fairlead.stores.redis.talk import Conversation, script
 
-PIECE = 200
+PIECE = 100
 """How many batches are read at once."""
 
 
@@ -64,25 +65,47 @@ class History:
         left = (yield from self._queues.names()) if queue is None else [queue]
         # What is added meanwhile moves the pieces, so a line may be read twice.
         found: dict[tuple[str, int], Attempt] = {}
-        last = 0
+        bar, last = _clock(since), 0
         while left and limit > 0:
             answers = yield [self._piece(name, last) for name in left]
-            more = []
             for name, batches in zip(left, answers, strict=True):
-                lines = [line for batch in batches for line in lines_of(name, batch)]
-                found |= {(each.job_id, each.fence): each for each in lines}
-                newest = max((int(batch[:16]) for batch in batches), default=0)
-                if len(batches) == PIECE and newest >= since:
-                    more.append((newest, name))
-            kept = [line for line in found.values() if line.finished_at >= since]
-            kept = sorted(kept, key=lambda line: line.finished_at, reverse=True)[:limit]
-            found = {(each.job_id, each.fence): each for each in kept}
+                lines = _newest(name, batches, bar, limit)
+                found |= {(line.job_id, line.fence): line for line in lines}
+            newest = sorted(found.values(), key=lambda line: line.finished_at, reverse=True)[:limit]
+            found = {(line.job_id, line.fence): line for line in newest}
+            if len(newest) == limit:
+                bar = _clock(newest[-1].finished_at)
             # Batches are in order, unless the clock went back: read on to a piece of older ones.
-            bar = kept[-1].finished_at if len(kept) == limit else 0
-            left = [name for newest, name in more if newest >= bar]
+            left = [
+                name
+                for name, batches in zip(left, answers, strict=True)
+                if len(batches) == PIECE and max(map(_ended, batches)) >= bar
+            ]
             last += PIECE
         return list(found.values())
 
     def _piece(self, queue: str, last: int) -> tuple[str | int, ...]:
         """Ask for batches before the last ones, so many as `PIECE`."""
         return ("LRANGE", self._keys.key(queue, "log"), -last - PIECE, -last - 1)
+
+
+def _clock(at: int) -> bytes:
+    """Return a time as batches begin with it, which sorts as it does."""
+    return b"%016d" % at
+
+
+def _ended(batch: bytes) -> bytes:
+    return batch[:16]
+
+
+def _newest(queue: str, batches: Sequence[bytes], bar: bytes, limit: int) -> Iterator[Attempt]:
+    """Return the lines that ended at the bar or later; some that are too old to count are left."""
+    number, oldest = 0, _clock(FAR_FUTURE)
+    for batch in reversed(batches):
+        if _ended(batch) >= bar:
+            lines = lines_of(queue, batch)
+            yield from lines
+            number += len(lines)
+            oldest = min(oldest, _ended(batch))
+            if number >= limit:
+                bar = max(bar, oldest)

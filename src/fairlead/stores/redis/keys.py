@@ -27,7 +27,7 @@ class Keys:
         self.workers = f"{prefix}:workers"
         """HASH id -> worker, as it announced itself."""
         self.schema = f"{prefix}:schema"
-        """The version of all this."""
+        """HASH version of all this -> since when it is in use."""
         self.number = f"{prefix}:number"
         """The number of the last action of a person."""
         self.news = f"{prefix}:news"

@@ -22,7 +22,7 @@ from redis.asyncio import connection as nonblocking
 from fairlead.core.errors import FairleadError, StoreFull, StoreUnavailable
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.nodes import Asking, Batches, Nodes, Replies
-from fairlead.stores.redis.talk import Command, Conversation
+from fairlead.stores.redis.talk import Command, Conversation, Tried
 
 T = TypeVar("T")
 
@@ -66,10 +66,13 @@ class Wire:
             await connection.send_packed_command(
                 b"".join(map(hiredis.pack_command, commands)), check_health=False
             )
-            return [await _answer(connection) for _ in commands]
+            answers = [await _answer(connection) for _ in commands]
         except BaseException:
             self.close()
             raise
+        if any(isinstance(each, exceptions.ReadOnlyError) for each in answers):
+            self.close()  # It was the primary once; ask anew who is.
+        return answers
 
     async def _opened(self) -> nonblocking.AbstractConnection:
         connection = self._connection
@@ -156,7 +159,12 @@ class Lane:
 
     async def _hold(self, talk: Conversation[T], *, together: bool) -> T:
         together = together and not self._address.is_cluster
-        async with self._turn:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._turn.acquire()
+        except TimeoutError as problem:
+            raise typed(problem, self._address, self._patience) from problem
+        try:
             answers: list[Any] | None = None
             while True:
                 try:
@@ -165,6 +173,8 @@ class Lane:
                     result: T = end.value
                     return result
                 answers = await self._answers(commands, together=together)
+        finally:
+            self._turn.release()
 
     async def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
         try:
@@ -172,6 +182,7 @@ class Lane:
                 asking = self._nodes.answered(enclosed(commands, together=together))
                 replies = await self._drive(asking)
         except (exceptions.RedisError, OSError) as problem:
+            self._nodes.doubt()
             raise typed(problem, self._address, self._patience) from problem
         return checked(commands, replies, self._address, together=together)
 
@@ -290,7 +301,10 @@ class BlockingLanes:
             # Nobody knows what is still on its way.
             connection.disconnect()
             raise
-        idle.append(connection)
+        if any(isinstance(each, exceptions.ReadOnlyError) for each in answers):
+            connection.disconnect()  # It was the primary once; ask anew who is.
+        else:
+            idle.append(connection)
         return answers
 
     def _opened(self, node: Node) -> Any:  # noqa: ANN401 (the driver's own, which has no types)
@@ -328,10 +342,12 @@ def checked(
         problem = next((each for each in replies if isinstance(each, Exception)), None)
         answers = replies[-1] if problem is None else [problem]
     for command, each in zip(commands, answers, strict=False):
-        # Who may not see a server's configuration takes the refusal for an answer.
-        if isinstance(each, Exception) and "CONFIG" not in command:
+        if isinstance(each, Exception) and not isinstance(command, Tried):
             raise typed(each, address, address.timeout) from each
-    return answers
+    return [
+        typed(each, address, address.timeout) if isinstance(each, Exception) else each
+        for each in answers
+    ]
 
 
 _REACH = "is the server running, and reachable from here?"
@@ -354,6 +370,26 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
         "name the authority that the server's certificate is from with ssl_ca_certs=",
     ),
     ((exceptions.ConnectionError, exceptions.TimeoutError, OSError), "", _REACH),
+    (
+        (exceptions.ResponseError,),
+        "cluster support disabled",
+        "this is one server: write redis:// in the store's URL",
+    ),
+    (
+        (exceptions.ResponseError,),
+        "hash to the same slot",
+        "this is a node of a cluster: write redis+cluster:// in the store's URL",
+    ),
+    (
+        (exceptions.MovedError,),
+        "",
+        "this is a node of a cluster: write redis+cluster:// in the store's URL",
+    ),
+    (
+        (exceptions.ResponseError,),
+        "wrong kind of value",
+        "others use keys with this prefix: choose one with prefix= in the store's URL",
+    ),
     ((exceptions.ClusterDownError,), "", "look at CLUSTER INFO and CLUSTER NODES"),
     (
         (exceptions.ResponseError,),

@@ -1,15 +1,17 @@
 """The line: put, claim, extend, settle, and what keeps it going, as conversations."""
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
 
 from fairlead.core.admin import Worker
-from fairlead.core.clock import Clock
-from fairlead.core.errors import DecodeError
+from fairlead.core.clock import SECOND, Clock
+from fairlead.core.errors import DecodeError, StoreError
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, Reason, State
@@ -17,26 +19,32 @@ from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     Claim,
     ClaimPlan,
+    Room,
     Unknown,
     can_run,
     share,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.redis.crew import announced, live
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
-    Body,
-    Run,
     body_of,
     job_of,
     pack,
-    parked_of,
-    readable,
-    readable_runs,
     run_of,
-    workers_of,
 )
-from fairlead.stores.redis.talk import Command, Conversation, Word, moment, run, script
+from fairlead.stores.redis.talk import (
+    Command,
+    Conversation,
+    Tried,
+    Word,
+    moment,
+    pieces,
+    present,
+    run,
+    script,
+)
 
 T = TypeVar("T")
 
@@ -54,6 +62,7 @@ class RedisLine:
         self._clock = clock
         self._served: set[str] = set()
         self._stopped: dict[tuple[str, str], tuple[Word, Word]] = {}
+        self._silent_since: dict[str, float] = {}
 
     def _at(self) -> Word:
         return moment(self._clock.now() if self._clock else None)
@@ -75,7 +84,9 @@ class RedisLine:
         wanted = [
             (queue, some)
             for queue, all_of_queue in by_queue.items()
-            for some in _pieces([job for job in all_of_queue if places.get(job.id, queue) == queue])
+            for some in pieces(
+                [job for job in all_of_queue if places.get(job.id, queue) == queue], MOST_AT_ONCE
+            )
         ]
         if not wanted:
             return [False] * len(jobs)
@@ -103,18 +114,23 @@ class RedisLine:
         then, because some had not, is shared among the others in another round.
         """
         self._served.update(queue.name for queue in plan.queues)
-        asked = _Asked(plan)
+        asked, room = _Asked(plan), Room(plan)
+        has_room = {queue.name for queue in plan.queues if room.for_queue(queue)}
         capable: Word = "" if plan.capable is None else pack(plan.capable)
-        stepped: dict[str, list[str]] = {}
+        stepped: dict[str, list[list[Any]]] = {}
         # All are asked at least once: a claim also moves on what waits for its time.
         shares = dict.fromkeys((queue.name for queue in plan.queues), 0) | asked.shares()
         while shares:
             answers = yield [
-                self._ask(plan, queue, wanted, capable) for queue, wanted in shares.items()
+                Tried(self._ask(plan, queue, wanted, capable, look=queue in has_room))
+                for queue, wanted in shares.items()
             ]
             for (queue, wanted), answer in zip(shares.items(), answers, strict=True):
-                asked.take(queue, wanted, answer)
-                self._note(plan.worker, queue, answer, stepped)
+                if isinstance(answer, StoreError):
+                    asked.give_up(queue, answer)
+                else:
+                    asked.take(queue, wanted, answer)
+                    self._note(plan.worker, queue, answer, stepped)
             shares = asked.shares()
         if asked.damaged:
             yield from self.settle(asked.damaged, None)
@@ -123,7 +139,7 @@ class RedisLine:
         return Claim(jobs, credits, asked.now, parked)
 
     def _note(
-        self, worker: str, queue: str, answer: list[Any], stepped: dict[str, list[str]]
+        self, worker: str, queue: str, answer: list[Any], stepped: dict[str, list[list[Any]]]
     ) -> None:
         """Take note of what a claim came by: jobs, a place to go on from, jobs for others."""
         _, ids, _, _, _, stop, over, _ = answer
@@ -131,9 +147,11 @@ class RedisLine:
         if stop:
             self._stopped[worker, queue] = tuple(stop)
         if over:
-            stepped.setdefault(queue, []).extend(each.decode() for each in over)
+            stepped.setdefault(queue, []).extend(over)
 
-    def _ask(self, plan: ClaimPlan, queue: str, share: int, capable: Word) -> Command:
+    def _ask(
+        self, plan: ClaimPlan, queue: str, share: int, capable: Word, *, look: bool
+    ) -> Command:
         after = self._stopped.pop((plan.worker, queue), ("", ""))
         spare = "1" if plan.spare_lost else "0"
         asked_at: Word = "" if plan.asked_at is None else plan.asked_at
@@ -142,24 +160,28 @@ class RedisLine:
             queue,
             *(self._at(), plan.worker, plan.lease, share, capable, spare, asked_at),
             *after,
+            "1" if look else "0",
         )
 
-    def _park(self, stepped: Mapping[str, list[str]], now: int) -> Conversation[list[Unknown]]:
+    def _park(
+        self, stepped: Mapping[str, list[list[Any]]], now: int
+    ) -> Conversation[list[Unknown]]:
         """Park those of these jobs whose task no live worker knows."""
-        workers = yield from self.live_workers(now)
-        queues = list(stepped)
-        found = yield [
-            ("HMGET", self._keys.key(queue, "bodies"), *stepped[queue]) for queue in queues
-        ]
+        workers = yield from live(self._keys, now)
         commands = []
-        for queue, bodies in zip(queues, found, strict=True):
-            unknown = [
-                job_id
-                for job_id, text in zip(stepped[queue], bodies, strict=True)
-                if text is not None and not _known(workers, readable(job_id, text))
-            ]
-            if unknown:
-                commands.append((queue, self._script("park", queue, self._at(), pack(unknown))))
+        for queue, over in stepped.items():
+            unknown, unreadable = [], []
+            for raw_id, raw_task, version in over:
+                try:
+                    task = raw_task.decode()
+                except UnicodeDecodeError:
+                    unreadable.append(raw_id.decode())
+                    continue
+                if not any(can_run(worker.capable, task, version) for worker in workers):
+                    unknown.append(raw_id.decode())
+            if unknown or unreadable:
+                ids = (pack(unknown), pack(unreadable))
+                commands.append((queue, self._script("park", queue, self._at(), *ids)))
         if not commands:
             return []
         answers = yield [command for _, command in commands]
@@ -167,9 +189,10 @@ class RedisLine:
         for (queue, _), answer in zip(commands, answers, strict=True):
             for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
                 job_id = raw_id.decode()
-                if body := readable(job_id, text):
-                    about = (body.task, body.version, queue, body.options)
-                    parked.append(Unknown(JobId(job_id), *about))
+                with suppress(DecodeError):  # It is told when somebody comes to claim it.
+                    body = body_of(job_id, text)
+                    known = (body.task, body.version, queue, body.options)
+                    parked.append(Unknown(JobId(job_id), *known))
         return sorted(parked, key=lambda each: each.id)
 
     # Extend and settle
@@ -179,18 +202,34 @@ class RedisLine:
     ) -> Conversation[list[Extended]]:
         """Renew leases under their current fence."""
         grouped = yield from self._grouped(leases, [job_id for job_id, _ in leases])
-        pieces = [(queue, some) for queue, pairs in grouped.items() for some in _pieces(pairs)]
-        if not pieces:
+        wanted = [
+            (queue, some)
+            for queue, pairs in grouped.items()
+            for some in pieces(pairs, MOST_AT_ONCE)
+        ]
+        if not wanted:
             return []
         answers = yield [
-            self._script("extend", queue, self._at(), lease, pack(some)) for queue, some in pieces
+            Tried(self._script("extend", queue, self._at(), lease, pack(some)))
+            for queue, some in wanted
         ]
-        return [
-            Extended(job_id, said == 2)
-            for (_, some), answer in zip(pieces, answers, strict=True)
-            for (job_id, _), said in zip(some, answer, strict=True)
-            if said
-        ]
+        problems = [answer for answer in answers if isinstance(answer, StoreError)]
+        if len(problems) == len(wanted):
+            raise problems[0]
+        renewed: list[Extended] = []
+        for (queue, some), answer in zip(wanted, answers, strict=True):
+            if not isinstance(answer, StoreError):
+                self._silent_since.pop(queue, None)
+                pairs = zip(some, answer, strict=True)
+                renewed += [Extended(job_id, said == 2) for (job_id, _), said in pairs if said]
+            elif self._may_come_back(queue, lease):
+                renewed += [Extended(job_id, False) for job_id, _ in some]
+        return renewed
+
+    def _may_come_back(self, queue: str, lease: int) -> bool:
+        """Say whether jobs of a queue that is out of reach, while others are not, have a lease."""
+        since = self._silent_since.setdefault(queue, time.monotonic())
+        return time.monotonic() - since < lease / SECOND / 2
 
     def _grouped(
         self, items: Sequence[T], job_ids: Sequence[JobId]
@@ -209,8 +248,10 @@ class RedisLine:
     ) -> Conversation[dict[JobId, Settlement]]:
         """Write what became of running jobs, under their current fence."""
         grouped = yield from self._grouped(settlements, [each.id for each in settlements])
-        pieces = [(queue, some) for queue, each in grouped.items() for some in _pieces(each)]
-        if not pieces:
+        wanted = [
+            (queue, some) for queue, each in grouped.items() for some in pieces(each, MOST_AT_ONCE)
+        ]
+        if not wanted:
             return {}
         answers = yield [
             self._script(
@@ -221,14 +262,14 @@ class RedisLine:
                 self._keys.news,
                 word or "",
             )
-            for queue, some in pieces
+            for queue, some in wanted
         ]
         written: dict[JobId, Settlement] = {}
-        for (_, some), answer in zip(pieces, answers, strict=True):
+        for (_, some), answer in zip(wanted, answers, strict=True):
             for settlement, said in zip(some, answer, strict=True):
                 if said == 1:
                     written[settlement.id] = settlement
-                elif said:
+                elif said != 0:
                     written[settlement.id] = overrule(settlement, said.decode())
         # Who settles a job a second time is refused, wherever it is: to remember costs nothing.
         self._queues.drop(written)
@@ -239,37 +280,18 @@ class RedisLine:
         names = yield from self._queues.names()
         jobs: list[Job] = []
         for queue in names:
-            running = yield from self._running(queue)
+            running = yield from self._queues.running(queue)
             mine = [job_id for job_id, run in running.items() if run.worker == worker]
-            for some in _pieces(mine):
+            for some in pieces(mine, MOST_AT_ONCE):
                 [bodies] = yield [("HMGET", self._keys.key(queue, "bodies"), *some)]
-                jobs += [
-                    job_of(job_id, queue, body, running[job_id], lost=False)
-                    for job_id, text in zip(some, bodies, strict=True)
-                    if (body := readable(job_id, text))
-                ]
+                for job_id, text in zip(some, bodies, strict=True):
+                    with suppress(DecodeError):  # A claim puts it aside, when its lease passes.
+                        body = body_of(job_id, text or b"")
+                        jobs.append(job_of(job_id, queue, body, running[job_id], lost=False))
             self._queues.remember(mine, queue)
         return jobs
 
-    def _running(self, queue: str) -> Conversation[dict[str, Run]]:
-        """Return the runs of a queue that have a lease, passed or not."""
-        leases, lost, unknown = yield [
-            ("ZRANGE", self._keys.key(queue, part), 0, -1) for part in ("leases", "lost", "unknown")
-        ]
-        ids = [*leases, *lost, *(parked_of(member)[2] for member in unknown)]
-        runs: dict[str, Run] = {}
-        for some in _pieces(ids):
-            [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
-            found = readable_runs(some, texts)
-            runs |= {job_id: run for job_id, run in found.items() if run.lease_until}
-        return runs
-
     # Upkeep
-
-    def live_workers(self, now: int) -> Conversation[list[Worker]]:
-        """Return the workers that live."""
-        [found] = yield [("HGETALL", self._keys.workers)]
-        return [worker for worker in workers_of(found) if worker.live_until > now]
 
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
@@ -280,34 +302,39 @@ class RedisLine:
 
     def _bring_back(self, at: Word, capable: Mapping[str, int]) -> Conversation[None]:
         names = yield from self._queues.names()
-        counts = (
-            (yield [("ZCARD", self._keys.key(name, "unknown")) for name in names]) if names else []
-        )
-        parked = [name for name, count in zip(names, counts, strict=True) if count]
+        if not names:
+            return
+        counts = yield [Tried(("ZCARD", self._keys.key(name, "unknown"))) for name in names]
+        parked = [name for name, count in zip(names, counts, strict=True) if _number(count)]
         if parked:
-            yield [
-                self._script("bring_back", name, at, pack(dict(capable)), BATCH) for name in parked
-            ]
+            known = pack(dict(capable))
+            yield [Tried(self._script("bring_back", name, at, known, BATCH)) for name in parked]
 
     def due(self) -> Conversation[tuple[int | None, int]]:
         """Return when the next parked job falls due, and what time it is there."""
         names = sorted(self._served) or (yield from self._queues.names())
         if not names:
             return None, 0
-        answers = yield [self._script("due", name, self._at()) for name in names]
-        times = [round(float(answer[1])) for answer in answers if len(answer) > 1]
-        return min(times, default=None), max(answer[0] for answer in answers)
+        answers = yield [Tried(self._script("due", name, self._at())) for name in names]
+        told = [answer for answer in answers if not isinstance(answer, StoreError)]
+        if not told:
+            raise answers[0]
+        # Each by the clock of its own node.
+        waits = [(round(float(at[0])), now) for now, *at in told if at]
+        return min(waits, key=lambda each: each[0] - each[1], default=(None, 0))
 
     def upkeep(self, keep: int) -> Conversation[Upkeep]:
         """Do one bounded round of housekeeping."""
         yield from self._queues.register(self._queues.forget())
         names = yield from self._queues.names()
         at = self._at()
-        [time] = yield [("TIME",)]
-        now = self._clock.now() if self._clock else int(time[0]) * 1_000_000 + int(time[1])
-        workers = yield from self.live_workers(now)
+        now = yield from present(self._clock)
+        workers = yield from announced(self._keys)
+        silent = [worker.id for worker in workers if worker.live_until < now - keep]
+        if silent:
+            yield [("HDEL", self._keys.workers, *silent)]
         known: dict[str, int] = {}
-        for worker in workers:
+        for worker in (each for each in workers if each.live_until > now):
             for task, version in worker.capable.items():
                 known[task] = max(version, known.get(task, 0))
         total: Counter[str] = Counter()
@@ -315,10 +342,12 @@ class RedisLine:
             if not names:
                 break
             answers = yield [
-                self._script("upkeep", name, at, keep, pack(known), _STEP) for name in names
+                Tried(self._script("upkeep", name, at, keep, pack(known), _STEP)) for name in names
             ]
             unfinished = []
             for name, answer in zip(names, answers, strict=True):
+                if isinstance(answer, StoreError):
+                    continue
                 promoted, back, expired, lines, old = answer
                 counts = (promoted, back, expired, len(old), lines)
                 total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=True)))
@@ -337,6 +366,7 @@ class _Asked:
         self._jobs: dict[str, list[Job]] = {queue.name: [] for queue in plan.queues}
         self._empty: set[str] = set()
         self._most = inf
+        self._problems: list[StoreError] = []
         self.damaged: list[Settlement] = []
         self.now = 0
 
@@ -350,10 +380,17 @@ class _Asked:
         wanted = Counter(share(self._plan, ready).turns)
         self._most = wanted.total()
         return {
-            name: count - len(self._jobs[name])
+            name: min(count - len(self._jobs[name]), MOST_AT_ONCE)
             for name, count in wanted.items()
             if count > len(self._jobs[name])
         }
+
+    def give_up(self, queue: str, problem: StoreError) -> None:
+        """Take note that a queue is out of reach; if all are, so is the store."""
+        self._empty.add(queue)
+        self._problems.append(problem)
+        if len(self._problems) == len(self._jobs):
+            raise problem
 
     def take(self, queue: str, wanted: int, answer: list[Any]) -> None:
         """Take what a queue gave."""
@@ -387,21 +424,13 @@ def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:
     )
 
 
-def _taken(new: Counter[tuple[str, str]], job: tuple[str, str]) -> bool:
+def _taken(new: Counter[tuple[JobId, str]], job: tuple[JobId, str]) -> bool:
     """Say whether a job is new, the first time it is asked."""
     is_new = new[job] > 0
     new[job] = 0
     return is_new
 
 
-def _known(workers: Sequence[Worker], body: Body | None) -> bool:
-    """Say whether a live worker knows the task of a job; nobody knows one that cannot be read."""
-    return body is not None and any(
-        can_run(worker.capable, body.task, body.version) for worker in workers
-    )
-
-
-def _pieces(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """Return items in pieces that one script may take."""
-    for first in range(0, len(items), MOST_AT_ONCE):
-        yield items[first : first + MOST_AT_ONCE]
+def _number(answer: Any) -> int:  # noqa: ANN401 (any answer)
+    """Return a count; what is out of reach has none."""
+    return answer if isinstance(answer, int) else 0

@@ -7,12 +7,14 @@ order in which jobs go through them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import nlargest
 
 import msgspec
 
 from fairlead.core.admin import MOST_LISTED, ErrorGroup, Filter, matches
+from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, State
 from fairlead.stores.redis.keys import Keys
@@ -230,11 +232,17 @@ class Listing:
             for ids, several in zip(by_queue.values(), answers, strict=True)
             for job_id, answer in zip(ids, several, strict=True)
         }
-        return (
-            kept.record(raw_id.decode(), queue)
-            for raw_id, queue in found
-            if (kept := known[raw_id.decode()]) is not None
+        return _readable(
+            (raw_id.decode(), queue, known[raw_id.decode()]) for raw_id, queue in found
         )
+
+
+def _readable(found: Iterable[tuple[str, str, Kept | None]]) -> Iterator[JobRecord]:
+    """Return the jobs that are known; of those that cannot be read the audit tells."""
+    for job_id, queue, kept in found:
+        if kept is not None:
+            with suppress(DecodeError):
+                yield kept.record(job_id, queue)
 
 
 class _Group:

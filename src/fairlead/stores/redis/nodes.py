@@ -31,7 +31,7 @@ class Nodes:
     """Who keeps which slot, as far as we know."""
 
     def __init__(self, address: Address) -> None:
-        self._seeds = address.nodes
+        self._named = self._seeds = address.nodes
         self._is_cluster = address.is_cluster
         self._owners: dict[int, Node] = {}
 
@@ -42,17 +42,21 @@ class Nodes:
 
     def answered(self, commands: Sequence[Command]) -> Asking:
         """Return the answers to commands, each from the node that keeps its key."""
-        if not self._is_cluster:
-            replies = yield {self._seeds[0]: [_bare(command) for command in commands]}
-            [answers] = replies.values()
-            if not any(map(_lacks_scripts, answers)):
-                return answers
-        elif not self._owners:
+        if self._is_cluster and not self._owners:
             yield from self._learn()
-        answers = [None] * len(commands)
+        answers: list[Any] = [None] * len(commands)
         left = {at: self._node_of(command) for at, command in enumerate(commands)}
         asking: set[int] = set()
         bare: set[Node] = set()
+        if not self._is_cluster:
+            # There is nothing to follow, and hardly ever anything to load: be quick about it.
+            replies = yield {self.all[0]: [_bare(command) for command in commands]}
+            [only] = replies.values()
+            if not any(
+                isinstance(each, exceptions.NoScriptError) or _did_nothing(each) for each in only
+            ):
+                return only
+            left, asking, bare, _ = self._sort(left, dict(enumerate(only)), answers)
         for _ in range(_MOST_ROUNDS):
             said = yield from self._ask(commands, left, asking, bare)
             left, asking, bare, moving = self._sort(left, said, answers)
@@ -63,6 +67,10 @@ class Nodes:
         for at in left:
             answers[at] = exceptions.ClusterDownError("its slot is moving, and does not arrive")
         return answers
+
+    def doubt(self) -> None:
+        """Ask anew who keeps what, when the next call is made."""
+        self._owners.clear()
 
     def _node_of(self, command: Command) -> Node:
         if isinstance(command[0], Node):
@@ -93,8 +101,8 @@ class Nodes:
         self, left: dict[int, Node], replies: dict[int, Any], answers: list[Any]
     ) -> tuple[dict[int, Node], set[int], set[Node], bool]:
         """Keep the answers, and say what is to be asked again and where."""
-        if any(isinstance(reply, list) and _lacks_scripts(reply) for reply in replies.values()):
-            return left, set(), set(left.values()), False  # A transaction, which did nothing.
+        if any(map(_did_nothing, replies.values())):
+            return left, set(), set(left.values()), False
         again: dict[int, Node] = {}
         asking: set[int] = set()
         bare: set[Node] = set()
@@ -113,7 +121,7 @@ class Nodes:
                     again[at] = left[at]
                     moving = True
                 case exceptions.ConnectionError() | exceptions.TimeoutError() if self._is_cluster:
-                    self._owners.clear()  # Ask anew who keeps what, when the next call is made.
+                    self.doubt()
                     answers[at] = reply
                 case _:
                     answers[at] = reply
@@ -123,6 +131,8 @@ class Nodes:
         """Ask one node after the other who keeps what."""
         problem: Any = None
         for seed in self._seeds[:_SEEDS_ASKED]:
+            # Whoever does not answer is asked last the next time.
+            self._seeds = (*(each for each in self._seeds if each != seed), seed)
             replies = yield {seed: [("CLUSTER", "SLOTS")]}
             [slots] = replies[seed]
             if isinstance(slots, Exception):
@@ -133,7 +143,7 @@ class Nodes:
                 node = Node(host, int(owner[1]))
                 self._owners.update(dict.fromkeys(range(first, last + 1), node))
             if self._owners:
-                self._seeds = tuple(dict.fromkeys((*self._seeds, *self.all)))
+                self._seeds = tuple(dict.fromkeys((*self.all, *self._named)))
                 return
         raise problem or exceptions.ClusterDownError("no node keeps any slot")
 
@@ -143,11 +153,10 @@ def _bare(command: Command) -> Command:
     return command[1:] if isinstance(command[0], Node) else command
 
 
-def _lacks_scripts(reply: Any) -> bool:  # noqa: ANN401 (any answer)
-    """Say whether a node did nothing, or a transaction, because it does not have our scripts."""
-    return isinstance(reply, exceptions.NoScriptError) or (
-        isinstance(reply, list)
-        and any(isinstance(each, exceptions.NoScriptError) for each in reply)
+def _did_nothing(reply: Any) -> bool:  # noqa: ANN401 (any answer)
+    """Say whether a transaction did nothing, because the node does not have our scripts."""
+    return (
+        isinstance(reply, list) and bool(reply) and isinstance(reply[0], exceptions.NoScriptError)
     )
 
 

@@ -5,13 +5,17 @@ under `strays` before they are put, with the queue they go to.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
+from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId, mark_of
 from fairlead.core.job import NewJob
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.talk import Command, Conversation, run
+from fairlead.stores.redis.records import Run, parked_of, run_of
+from fairlead.stores.redis.talk import Command, Conversation, pieces, run
 
 _MOST_REMEMBERED = 200_000
+_RUNS_AT_ONCE = 500
 
 
 def is_stray(job_id: str, queue: str) -> bool:
@@ -48,8 +52,7 @@ class Queues:
     def remember(self, job_ids: Iterable[str], queue: str) -> None:
         """Take note of where jobs are."""
         if len(self._where) > _MOST_REMEMBERED:
-            for job_id in list(self._where)[: _MOST_REMEMBERED // 2]:
-                del self._where[job_id]
+            self.drop(list(self._where)[: _MOST_REMEMBERED // 2])
         self._where.update(dict.fromkeys(job_ids, queue))
 
     def drop(self, job_ids: Iterable[str]) -> None:
@@ -99,6 +102,22 @@ class Queues:
 
     def _has(self, queue: str, job_id: str) -> Command:
         return ("HEXISTS", self._keys.key(queue, "bodies"), job_id)
+
+    def running(self, queue: str) -> Conversation[dict[str, Run]]:
+        """Return the runs of a queue that have a lease, passed or not."""
+        leases, lost, unknown = yield [
+            ("ZRANGE", self._keys.key(queue, part), 0, -1) for part in ("leases", "lost", "unknown")
+        ]
+        parked = [job_id for _, _, job_id, is_lost in map(parked_of, unknown) if is_lost]
+        runs: dict[str, Run] = {}
+        for some in pieces([*leases, *lost, *parked], _RUNS_AT_ONCE):
+            [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
+            for raw_id, text in zip(some, texts, strict=True):
+                with suppress(DecodeError):  # Whatever it was, it runs no more.
+                    run = run_of(raw_id.decode(), text or b"")
+                    if run.lease_until:
+                        runs[raw_id.decode()] = run
+        return runs
 
     # Strays
 

@@ -10,8 +10,7 @@ from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, Job, JobRecord, PastAttempt, Reason, State
-from fairlead.core.selection import Head
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, PastAttempt, State
 
 T = TypeVar("T")
 
@@ -125,23 +124,6 @@ def run_of(job_id: str, text: bytes) -> Run:
         raise DecodeError(f"job {job_id}", str(problem)) from None
 
 
-def readable(job_id: str, text: bytes | None) -> Body | None:
-    """Return what was enqueued; None if it is gone, or somebody damaged it."""
-    with suppress(DecodeError):
-        return None if text is None else body_of(job_id, text)
-    return None
-
-
-def readable_runs(ids: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[str, Run]:
-    """Return how those of these jobs stand that can be read."""
-    runs: dict[str, Run] = {}
-    for raw_id, text in zip(ids, texts, strict=True):
-        if text is not None:
-            with suppress(DecodeError):
-                runs[raw_id.decode()] = run_of(raw_id.decode(), text)
-    return runs
-
-
 def job_of(job_id: str, queue: str, body: Body, run: Run, *, lost: bool) -> Job:
     """Return a job as its worker gets it."""
     return Job(
@@ -177,32 +159,37 @@ class Kept(msgspec.Struct, frozen=True):
 
     def record(self, job_id: str, queue: str) -> JobRecord:
         """Return it as people see it."""
-        body = readable(job_id, self.body) or _damaged(self.body)
-        errors = _errors_of(self.errors)
+        body, errors = self._body(job_id), _errors_of(self.errors)
         if self.end is not None:
-            end = _end_of(self.end)
+            end = _decoded(_end, job_id, self.end)
             return _record(job_id, queue, body, end, errors, end)
-        run = readable_runs([job_id.encode()], [self.run]).get(job_id)
-        if run is not None:
-            gate = Gate.NO_CAPABLE_WORKER if run.parked else None
-            if not run.lease_until and self.due_at is not None:
-                gate = Gate.NOT_DUE
-            return _record(job_id, queue, body, run, errors, None, gate)
-        due_at = None if self.due_at is None else round(float(self.due_at))
-        order_at = (
-            due_at - body.priority * SECOND
-            if due_at is not None
-            else round(float(self.ready_at or 0))
-        )
-        run = Run(0, 0, 0, 0, False, order_at, False, None, None, None, ())
-        gate = None if due_at is None else Gate.NOT_DUE
+        run = self._run(job_id, body)
+        gate = Gate.NO_CAPABLE_WORKER if run.parked else None
+        if not run.lease_until and self.due_at is not None:
+            gate = Gate.NOT_DUE
         return _record(job_id, queue, body, run, errors, None, gate)
 
+    def _run(self, job_id: str, body: Body) -> Run:
+        """Return how it stands; one that was never claimed is told by its place alone."""
+        with suppress(DecodeError):
+            if self.run is not None:
+                return run_of(job_id, self.run)
+        order_at = (
+            round(float(self.ready_at or 0))
+            if self.due_at is None
+            else round(float(self.due_at)) - body.priority * SECOND
+        )
+        # One that somebody damaged, and that does not wait, has a lease that will pass.
+        lease_until = int(self.due_at is None and self.ready_at is None)
+        return Run(0, lease_until, 0, 0, False, order_at, False, None, None, None, ())
 
-def _damaged(text: bytes) -> Body:
-    """Show what cannot be read as it is, for somebody to make sense of."""
-    shown = msgspec.json.encode(text.decode(errors="backslashreplace")).decode()
-    return Body("?", 0, 0, 0, None, None, shown)
+    def _body(self, job_id: str) -> Body:
+        try:
+            return body_of(job_id, self.body)
+        except DecodeError:
+            # What somebody damaged is shown as it is, for people to make sense of.
+            damaged = msgspec.json.encode(self.body.decode(errors="backslashreplace")).decode()
+            return Body("?", 0, 0, 0, None, None, damaged)
 
 
 def _record(
@@ -242,13 +229,11 @@ def _record(
     )
 
 
-def _end_of(text: bytes) -> End:
-    """Return how a job ended; what cannot be read passes for a dead letter."""
+def _decoded(decode: Any, job_id: str, text: bytes) -> Any:  # noqa: ANN401 (each decoder's own)
     try:
-        return _end(text)
-    except (msgspec.MsgspecError, ValueError):
-        nothing = (0, 0, 0, 0, False, 0, False, None, None, None, ())
-        return End(*nothing, State.DEAD, 0, Reason.UNREADABLE, None)
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise DecodeError(f"job {job_id}", str(problem)) from None
 
 
 def _errors_of(text: bytes | None) -> tuple[PastAttempt, ...]:
@@ -261,19 +246,13 @@ def _errors_of(text: bytes | None) -> tuple[PastAttempt, ...]:
         return ()
 
 
-def head_of(job_id: str, body: Body, order_at: int, *, lost: bool) -> Head:
-    """Return a job as the selection rule sees it."""
-    run_at = order_at + body.priority * SECOND
-    return Head(JobId(job_id), body.task, body.version, order_at, run_at, body.expires_at, lost)
-
-
 def lines_of(queue: str, batch: bytes) -> list[Attempt]:
-    """Return the lines of a batch of the attempt log."""
+    """Return the lines of a batch of the attempt log; what somebody damaged has none."""
     try:
-        finished_at = int(batch[:_CLOCK_DIGITS])
         lines = _lines(batch[_CLOCK_DIGITS:])
-    except (msgspec.MsgspecError, ValueError) as problem:
-        raise DecodeError(f"the attempt log of queue {queue!r}", str(problem)) from None
+    except (msgspec.MsgspecError, ValueError):
+        return []
+    finished_at = ended_at(batch)
     return [
         Attempt(
             line.job_id,
@@ -321,22 +300,17 @@ def worker_of(name: str, text: bytes) -> Worker:
     return Worker(name, said.capable, pools, said.processes, said.started_at, said.live_until)
 
 
-def workers_of(found: Sequence[bytes]) -> list[Worker]:
-    """Return the workers of a hash, but those that cannot be read."""
-    workers = []
-    for name, text in zip(found[::2], found[1::2], strict=True):
-        with suppress(DecodeError):
-            workers.append(worker_of(name.decode(errors="replace"), text))
-    return workers
-
-
 def parked_of(member: bytes) -> tuple[str, int, bytes, bool]:
     """Return task, version and id of a parked job, and whether a run of it was lost."""
-    try:
-        task, version, rest = member.split(b"\0", 2)
-        return task.decode(errors="replace"), int(version), rest[1:], rest[:1] == b"r"
-    except ValueError:  # Nobody of ours wrote that, so it is no job's.
-        return "?", 0, b"", False
+    task, version, rest = (*member.split(b"\0", 2), b"", b"")[:3]
+    number = int(version) if version.isdigit() else 0
+    return task.decode(errors="replace"), number, rest[1:], rest[:1] == b"r"
+
+
+def ended_at(batch: bytes) -> int:
+    """Return when the runs of a batch of the attempt log ended."""
+    digits = batch[:_CLOCK_DIGITS]
+    return int(digits) if digits.isdigit() else 0
 
 
 def kept_of(answer: Sequence[Any]) -> Kept | None:

@@ -15,6 +15,7 @@ from fairlead.stores.redis.keys import PARTS
 _KEYS = {
     "announce": (),
     "register": (),
+    "count": (),
     "put": ("bodies", "ready", "due", "expiring", "settings"),
 }
 """The keys of scripts that do not get all those of a queue, and so know none of them by name."""

@@ -31,10 +31,10 @@ from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
-from fairlead.stores.redis.condition import Server, begin, condition, servers, weakest
+from fairlead.stores.redis.condition import Server, begin, condition, migrations, servers, weakest
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
-from fairlead.stores.redis.line import RedisLine
+from fairlead.stores.redis.line import MOST_AT_ONCE, RedisLine
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.talk import Conversation
@@ -64,8 +64,19 @@ class _Session:
         self.ends = Lane(address, nodes)
         self.looks = Lane(address, nodes)
         self.people = Lane(address, nodes, PEOPLE_SECONDS)
-        self.gather: Gather[NewJob, bool] = Gather(store.put_gathered)
+        self._gathers: dict[str, Gather[NewJob, bool]] = {}
         self.listener: Listener | None = None
+
+    def gather(self, jobs: Sequence[NewJob]) -> Gather[NewJob, bool]:
+        """Return where these jobs gather with others.
+
+        In a cluster only with those of their own queue: its node may be out of reach alone.
+        """
+        name = jobs[0].queue if self._address.is_cluster else ""
+        gather = self._gathers.get(name)
+        if gather is None:
+            gather = self._gathers[name] = Gather(self._store.put_gathered)
+        return gather
 
     def listen(self) -> Listener:
         """Return the listener of this loop."""
@@ -79,7 +90,8 @@ class _Session:
 
     async def finished(self) -> None:
         """Wait for what was handed over."""
-        await self.gather.finished()
+        for gather in list(self._gathers.values()):
+            await gather.finished()
         for lane in self._lanes():
             await lane.finished()
 
@@ -93,6 +105,8 @@ class _Session:
 
 class RedisStore(Untransacted, Backend):
     """Jobs under the keys of one prefix. Connects at first use, and again in a fork."""
+
+    jobs_per_put = MOST_AT_ONCE
 
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self.url = address.url
@@ -155,7 +169,7 @@ class RedisStore(Untransacted, Backend):
         """Accept new jobs, all of them or none."""
         if not jobs:
             return []
-        return list(await (await self._session()).gather.submit(jobs))
+        return list(await (await self._session()).gather(jobs).submit(jobs))
 
     async def put_gathered(self, jobs: Sequence[NewJob]) -> Sequence[bool]:
         """Accept the jobs of several callers together."""
@@ -353,8 +367,8 @@ class RedisStore(Untransacted, Backend):
         return condition(found, self._address, now, hears=listener.hears)
 
     async def migrations(self) -> list[Migration]:
-        """Return nothing: keys come into being as they are used."""
-        return []
+        """Return the versions of our keys, and whether they are in use."""
+        return await asyncio.to_thread(self._blocking.hold, migrations(self.keys))
 
 
 _stores: weakref.WeakSet[RedisStore] = weakref.WeakSet()

@@ -16,6 +16,14 @@ Word = str | bytes | int | float
 Command = tuple[Any, ...]
 """The words of a command; a node before them says who is asked."""
 T = TypeVar("T")
+
+
+class Tried(tuple[Any, ...]):
+    """A command whose error is an answer: of several parts one may be out of reach."""
+
+    __slots__ = ()
+
+
 Conversation = Generator[list[Command], list[Any], T]
 """Yields commands, is sent an answer for each, and returns a T."""
 

@@ -100,4 +100,4 @@ class Listener:
                 self._news.bump(WORK)  # What was told while we could not hear is not lost.
             self._began.set()
         if said[0] == b"message":
-            self._news.hear(said[2].decode())
+            self._news.hear(said[2].decode(errors="replace"))

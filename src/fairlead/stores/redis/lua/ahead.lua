@@ -9,16 +9,10 @@ local run = live_run(id)
 if not run then return {} end
 local order_at = run[ORDER_AT]
 
--- How many of an order are before a place; those with the same score stand there by id.
+-- Where all that is due is before it, ids need not be compared.
 local function before(key, at)
-  local low = call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', at))
-  if order_at > now then return low end
-  local high = low + call('ZCOUNT', key, string.format('%.0f', at), string.format('%.0f', at))
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if less(call('ZRANGE', key, middle, middle)[1], id) then low = middle + 1 else high = middle end
-  end
-  return low
+  if order_at > now then return call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', at)) end
+  return rank_of(key, at, id)
 end
 
 if call('HEXISTS', settings, 'apart') == 1 then

@@ -15,8 +15,8 @@ local function read(numbers)
   end
 end
 
-local earlier, text = call('HGET', gone, id), call('HGET', runs, id) or call('HGET', ends, id)
+local earlier, run = call('HGET', gone, id), run_of(call('HGET', runs, id))
 if earlier then read(cmsgpack.unpack(earlier)) end
-local is_read, run = pcall(cmsgpack.unpack, text or '')
-if is_read and type(run) == 'table' and type(run[LINES]) == 'table' then read(run[LINES]) end
+local ending = end_in(id, { done = true, cancelled = true, dead = true })
+if run or ending then read((run or ending)[LINES]) end
 return batches

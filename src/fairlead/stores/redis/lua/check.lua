@@ -8,7 +8,7 @@ local orders = { ready = ready, due = due, leases = leases, lost = lost }
 local marks = { unknown = unknown, expiring = expiring }
 for state, key in pairs(final) do marks[state] = key end
 for name, key in pairs(orders) do marks[name] = key end
-local HOUR, DAY = 3600 * 1000000, 86400
+local HOUR, LONGEST_HEAD_START = 3600 * 1000000, 86400
 
 -- The place a job has and its score there, or what is wrong with that.
 local function place_of(id, run)
@@ -79,18 +79,16 @@ local function wrong(id)
   local text = call('HGET', bodies, id)
   if not text then return 'is not known, but has a mark in ' .. ARGV[2] end
   local run_text, end_text = call('HGET', runs, id), call('HGET', ends, id)
-  local run = run_text and run_of(run_text)
-  local end_is_read, ending = pcall(cmsgpack.unpack, end_text or cmsgpack.pack(false))
-  if run == nil or not end_is_read or type(ending) ~= (end_text and 'table' or 'boolean') then
-    return 'cannot be read'
-  end
+  local run = run_of(run_text)
+  local ending = end_in(id, { done = true, cancelled = true, dead = true })
+  if run_text and not run or end_text and not ending then return 'cannot be read' end
   local place, score, problem = place_of(id, run)
   if problem then return problem end
   if final[place] then return wrong_end(place, score, run, ending) or wrong_expiry(id, nil) end
   local body = body_of(text)
   if not body then return 'cannot be read' end
   if ending then return 'has ended, and is live at once' end
-  if math.abs(body[PRIORITY]) > DAY then return 'has a head start beyond a day' end
+  if math.abs(body[PRIORITY]) > LONGEST_HEAD_START then return 'has a head start beyond a day' end
   local watched = not (run and run[LEASE_UNTIL] > 0) and body[EXPIRES_AT] or nil
   return run and wrong_run(place, run, body) or wrong_place(place, score, run, body)
     or wrong_expiry(id, watched)
@@ -105,7 +103,7 @@ local function wrong_mark(id, member)
 end
 
 local command = hashes[ARGV[2]] and 'HSCAN' or 'ZSCAN'
-local page = call(command, hashes[ARGV[2]] or marks[ARGV[2]], ARGV[3], 'COUNT', 200)
+local page = call(command, hashes[ARGV[2]] or marks[ARGV[2]], ARGV[3], 'COUNT', 100)
 local ids, problems = {}, {}
 for n = 1, #page[2], 2 do
   local member = page[2][n]

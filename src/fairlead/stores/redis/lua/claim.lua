@@ -2,9 +2,10 @@
 -- Give a worker up to `quota` jobs of this queue, in order. What shares of several queues are
 -- right is told by the selection rule, which the caller runs; the gates are the same ones.
 --   ARGV: now, worker, lease, quota, capable (task -> version, '' for any), spare lost ones (1),
---         asked_at, order_at and id of the place to go on after
+--         asked_at, order_at and id of the place to go on after, whether there is room for it (1)
 --   answers now, ids, bodies, runs, whether there may be more, place to go on after next time,
---         ids of jobs stepped over for their task, ids of those that were taken over as lost
+--         id, task and version of jobs stepped over for their task, ids of those that were taken
+--         over as lost
 local now = clock(ARGV[1])
 local worker, lease, quota = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local capable = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5]) or nil
@@ -25,14 +26,14 @@ if #passed > 0 then
       in_order[#in_order + 1] = run[ORDER_AT]
       in_order[#in_order + 1] = passed[n]
     else
-      begin_anew(passed[n])
+      call('ZADD', ready, 0, passed[n])  -- Somebody damaged it. It has waited long enough.
     end
   end
   many('ZADD', lost, in_order)
   many('ZREM', leases, passed)
 end
 
-if quota == 0 or call('HEXISTS', settings, 'paused') == 1 then
+if ARGV[10] ~= '1' or call('HEXISTS', settings, 'paused') == 1 then
   return { now, {}, {}, {}, 0, {}, {}, {} }
 end
 
@@ -61,12 +62,10 @@ local function advance(order)
 end
 
 local function begin(key)
-  local from = after_at and call('ZCOUNT', key, '-inf', '(' .. ARGV[8]) or 0
+  local from = after_at and rank_of(key, after_at, after_id) or 0
   local order = { key = key, from = from, at = 0, ids = {} }
   advance(order)
-  while after_at and order.id and order.score == after_at and not less(after_id, order.id) do
-    advance(order)
-  end
+  if after_at and order.id == after_id then advance(order) end
   return order
 end
 
@@ -81,9 +80,9 @@ end
 local function read(text)
   local is_read, _, task, version, priority, enqueued_at, expires_at =
     pcall(cmsgpack.unpack_limit, text, EXPIRES_AT, #BODY)
-  if is_read and string.sub(text, 1, 1) == BODY and type(task) == 'string'
+  if is_read and string.sub(text, 1, #BODY) == BODY and is_text(task)
       and is_whole(version) and is_whole(priority) and is_whole(enqueued_at)
-      and may_be_whole(expires_at) then
+      and (expires_at == nil or is_whole(expires_at)) then
     return task, version, priority * 1000000, enqueued_at, expires_at
   end
   return nil
@@ -105,24 +104,21 @@ local function take(id, text, state)
   write[2 * n - 1], write[2 * n] = id, state
 end
 
-while #ids < quota and (in_ready.id or in_lost.id) do
+-- Goes on to the first job that will have to wait for a slot: those before it that nobody knows are
+-- parked, as if the queue were looked at by itself.
+while in_ready.id or in_lost.id do
   local order = is_next(in_ready, in_lost) and in_ready or in_lost
   local id, score, text = order.id, order.score, order.text
-  local run = order.state and run_of(order.state)
+  local run = run_of(order.state)
   local is_lost = run and run[LEASE_UNTIL] > 0
   local task, version, head_start, enqueued_at, expires_at
   if text then task, version, head_start, enqueued_at, expires_at = read(text) end
   local is_held = false
   if not task then
     -- Somebody damaged it: a dead letter if something is left of it, and nothing if not.
-    call('ZREM', ready, id)
-    call('ZREM', lost, id)
-    call('HDEL', runs, id)
-    call('ZREM', expiring, id)
-    if text then
-      run = run or { 0, 0, 0, 0, false, score, false, nil, nil, nil, {} }
-      finish(id, run, 'dead', now, 'unreadable', nil)
-    end
+    order.from = order.from - call('ZREM', order.key, id)
+    put_aside(id, run or { 0, 0, 0, 0, false, score, false, nil, nil, nil, {} }, now)
+    is_held = true
   elseif is_lost and run[LEASE_UNTIL] > now then
     is_held = false -- The clock went back, and it runs again.
   elseif not is_lost and expires_at and expires_at <= now or score + head_start > now
@@ -130,7 +126,9 @@ while #ids < quota and (in_ready.id or in_lost.id) do
     is_held = true
   elseif capable and (capable[task] or 0) < version then
     is_held = true
-    stepped[#stepped + 1] = id
+    stepped[#stepped + 1] = { id, task, version }
+  elseif #ids >= quota then
+    break
   elseif run then
     if is_lost then
       from_lost[#from_lost + 1] = id
@@ -141,7 +139,6 @@ while #ids < quota and (in_ready.id or in_lost.id) do
     run[FENCE], run[LEASE_UNTIL] = math.max(run[FENCE] + 1, now), now + lease
     take(id, text, packed_run(run))
   else
-    if order.state then call('ZREM', lost, id) end  -- Its run was damaged.
     from_ready[#from_ready + 1] = id
     take(id, text, before .. cmsgpack.pack(score) .. between .. cmsgpack.pack(
       task, version, head_start, enqueued_at, expires_at or null))

@@ -3,6 +3,7 @@
 --   ARGV: now, ids, states, who does it (see write_act)
 --   answers the ids of those that were deleted
 local now, states = clock(ARGV[1]), set_of(ARGV[3])
+local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
 local touched = {}
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
   local ending = end_in(id, states)
@@ -10,8 +11,10 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
     if #ending[LINES] > 0 then
       -- It may have been deleted before, and put again.
       local numbers = cmsgpack.unpack(call('HGET', gone, id) or cmsgpack.pack({}))
-      for n = 1, #ending[LINES] do numbers[#numbers + 1] = ending[LINES][n] end
-      call('HSET', gone, id, cmsgpack.pack(numbers))
+      for n = 1, #ending[LINES] do
+        if ending[LINES][n] >= log_start then numbers[#numbers + 1] = ending[LINES][n] end
+      end
+      if #numbers > 0 then call('HSET', gone, id, cmsgpack.pack(numbers)) end
     end
     call('ZREM', final[ending[STATE]], id)
     call('HDEL', bodies, id)

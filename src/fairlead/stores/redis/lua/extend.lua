@@ -9,7 +9,7 @@ local ids, answers = {}, {}
 for n = 1, #pairs_given do ids[n] = pairs_given[n][1] end
 local texts = many('HMGET', runs, ids)
 for n = 1, #ids do
-  local run = texts[n] and run_of(texts[n])
+  local run = run_of(texts[n])
   if run and run[LEASE_UNTIL] > 0 and run[FENCE] == pairs_given[n][2] then
     run[LEASE_UNTIL] = now + lease
     answers[n] = run[CANCEL] and 2 or 1

@@ -9,10 +9,9 @@ local heads = {}
 
 -- Add a job, if it is due and does not run.
 local function add(id, score, is_due)
-  local text, body = call('HGET', runs, id), nil
-  local run = text and run_of(text)
+  local run = run_of(call('HGET', runs, id))
   if not run then
-    body = body_of(call('HGET', bodies, id) or '')
+    local body = body_of(call('HGET', bodies, id) or '')
     if not body then return false end
     run = first_run(body, is_due and score - body[PRIORITY] * 1000000 or score)
   end
@@ -45,12 +44,12 @@ local found = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 
 for n = 1, #found, 2 do add(found[n], tonumber(found[n + 1]), true) end
 if not capable then
   found = call('ZRANGE', unknown, 0, LOOK - 1)
-  for n = 1, #found do add(unknown_id(found[n]) or '', 0) end
+  for n = 1, #found do add(unknown_id(found[n]), 0) end
 else
   for task, version in pairs(capable) do
     local past = '(' .. task .. '\0' .. string.format('%010d', version + 1)
     found = call('ZRANGEBYLEX', unknown, '[' .. task .. '\0', past, 'LIMIT', 0, LOOK)
-    for n = 1, #found do add(unknown_id(found[n]) or '', 0) end
+    for n = 1, #found do add(unknown_id(found[n]), 0) end
   end
 end
 

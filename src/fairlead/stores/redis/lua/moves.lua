@@ -20,35 +20,45 @@ local function less(a, b)
   return #a < #b
 end
 
--- A value from outside is of one of these kinds, or somebody damaged it.
-local function is_whole(value) return type(value) == 'number' and value % 1 == 0 end
-local function may_be_whole(value) return value == nil or is_whole(value) end
+-- Whether a value is a whole number, as every number here is.
+local function is_whole(value)
+  return type(value) == 'number' and value % 1 == 0
+end
+
+local function is_text(value)
+  return type(value) == 'string'
+end
 
 -- The body of a job, or nil for what somebody damaged.
 local function body_of(text)
   local is_read, body = pcall(cmsgpack.unpack, text)
-  if is_read and type(body) == 'table' and type(body[TASK]) == 'string'
-      and is_whole(body[VERSION]) and is_whole(body[PRIORITY])
-      and is_whole(body[ENQUEUED_AT]) and may_be_whole(body[EXPIRES_AT]) then
+  if is_read and string.sub(text, 1, #BODY) == BODY and is_text(body[TASK])
+      and is_whole(body[VERSION]) and is_whole(body[PRIORITY]) and is_whole(body[ENQUEUED_AT])
+      and (body[EXPIRES_AT] == nil or is_whole(body[EXPIRES_AT]))
+      and (body[OPTIONS] == nil or is_text(body[OPTIONS])) and is_text(body[PAYLOAD]) then
     return body
   end
   return nil
 end
 
--- The run of a job, or nil for what somebody damaged, or took away.
+-- The same of a run.
 local function run_of(text)
   local is_read, run = pcall(cmsgpack.unpack, text or '')
-  if not is_read or type(run) ~= 'table' then return nil end
+  if not is_read or string.sub(text or '', 1, #RUN) ~= RUN then return nil end
   for _, field in ipairs({
     FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, ORDER_AT, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT,
   }) do
     if not is_whole(run[field]) then return nil end
   end
-  local is_right = type(run[LINES]) == 'table' and type(run[RUN_TASK]) == 'string'
-    and type(run[SUSPECT]) == 'boolean' and type(run[PARKED]) == 'boolean'
-    and type(run[WORKER] or '') == 'string' and type(run[CANCEL] or '') == 'string'
-    and may_be_whole(run[CLAIMED_AT]) and may_be_whole(run[RUN_EXPIRES_AT])
-  return is_right and run or nil
+  if type(run[SUSPECT]) ~= 'boolean' or type(run[PARKED]) ~= 'boolean'
+      or type(run[LINES]) ~= 'table' or not is_text(run[RUN_TASK])
+      or not (run[WORKER] == nil or is_text(run[WORKER]))
+      or not (run[CLAIMED_AT] == nil or is_whole(run[CLAIMED_AT]))
+      or not (run[CANCEL] == nil or is_text(run[CANCEL]))
+      or not (run[RUN_EXPIRES_AT] == nil or is_whole(run[RUN_EXPIRES_AT])) then
+    return nil
+  end
+  return run
 end
 
 local function first_run(body, order_at)
@@ -80,7 +90,7 @@ local function unknown_member(id, run)
 end
 
 local function unknown_id(member)
-  return string.match(member, '%z%d+%z.(.*)$')
+  return string.match(member, '%z%d+%z.(.*)$') or ''
 end
 
 -- Take a live job out of the place it has.
@@ -118,10 +128,17 @@ local function finish(id, run, state, now, reason, result)
   call('ZADD', final[state], now, id)
 end
 
+-- Put a damaged job aside: a dead letter if something is left of it, and nothing if not.
+local function put_aside(id, run, now)
+  call('HDEL', runs, id)
+  call('ZREM', expiring, id)
+  if call('HEXISTS', bodies, id) == 1 then finish(id, run, 'dead', now, 'unreadable', nil) end
+end
+
 -- The run of a live job that may never have been claimed; nil if it is not live.
 local function live_run(id)
-  local text = call('HGET', runs, id)
-  if text then return run_of(text) end
+  local run = run_of(call('HGET', runs, id))
+  if run then return run end
   local order_at = call('ZSCORE', ready, id)
   local run_at = not order_at and call('ZSCORE', due, id)
   if not order_at and not run_at then return nil end
@@ -131,25 +148,31 @@ local function live_run(id)
   return first_run(body, tonumber(order_at))
 end
 
--- Let a job begin anew whose run somebody damaged. It has waited long enough.
-local function begin_anew(id)
-  call('HDEL', runs, id)
-  if call('HEXISTS', ends, id) == 0 then call('ZADD', ready, 0, id) end
+-- How many of an order are before a place; those with the same score stand there by id.
+local function rank_of(key, at, id)
+  local score = string.format('%.0f', at)
+  local low = call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = low + call('ZCOUNT', key, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if less(call('ZRANGE', key, middle, middle)[1], id) then low = middle + 1 else high = middle end
+  end
+  return low
 end
 
 -- Put jobs whose time has come into the order, at the place they have kept.
 local function promote(now, most)
   local ids = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
-  local placed, gone = {}, {}
+  local placed, promoted = {}, {}
   for n = 1, #ids, 2 do
     local body = body_of(call('HGET', bodies, ids[n]) or '')
     placed[#placed + 1] = ids[n + 1] - (body and body[PRIORITY] or 0) * 1000000
     placed[#placed + 1] = ids[n]
-    gone[#gone + 1] = ids[n]
+    promoted[#promoted + 1] = ids[n]
   end
   many('ZADD', ready, placed)
-  many('ZREM', due, gone)
-  return #gone
+  many('ZREM', due, promoted)
+  return #promoted
 end
 
 -- Cancel waiting jobs that must not start any more.
@@ -183,7 +206,7 @@ local function bring_back(capable, now, most)
   end
   for n = 1, #members do
     local id = unknown_id(members[n])
-    local run = id and run_of(call('HGET', runs, id))
+    local run = run_of(call('HGET', runs, id))
     if run then
       run[PARKED] = false
       write_run(id, run)
@@ -192,8 +215,8 @@ local function bring_back(capable, now, most)
       else
         call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
       end
-    elseif id then
-      begin_anew(id)
+    else
+      call('ZADD', ready, 0, id) -- Somebody damaged it; the next claim sees what is left.
     end
   end
   many('ZREM', unknown, members)
@@ -212,8 +235,9 @@ end
 local function end_in(id, states)
   local text = call('HGET', ends, id)
   local is_read, ending = pcall(cmsgpack.unpack, text or '')
-  if is_read and type(ending) == 'table' and states[ending[STATE]] and final[ending[STATE]]
-      and is_whole(ending[FENCE]) and is_whole(ending[CRASHES]) and type(ending[LINES]) == 'table' then
+  if is_read and type(ending) == 'table' and ending[STATE] and states[ending[STATE]]
+      and final[ending[STATE]] and is_whole(ending[FENCE]) and is_whole(ending[CRASHES])
+      and type(ending[LINES]) == 'table' then
     return ending
   end
   return nil

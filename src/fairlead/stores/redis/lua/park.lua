@@ -1,9 +1,16 @@
 #!lua flags=allow-oom
 -- Park jobs that no live worker knows, outside the order.
---   ARGV: now, ids
+--   ARGV: now, ids, ids of jobs whose names cannot be read, which are put aside
 --   answers id and body of those that were parked
 local now = clock(ARGV[1])
 local parked = {}
+for _, id in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local run = live_run(id)
+  if run and not run[PARKED] and run[LEASE_UNTIL] <= now then
+    displace(id, run)
+    put_aside(id, run, now)
+  end
+end
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
   local run = live_run(id)
   if run and not run[PARKED] and run[LEASE_UNTIL] <= now then

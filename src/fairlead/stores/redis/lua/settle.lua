@@ -8,7 +8,8 @@ local settlements = cmsgpack.unpack(ARGV[2])
 local ids, answers, lines = {}, {}, {}
 for n = 1, #settlements do ids[n] = settlements[n][1] end
 local texts = many('HMGET', runs, ids)
-local line_number = (call('HGET', settings, 'log_start') or 0) + call('LLEN', log)
+local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
+local line_number = log_start + call('LLEN', log)
 local ended_runs, ended_leases, endings = {}, {}, {}
 local when = { done = {}, cancelled = {}, dead = {} }
 local now_text = string.format('%.0f', now)  -- A number would be written anew for each job.
@@ -16,10 +17,11 @@ local seen = {}
 
 -- A failed run is kept with its job.
 local function remember(id, attempt, worker, claimed_at, outcome, failure, started_at)
-  local is_read, past = pcall(cmsgpack.unpack, call('HGET', errors, id) or '')
+  local text = call('HGET', errors, id)
+  local is_read, past = pcall(cmsgpack.unpack, text or cmsgpack.pack({}))
   if not is_read or type(past) ~= 'table' then past = {} end
   for n = 1, #past do
-    if type(past[n]) ~= 'table' then past[n] = {} end  -- Somebody damaged it.
+    if type(past[n]) ~= 'table' then past[n] = {} end
     for field = 1, 10 do
       if past[n][field] == nil then past[n][field] = null end
     end
@@ -32,17 +34,31 @@ local function remember(id, attempt, worker, claimed_at, outcome, failure, start
   call('HSET', errors, id, cmsgpack.pack(past))
 end
 
+-- The numbers of a job's batches, with this one; a job that snoozes for ever must not drag along
+-- those that are gone.
+local function with_line(numbers)
+  if #numbers > 20 then
+    local left = {}
+    for n = 1, #numbers do
+      if numbers[n] >= log_start then left[#left + 1] = numbers[n] end
+    end
+    numbers = left
+  end
+  numbers[#numbers + 1] = line_number
+  return numbers
+end
+
 for n = 1, #settlements do
   local id, given_fence, state, outcome, counts, crashed, is_suspect, run_at, result, reason,
     failure, started_at, pool = unpack(settlements[n], 1, 13)
   local fence, lease_until, attempt, crashes, order_at, parked, worker, claimed_at, cancel
-  local numbers, task, version, head_start, enqueued_at, expires_at, _
-  if texts[n] and not seen[id] then
-    _, _, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at, cancel,
-      numbers, task, version, head_start, enqueued_at, expires_at =
+  local numbers, task, version, head_start, enqueued_at, expires_at, is_read, _
+  if texts[n] and not seen[id] and string.sub(texts[n], 1, #RUN) == RUN then
+    is_read, _, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at,
+      cancel, numbers, task, version, head_start, enqueued_at, expires_at =
       pcall(cmsgpack.unpack_limit, texts[n], RUN_EXPIRES_AT, #RUN)
   end
-  if fence ~= given_fence or lease_until == 0 then
+  if not is_read or fence ~= given_fence or lease_until == 0 then
     answers[n] = 0
   else
     seen[id] = true
@@ -56,7 +72,7 @@ for n = 1, #settlements do
       math.max(order_at + head_start, enqueued_at), claimed_at, started_at or null, outcome,
       failure and failure.fingerprint or null,
     }
-    numbers[#numbers + 1] = line_number
+    numbers = with_line(numbers)
     if failure then remember(id, attempt, worker, claimed_at, outcome, failure, started_at) end
     if parked then
       call('ZREM', unknown, unknown_member(id, cmsgpack.unpack(texts[n])))
@@ -67,6 +83,7 @@ for n = 1, #settlements do
     if crashed then crashes = crashes + 1 end
     if state == 'waiting' then
       if run_at then order_at = run_at - head_start end
+      call('ZREM', leases, id)
       write_run(id, {
         fence, 0, attempt, crashes, is_suspect, order_at, false, nil, nil, cancel, numbers,
         task, version, head_start, enqueued_at, expires_at,

@@ -15,7 +15,7 @@ end
 for n = 1, #found, 2 do
   local id, score = found[n], tonumber(found[n + 1])
   if ARGV[1] == 'unknown' then
-    id = unknown_id(id) or ''
+    id = unknown_id(id)
     local run = live_run(id)
     if run and run[LEASE_UNTIL] == 0 then
       add(id, run[ORDER_AT], run[ORDER_AT] + run[HEAD_START])

@@ -33,19 +33,18 @@ local function lose_trace(id, number)
   if numbers and numbers[#numbers] <= number then call('HDEL', gone, id) end
 end
 
-while lines < most and young < 10 do
+while lines < most and young < 10 and at < most do
   local batch = call('LINDEX', log, at)
   if not batch then break end
-  -- What cannot be read is as good as old.
-  local ended_at = tonumber(string.sub(batch, 1, 16)) or 0
-  if ended_at < before then
+  local ended_at = tonumber(string.sub(batch, 1, 16))
+  if not ended_at or ended_at < before then
     local is_read, old_lines = pcall(cmsgpack.unpack, string.sub(batch, 17))
-    if not is_read or type(old_lines) ~= 'table' then old_lines = { { '' } } end
+    if not is_read or type(old_lines) ~= 'table' then old_lines = {} end
     lines = lines + #old_lines
     if traces then
       for n = 1, #old_lines do lose_trace(old_lines[n][1], log_start + at) end
     end
-    call('LSET', log, at, string.format('%016.0f', ended_at) .. cmsgpack.pack({}))
+    call('LSET', log, at, string.format('%016.0f', ended_at or 0) .. cmsgpack.pack({}))
   else
     young = young + 1
   end
