@@ -2,23 +2,26 @@
 
 import asyncio
 import random
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead import Fairlead, Queue, State
 from fairlead.core.errors import StoreError, StoreUnavailable
-from fairlead.core.selection import ClaimPlan
+from fairlead.core.ids import JobId
+from fairlead.core.job import NewJob
 from fairlead.stores import store_for
 from tests.servers.redis import RedisCluster
 from tests.system.faults import BACK_SECONDS, Producer
 from tests.system.redis_faults import CREW, RedisShop
 from tests.system.tree import until
-from tests.words import claim, done, new_job, plan
+from tests.words import claim, done, new_id, new_job, plan
 
+Value = TypeVar("Value")
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -64,7 +67,7 @@ async def test_a_claim_over_nodes_is_as_fair_as_over_one(cluster_shop: RedisShop
     credits: dict[str, float] = {}
     given: dict[str, list[str]] = {queue.name: [] for queue in queues}
     for _ in range(5):
-        answer = await store.claim(_with(plan(*queues, slots=8), credits))
+        answer = await store.claim(replace(plan(*queues, slots=8), credits=credits))
         credits = dict(answer.credits)
         for job in answer.jobs:
             given[job.queue].append(job.id)
@@ -78,17 +81,11 @@ async def test_a_claim_over_nodes_is_as_fair_as_over_one(cluster_shop: RedisShop
     await store.close()
 
 
-def _with(asked: ClaimPlan, credits: dict[str, float]) -> ClaimPlan:
-    import msgspec
-
-    return msgspec.structs.replace(asked, credits=credits)
-
-
 async def test_the_others_go_on_while_a_node_is_down(cluster_shop: RedisShop) -> None:
     """Claims, settlements and puts of queues on other nodes; its own wait for it, and lose nothing."""
     store = store_for(cluster_shop.url_with(timeout=2))
     queues = spread(cluster_shop)
-    assert all(await store.put([new_job(queue=queue.name) for queue in queues for _ in range(6)]))
+    assert all(await store.put([_job_of(queue) for queue in queues for _ in range(6)]))
     before = await claim(store, *queues, slots=6)
     assert {job.queue for job in before} == {queue.name for queue in queues}
     victim = cluster_shop.node_of(queues[2].name)
@@ -100,11 +97,11 @@ async def test_the_others_go_on_while_a_node_is_down(cluster_shop: RedisShop) ->
             got = await _until(lambda: claim(store, *queues, slots=6))
             assert {job.queue for job in got} == {queue.name for queue in queues[:2]}
             await _until(lambda: store.settle([done(job) for job in got]))
-            await _until(lambda: store.put([new_job(queue=queues[0].name)]))
+            await _until(lambda: store.put([_job_of(queues[0])]))
         with pytest.raises(StoreUnavailable):
-            await store.put([new_job(queue=queues[2].name)])
+            await store.put([_job_of(queues[2])])
         with pytest.raises(StoreUnavailable):
-            await asyncio.to_thread(store.put_blocking, [new_job(queue=queues[2].name)])
+            await asyncio.to_thread(store.put_blocking, [_job_of(queues[2])])
     finally:
         await asyncio.to_thread(cluster_shop.server.start)
     async with asyncio.timeout(BACK_SECONDS):
@@ -117,7 +114,12 @@ async def test_the_others_go_on_while_a_node_is_down(cluster_shop: RedisShop) ->
     await store.close()
 
 
-async def _until(ask):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+def _job_of(queue: Queue) -> NewJob:
+    """Make a job whose id tells its queue, as those of apps do: nobody else must be asked."""
+    return new_job(queue=queue.name, id=new_id(queue.name))
+
+
+async def _until(ask: Callable[[], Awaitable[Value]]) -> Value:
     """Ask again until there is an answer, as those do who ask."""
     while True:
         try:
@@ -202,7 +204,7 @@ def test_a_worker_serves_the_queues_that_are_left(cluster_shop: RedisShop) -> No
     cluster_shop.until_final()
 
 
-def _put(shop: RedisShop, task: str):  # type: ignore[no-untyped-def] # noqa: ANN202
+def _put(shop: RedisShop, task: str) -> JobId | None:
     try:
         return shop.put(task)
     except StoreError:
@@ -262,7 +264,7 @@ def test_enqueue_many_over_nodes_is_repeated_safely(cluster_shop: RedisShop) -> 
     app.close()
 
 
-def _enqueued(app: Fairlead, calls) -> bool:  # type: ignore[no-untyped-def] # noqa: ANN001
+def _enqueued(app: Fairlead, calls: list[Any]) -> bool:
     try:
         app.enqueue_many(calls)
     except StoreError:
