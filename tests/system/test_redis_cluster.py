@@ -135,7 +135,7 @@ def test_a_slot_moves_while_its_jobs_run(cluster_shop: RedisShop) -> None:
     cluster = cluster_shop.server
     assert isinstance(cluster, RedisCluster)
     tree = cluster_shop.start("--lease", "2")
-    with Producer(cluster_shop) as producer, Producer(cluster_shop, "plain"):
+    with Producer(cluster_shop, pause=0.03) as producer:
         cluster_shop.until_up()
         slot = cluster.slot_of(cluster_shop.key("loop", "bodies"))
         home = cluster.owner(slot)
@@ -176,6 +176,7 @@ def crash_nodes(shop: RedisShop, seed: int, number: int) -> None:
         assert shop.record(job).state is State.DONE
 
 
+@pytest.mark.chaos
 def test_a_node_is_killed_and_comes_back(cluster_shop: RedisShop) -> None:
     """F22, I1: the node of each queue in turn, under load; everything acknowledged ends."""
     crash_nodes(cluster_shop, seed=1, number=3)

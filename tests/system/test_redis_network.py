@@ -52,15 +52,18 @@ def verb(name: str) -> bytes:
 # A reply is lost after the request was carried out
 
 
-@pytest.mark.parametrize("asked", [verb("put"), b"EXEC", b"SADD"])
+@pytest.mark.parametrize("asked", ["put", "EXEC", "register"])
 @pytest.mark.parametrize("put", ["blocking", "on a loop"])
 def test_a_put_that_is_repeated_is_one_job(
-    redis_shop: RedisShop, way: Proxy, put: str, asked: bytes
+    redis_shop: RedisShop, way: Proxy, put: str, asked: str
 ) -> None:
-    """F13: nobody knows whether it happened, and to repeat it is safe."""
+    """F13: nobody knows whether it happened, and to repeat it is safe.
+
+    From threads that happens by itself: their connection may have been closed long ago.
+    """
     app = Fairlead(redis_shop.url_with(way.port), queues=[LOOP, Queue("thread")])
     tasks = [app.task(name="t", queue="loop")(_noop), app.task(name="u", queue="thread")(_noop)]
-    calls = [task.call() for task in (tasks if asked == b"EXEC" else tasks[:1])]
+    calls = [task.call() for task in (tasks if asked == "EXEC" else tasks[:1])]
 
     def enqueue() -> int:
         if put == "blocking":
@@ -68,12 +71,16 @@ def test_a_put_that_is_repeated_is_one_job(
         return app.bridge.run(app.aenqueue_many(calls))
 
     app.open()
-    fault = way.lose_reply(asked)
-    with pytest.raises(StoreUnavailable):
+    fault = way.lose_reply(verb(asked) if asked in SCRIPTS else asked.encode())
+    if put == "blocking":
         enqueue()
+    else:
+        with pytest.raises(StoreUnavailable):
+            enqueue()
+        assert redis_shop.states() == ({} if asked == "register" else {State.WAITING: len(calls)})
     assert fault.happened.wait(10)
-    assert redis_shop.states() == ({} if asked == b"SADD" else {State.WAITING: len(calls)})
-    assert enqueue() == (len(calls) if asked == b"SADD" else 0)
+    again = put == "on a loop" and asked == "register"
+    assert enqueue() == (len(calls) if again else 0)
     assert redis_shop.states() == {State.WAITING: len(calls)}
     app.close()
 
@@ -157,7 +164,7 @@ def test_workers_lose_replies_of_every_verb(redis_shop: RedisShop, way: Proxy) -
 # A reply is cut in the middle
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 20, 21, 22, 60, 200, 700, 1_500, 5_000, 12_000])
+@pytest.mark.parametrize("size", [1, 3, 5, 21, 60, 700, 5_000, 12_000])
 async def test_a_reply_that_was_cut_is_no_reply_to_anything(
     redis_shop: RedisShop, way: Proxy, size: int
 ) -> None:
@@ -186,7 +193,7 @@ def test_resets_cost_nothing(redis_shop: RedisShop, way: Proxy) -> None:
     redis_shop.url = redis_shop.url_with(way.port)
     redis_shop.start("--lease", "2")
     redis_shop.until_up()
-    with Producer(redis_shop) as producer:
+    with Producer(redis_shop, pause=0.03) as producer:
         for n in range(20):
             way.cut()
             time.sleep(0.03 * (n % 5))
@@ -346,7 +353,7 @@ def start_far(shop: RedisShop, cable: Cable, *options: str) -> Any:
     return tree
 
 
-@pytest.mark.parametrize("way", ["", TO_CLIENT])
+@pytest.mark.parametrize("way", ["", pytest.param(TO_CLIENT, marks=pytest.mark.chaos)])
 def test_a_cut_shorter_than_the_lease_goes_unnoticed(
     far_shop: RedisShop, cable: Cable, way: str
 ) -> None:
@@ -375,7 +382,7 @@ def test_a_cut_longer_than_the_lease_loses_the_job_to_another(
     """F12, F18, I6: another worker ends it; the late one is told, its outcome refused."""
     far = start_far(far_shop, cable, "--lease", "2")
     far_shop.until_up()
-    running, ending = far_shop.put("wait", 12.0), far_shop.put("nap", 4.0)
+    running, ending = far_shop.put("wait", 7.0), far_shop.put("nap", 4.0)
     far_shop.doubled = {running, ending}
     for job in (running, ending):
         far_shop.until_started(job)
@@ -384,9 +391,6 @@ def test_a_cut_longer_than_the_lease_loses_the_job_to_another(
     cable.cut()
     for job in (running, ending):
         far_shop.until_started(job, 2)
-    far_shop.until_final(ending)
-    near_job = far_shop.put("quick")
-    far_shop.until_final(near_job)
     cable.heal()
     told = until(lambda: far_shop.lines(running, "cancelled"), BACK_SECONDS, "LeaseLost")
     assert (told[0].detail, told[0].fence) == ("LeaseLost", far_shop.starts(running)[0].fence)

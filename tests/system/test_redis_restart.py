@@ -31,7 +31,7 @@ def restarts(shop: RedisShop, seed: int, number: int) -> None:
     choose = random.Random(seed)
     for n in range(2):
         shop.start(*LEASE, "--processes", str(n + 1))
-    with Producer(shop) as producer, Producer(shop, "plain"):
+    with Producer(shop, pause=0.03) as producer, Producer(shop, "plain", pause=0.03):
         shop.until_up(processes=3)
         for n in range(number):
             running = shop.put("wait", 1.0)

@@ -31,7 +31,7 @@ for each process, or up to eight for threads."""
 def test_every_part_comes_back_after_all_connections_were_ended(redis_shop: RedisShop) -> None:
     """F24: as an administrator would, several times, under load."""
     redis_shop.start("--lease", "2", "--processes", "2")
-    with Producer(redis_shop) as producer:
+    with Producer(redis_shop, pause=0.03) as producer:
         redis_shop.until_up(processes=2)
         for _ in range(2):
             running = redis_shop.put("wait", 0.5)
@@ -85,7 +85,7 @@ def _put_elsewhere(url: str) -> JobId:
 def test_scripts_that_were_forgotten_are_loaded_again(redis_shop: RedisShop) -> None:
     """F24: again and again, under load; nobody notices, not even who puts."""
     redis_shop.start("--lease", "2")
-    with Producer(redis_shop) as producer, Producer(redis_shop, "plain") as other:
+    with Producer(redis_shop, pause=0.02) as producer, Producer(redis_shop, "plain") as other:
         redis_shop.until_up()
         for _ in range(30):
             redis_shop.do("SCRIPT", "FLUSH", "SYNC")
@@ -124,12 +124,12 @@ def test_a_server_that_sleeps_is_waited_for(redis_shop: RedisShop) -> None:
     """F24, L9: calls fail typed and in time; no job runs twice, and everything resumes."""
     tree = redis_shop.start("--lease", "2")
     redis_shop.until_up()
-    running = [redis_shop.put("wait", 4.0), redis_shop.put("nap", 4.0)]
+    running = [redis_shop.put("wait", 3.0), redis_shop.put("nap", 3.0)]
     for job in running:
         redis_shop.until_started(job)
     app = Fairlead(redis_shop.url_with(timeout=1))
     app.open()
-    asleep = threading.Thread(target=redis_shop.do, args=("DEBUG", "SLEEP", "6"))
+    asleep = threading.Thread(target=redis_shop.do, args=("DEBUG", "SLEEP", "4.5"))
     asleep.start()
     try:
         time.sleep(0.2)
