@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import Fairlead, Queue, State
+from fairlead.bench.servers.server import private_folder
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreFull, StoreUnavailable
 from fairlead.core.store import Backend
@@ -36,6 +37,10 @@ def fill(shop: RedisShop) -> None:
 
 def make_room(shop: RedisShop) -> None:
     shop.do("CONFIG", "SET", "maxmemory", "0")
+
+
+def used(shop: RedisShop) -> int:
+    return int(shop.do("INFO", "memory").split("used_memory:")[1].split()[0])
 
 
 @pytest.mark.usefixtures("full")
@@ -92,24 +97,23 @@ async def test_jobs_it_has_go_on(redis_shop: RedisShop) -> None:
     redis_shop.accepted = []
 
 
-@pytest.mark.usefixtures("full")
 async def test_upkeep_makes_room(redis_shop: RedisShop) -> None:
     """F25: what is forgotten makes room, and then jobs are accepted again."""
     store = store_for(redis_shop.url)
-    make_room(redis_shop)
-    await store.put([new_job(queue="loop", options='"' + "x" * 100_000 + '"') for _ in range(50)])
-    used = int(redis_shop.do("INFO", "memory").split("used_memory:")[1].split()[0])
-    redis_shop.do("CONFIG", "SET", "maxmemory", used - 1_000_000)
-    with pytest.raises(StoreFull):
-        await store.put([new_job(queue="loop")])
+    for _ in range(30):
+        options = '"' + "x" * 100_000 + '"'
+        await store.put([new_job(queue="loop", options=options) for _ in range(10)])
     while jobs := await claim(store, LOOP, slots=20):
         await store.settle([done(job) for job in jobs])
-    with pytest.raises(StoreFull):
-        await store.put([new_job(queue="loop")])
-    assert (await store.upkeep(0)).pruned_jobs == 60
-    assert await store.put([new_job(queue="loop")]) == [True]
+    redis_shop.do("CONFIG", "SET", "maxmemory", "20mb")
+    try:
+        with pytest.raises(StoreFull):
+            await store.put([new_job(queue="loop")])
+        assert (await store.upkeep(-SECOND)).pruned_jobs == 300
+        assert await store.put([new_job(queue="loop")]) == [True]
+    finally:
+        make_room(redis_shop)
     await store.close()
-    redis_shop.accepted = []
 
 
 def test_a_worker_works_off_what_a_full_server_has(redis_shop: RedisShop) -> None:
@@ -138,9 +142,9 @@ async def test_nobody_else_sees_half_of_a_put(redis_shop: RedisShop) -> None:
     store = store_for(redis_shop.url)
     queues = [Queue(f"q{n}") for n in range(5)]
     await store.put([new_job(queue=queue.name) for queue in queues])
-    used = int(redis_shop.do("INFO", "memory").split("used_memory:")[1].split()[0])
+    before_all = used(redis_shop)
     for room in (0, 1_000, 20_000, 60_000, 200_000):
-        redis_shop.do("CONFIG", "SET", "maxmemory", used + room)
+        redis_shop.do("CONFIG", "SET", "maxmemory", before_all + room)
         before = await store.count()
         some = [
             new_job(queue=queue.name, options='"' + "x" * 10_000 + '"')
@@ -168,7 +172,7 @@ class Disk:
     """A small disk in memory, on which a server keeps its append-only file."""
 
     def __init__(self, path: Path, megabytes: int) -> None:
-        self._path = path
+        self.path = path
         self._ballast = path / "ballast"
         run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=777", "tmpfs", str(path))
 
@@ -181,7 +185,7 @@ class Disk:
         self._ballast.unlink()
 
     def close(self) -> None:
-        run("umount", "--lazy", str(self._path))
+        run("umount", "--lazy", str(self.path))
 
 
 def run(*command: str) -> None:
@@ -189,24 +193,22 @@ def run(*command: str) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk() -> Iterator[Disk]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
-    path = tmp_path / "disk"
-    path.mkdir()
-    disk = Disk(path, 16)
+    folder = private_folder()
+    disk = Disk(folder, 16)
     try:
         yield disk
     finally:
         disk.close()
+        folder.rmdir()
 
 
 @pytest.fixture
 def small_shop(tmp_path: Path, disk: Disk) -> Iterator[RedisShop]:
     """A shop whose server keeps its append-only file on that disk."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # It is not root who runs the server.
-    settings = {"dir": str(tmp_path / "disk"), "auto-aof-rewrite-percentage": "0"}
+    settings = {"dir": str(disk.path), "auto-aof-rewrite-percentage": "0"}
     with RedisServer(acl=[CREW], settings=settings) as server:
         shop = RedisShop(tmp_path, server)
         try:

@@ -230,7 +230,7 @@ def test_a_fork_in_the_middle_of_puts_harms_nobody(redis_shop: RedisShop) -> Non
     with Producer(redis_shop, pause=0.0) as producer:
         producer.until_more()
         answers = [fork(lambda: str(quick.enqueue().id))() for _ in range(8)]
-        with store._bell._guard, store.news._guard, store._blocking._guard:
+        with store._bell._guard, store.news._guard, store._opening:
             answers.append(fork(lambda: str(quick.enqueue().id))())
     assert not producer.repeated
     redis_shop.accepted += map(JobId, answers)

@@ -1,0 +1,211 @@
+"""What a user of ours may not do, and names that look like keys, patterns or protocol (T8)."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
+
+import pytest
+from redis.exceptions import NoPermissionError, ResponseError
+
+from fairlead import ConfigError, Fairlead, Queue, State
+from fairlead.core.admin import ALL, Action, Filter
+from fairlead.core.clock import SECOND
+from fairlead.core.ids import JobId
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.redis.keys import Keys
+from tests.conftest import ACL, STORES
+from tests.servers.redis import RedisServer
+from tests.words import claim, done, failed, new_job
+
+ODD = (
+    *("a:b", "a", "b:c", "a:b:c", ":", "::", "bodies", "a:bodies", "queues", "news"),
+    *("{a}", "{", "}", "}{", "{}", "{a}:bodies", "a}:ready", "%7B", "%7Ba%7D", "%", "%25"),
+    *("*", "a*", "?", "[ab]", "\\", "a\\*", "a b", " ", "'", '"', "$1", "-", "(", "[", "+inf"),
+    *("a\nb", "\n", "\r\n", "*1\r\n$8\r\nFLUSHALL\r\n", "\t", "a\0b", "\0", "a\0001\0w"),
+    *("ü", "日本", "\u202e", "😀", "e\u0301", "\x7f", "\x1b[31m"),
+)
+"""Names that other programs would stumble over; the store must not, whoever let them through."""
+
+
+# Rights
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A server with the user of the documentation, word for word."""
+    with RedisServer(acl=[f"shop_web on >secret {ACL}"]) as server:
+        yield server
+
+
+FORBIDDEN = [
+    ("EVAL", "return 1", "0"),
+    ("EVAL_RO", "return 1", "0"),
+    ("FUNCTION", "LIST"),
+    ("SCRIPT", "FLUSH"),
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("CONFIG", "SET", "maxmemory", "1"),
+    ("CONFIG", "REWRITE"),
+    ("CONFIG", "RESETSTAT"),
+    ("KEYS", "*"),
+    ("SHUTDOWN",),
+    ("SAVE",),
+    ("BGREWRITEAOF",),
+    ("REPLICAOF", "NO", "ONE"),
+    ("MIGRATE", "127.0.0.1", "1", "fairlead:x", "0", "1"),
+    ("RESTORE", "fairlead:x", "0", "x"),
+    ("SORT", "fairlead:x"),
+    ("CLIENT", "KILL", "TYPE", "normal"),
+    ("CLIENT", "LIST"),
+    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "shop_web", "+@all"),
+    ("MODULE", "LIST"),
+    ("MONITOR",),
+    ("CLUSTER", "FAILOVER"),
+    ("GET", "other"),
+    ("SET", "other", "1"),
+    ("HGETALL", "fairlea:{mail}:bodies"),
+    ("GET", "fairlead"),
+    ("HMGET", "fairleads:x", "y"),
+    ("PUBLISH", "other", "word"),
+    ("SUBSCRIBE", "other"),
+]
+
+
+def test_a_user_of_ours_may_do_nothing_else(server: RedisServer) -> None:
+    """T8: no code, no other keys, nothing that stops or changes the server."""
+    with Fairlead(server.url(user="shop_web", password="secret")) as app:
+        app.task(name="t")(_noop).enqueue()
+    server.execute("SET", "other", "theirs")
+    for command in FORBIDDEN:
+        with pytest.raises(NoPermissionError):
+            server.execute(*command, user="shop_web", password="secret")
+    assert server.execute("GET", "other") == "theirs"
+
+
+def test_a_script_of_ours_reaches_no_other_keys(server: RedisServer) -> None:
+    """T8: who may load scripts may run them, but only on what he may touch anyway."""
+    server.execute("SET", "other", "theirs")
+    who = {"user": "shop_web", "password": "secret"}
+    sha = server.execute("SCRIPT", "LOAD", "return redis.call(unpack(ARGV))", **who)
+    for command in (("GET", "other"), ("FLUSHALL",), ("CONFIG", "SET", "maxmemory", "1")):
+        with pytest.raises(ResponseError, match="can't access|not allowed|can't run"):
+            server.execute("EVALSHA", sha, 0, *command, **who)
+    assert server.execute("GET", "other") == "theirs"
+
+
+def test_two_prefixes_share_a_server_and_nothing_else(server: RedisServer) -> None:
+    """Keys of one app are out of another's reach, and each sees its own jobs only."""
+    for name in ("one", "one.two"):
+        rights = ACL.replace("fairlead:", f"{name}:").split()
+        server.execute("ACL", "SETUSER", name, "reset", "on", ">pw", *rights)
+    apps = {
+        name: Fairlead(server.url(user=name, password="pw", prefix=name))
+        for name in ("one", "one.two")
+    }
+    jobs = {name: app.task(name="t")(_noop).enqueue() for name, app in apps.items()}
+    for name, app in apps.items():
+        [job] = app.bridge.run(app.store.jobs(ALL))
+        assert job.id == jobs[name].id
+    with pytest.raises(Exception, match="ACL SETUSER"):
+        Fairlead(server.url(user="one", password="pw", prefix="one.two")).open()
+    for app in apps.values():
+        app.close()
+
+
+def _noop() -> None:
+    pass
+
+
+# Names
+
+
+@pytest.fixture(params=[name for name in ("redis", "cluster") if name in STORES])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+    fixture = {"redis": "redis_crew_url", "cluster": "cluster_crew_url"}[request.param]
+    store = store_for(request.getfixturevalue(fixture))
+    await store.open()
+    yield store
+    assert await store.audit() == []
+    await store.close()
+
+
+async def test_odd_queue_names_stay_apart(store: Backend) -> None:
+    """Each queue gives its own jobs and no others, pauses alone, and is counted alone."""
+    jobs = {name: new_job(queue=name) for name in ODD}
+    assert all(await store.put(list(jobs.values())))
+    assert set(await store.count()) == set(ODD)
+    for name, job in jobs.items():
+        found = await store.find(job.id)
+        assert found is not None
+        assert found.queue == name
+        assert [each.id for each in await store.jobs(Filter(queues=(name,)))] == [job.id]
+    await store.pause(ODD[0], Action("1", "me", "pause", "x"))
+    assert await store.paused() == {ODD[0]}
+    await store.resume(ODD[0], Action("2", "me", "resume", "x"))
+    for name, job in jobs.items():
+        [claimed] = await claim(store, Served(name))
+        assert (claimed.id, claimed.queue) == (job.id, name)
+        assert await store.extend([(claimed.id, claimed.fence)], SECOND)
+        assert await store.settle([done(claimed)])
+    await store.upkeep(-SECOND)
+    assert await store.count() == {}
+
+
+class Served(Queue, frozen=True):  # type: ignore[misc]
+    """A queue that nobody has checked the name of."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+async def test_odd_ids_tasks_tags_and_workers_come_back_as_they_went(store: Backend) -> None:
+    """Parked for want of a worker, too, and found under their own name after it."""
+    # No task has a name with a zero in it: see below.
+    jobs = [
+        new_job(
+            name.replace("\0", "zero"),
+            id=JobId(f"id {name}"),
+            options=f'{{"tags":[{json.dumps(name)}]}}',
+        )
+        for name in ODD
+    ]
+    assert all(await store.put(jobs))
+    assert await store.put(jobs) == [False] * len(jobs)
+    for job in jobs:
+        found = await store.find(job.id)
+        assert found is not None
+        assert (found.task, found.options, found.queue) == (job.task, job.options, "mail")
+    assert await claim(store, capable={"t": 1}, slots=100) == []
+    assert await store.unknown() == {(job.task, 1): 1 for job in jobs}
+    for name, job in zip(ODD, jobs, strict=True):
+        [claimed] = await claim(store, capable={job.task: 1}, worker=name)
+        assert (claimed.id, claimed.task, claimed.worker) == (job.id, job.task, name)
+        assert [each.id for each in await store.held(name)] == [job.id]
+        assert await store.settle([failed(claimed, claimed.claimed_at - 20 * SECOND)])
+        [again] = await claim(store, capable={job.task: 1}, worker=name)
+        assert await store.settle([done(again, json.dumps(name))])
+        found = await store.find(job.id)
+        assert found is not None
+        assert (found.state, found.result, found.worker) == (State.DONE, json.dumps(name), name)
+
+
+def test_no_two_keys_of_two_queues_are_the_same() -> None:
+    """Not for parts of names that are joined either, nor over prefixes that may be told apart."""
+    queues = {*ODD, *(f"{a}{b}" for a, b in product(ODD, (":", "}", "{", "}:ready", "%")))}
+    keys = [key for queue in queues for key in Keys("p").of(queue)]
+    assert len(set(keys)) == len(keys)
+    plain = Keys("p")
+    assert not {plain.queues, plain.strays, plain.workers, plain.schema, plain.number} & set(keys)
+    assert not set(keys) & {key for queue in queues for key in Keys("p:{a}").of(queue)}
+
+
+@pytest.mark.parametrize("name", ["{a}", "a b", "*", "a\nb", "a\0b", "ü", "", "-a", "a" * 129])
+def test_odd_names_are_refused_at_the_door(name: str) -> None:
+    """What people write down is checked before it comes to any store."""
+    with pytest.raises(ConfigError, match="cannot name a queue"):
+        Queue(name)
+    if name:
+        with pytest.raises(ConfigError, match="cannot name a task"):
+            Fairlead("memory://").task(name=name)(_noop)
