@@ -43,6 +43,10 @@ class Queues:
             yield [run("register", self._keys.queues, *new)]
             self._registered.update(new)
 
+    def leads_to(self, job_id: str, queue: str) -> bool:
+        """Say whether a queue is known, and the id leads there."""
+        return queue in self._registered and not is_stray(job_id, queue)
+
     def forget(self) -> list[str]:
         """Return what this process made known, to be made known again."""
         names = list(self._registered)
