@@ -7,9 +7,9 @@ connection on which an answer may still be on its way is never used again.
 
 import asyncio
 import os
-import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -233,30 +233,22 @@ class BlockingLanes:
     def __init__(self, address: Address, nodes: Nodes) -> None:
         self._address = address
         self._nodes = nodes
-        self._idle: dict[Node, list[Any]] = {}
-        self._room = threading.BoundedSemaphore(MOST_BLOCKING)
+        # A place for each connection to a node that there may be, with the connection once it is
+        # open. To take the last is one step of the interpreter, and needs no lock.
+        self._places: dict[Node, deque[Any]] = {}
         self._tcp = blocking.SSLConnection if address.tls else blocking.Connection
 
     def hold(self, talk: Conversation[T], *, together: bool = False) -> T:
         """Hold a conversation, in the calling thread."""
         together = together and not self._address.is_cluster
-        if not self._room.acquire(timeout=self._address.timeout):
-            raise StoreUnavailable(
-                self._address.url,
-                f"all {MOST_BLOCKING} connections of this process were in use for "
-                f"{self._address.timeout:g} s",
-            )
-        try:
-            answers: list[Any] | None = None
-            while True:
-                try:
-                    commands = next(talk) if answers is None else talk.send(answers)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                answers = self._answers(commands, together=together)
-        finally:
-            self._room.release()
+        answers: list[Any] | None = None
+        while True:
+            try:
+                commands = next(talk) if answers is None else talk.send(answers)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answers = self._answers(commands, together=together)
 
     def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
         try:
@@ -281,31 +273,37 @@ class BlockingLanes:
                 replies = {node: self._ask(node, each) for node, each in wanted.items()}
 
     def _ask(self, node: Node, commands: list[Command]) -> list[Any]:
-        idle = self._idle.setdefault(node, [])
+        places = self._places.get(node)
+        if places is None:
+            places = self._places.setdefault(node, deque([None] * MOST_BLOCKING))
         packed = b"".join(map(hiredis.pack_command, commands))
+        connection = self._taken(places)
         try:
-            while idle:
+            if connection is not None:
                 # Puts may be repeated, so that one which was closed meanwhile does no harm.
-                with suppress(exceptions.ConnectionError, IndexError):
-                    return self._said(idle, idle.pop(), packed, len(commands))
-            return self._said(idle, self._opened(node), packed, len(commands))
+                with suppress(exceptions.ConnectionError):
+                    return _said(connection, packed, len(commands))
+            connection = self._opened(node)
+            return _said(connection, packed, len(commands))
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
             return [problem] * len(commands)
+        finally:
+            of_use = connection is not None and connection.is_connected
+            places.append(connection if of_use else None)
 
-    def _said(self, idle: list[Any], connection: Any, packed: bytes, count: int) -> list[Any]:  # noqa: ANN401 (as below)
-        """Say commands on a connection, which is idle again when all is answered."""
-        try:
-            connection.send_packed_command([packed], check_health=False)
-            answers = [_blocking_answer(connection) for _ in range(count)]
-        except BaseException:
-            # Nobody knows what is still on its way.
-            connection.disconnect()
-            raise
-        if any(isinstance(each, exceptions.ReadOnlyError) for each in answers):
-            connection.disconnect()  # It was the primary once; ask anew who is.
-        else:
-            idle.append(connection)
-        return answers
+    def _taken(self, places: deque[Any]) -> Any:  # noqa: ANN401 (as below)
+        """Take a place, when one is free; returns the connection that is there, if one is."""
+        until = time.monotonic() + self._address.timeout
+        while True:
+            with suppress(IndexError):
+                return places.pop()
+            if time.monotonic() > until:
+                raise StoreUnavailable(
+                    self._address.url,
+                    f"all {MOST_BLOCKING} connections of this process were in use for "
+                    f"{self._address.timeout:g} s",
+                )
+            time.sleep(0.001)
 
     def _opened(self, node: Node) -> Any:  # noqa: ANN401 (the driver's own, which has no types)
         kind: Any = blocking.UnixDomainSocketConnection if node.path else self._tcp
@@ -316,9 +314,22 @@ class BlockingLanes:
 
     def close(self) -> None:
         """Let go of the idle connections."""
-        idle, self._idle = self._idle, {}
-        for connection in [each for connections in idle.values() for each in connections]:
+        places, self._places = self._places, {}
+        for connection in [each for some in places.values() for each in some if each is not None]:
             connection.disconnect()
+
+
+def _said(connection: Any, packed: bytes, count: int) -> list[Any]:  # noqa: ANN401 (as above)
+    """Say commands on a connection, which is of no use if it does not answer them all."""
+    try:
+        connection.send_packed_command([packed], check_health=False)
+        answers = [_blocking_answer(connection) for _ in range(count)]
+    except BaseException:
+        connection.disconnect()  # Nobody knows what is still on its way.
+        raise
+    if any(isinstance(each, exceptions.ReadOnlyError) for each in answers):
+        connection.disconnect()  # It was the primary once; ask anew who is.
+    return answers
 
 
 def _blocking_answer(connection: Any) -> Any:  # noqa: ANN401 (as it is)
@@ -341,6 +352,8 @@ def checked(
     if together and len(commands) > 1:
         problem = next((each for each in replies if isinstance(each, Exception)), None)
         answers = replies[-1] if problem is None else [problem]
+    if not any(isinstance(each, Exception) for each in answers):
+        return answers
     for command, each in zip(commands, answers, strict=False):
         if isinstance(each, Exception) and not isinstance(command, Tried):
             raise typed(each, address, address.timeout) from each

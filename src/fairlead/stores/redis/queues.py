@@ -43,6 +43,10 @@ class Queues:
             yield [run("register", self._keys.queues, *new)]
             self._registered.update(new)
 
+    def leads_to(self, job_id: str, queue: str) -> bool:
+        """Say whether a queue is known, and the id leads there."""
+        return queue in self._registered and not is_stray(job_id, queue)
+
     def forget(self) -> list[str]:
         """Return what this process made known, to be made known again."""
         names = list(self._registered)
@@ -146,5 +150,10 @@ class Queues:
         """Forget where jobs were that are no more."""
         self.drop(job_ids)
         strays = [job_id for job_id in job_ids if is_stray(job_id, queue)]
-        if strays:
-            yield [("HDEL", self._keys.strays, *strays)]
+        if not strays:
+            return
+        yield [("HDEL", self._keys.strays, *strays)]
+        # One may have been put again meanwhile, and must be found.
+        back = yield from self._known([(job_id, queue) for job_id in strays])
+        if back:
+            yield [("HSETNX", self._keys.strays, *pair) for pair in back]

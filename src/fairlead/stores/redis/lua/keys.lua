@@ -1,8 +1,8 @@
--- What every script knows: the keys of one queue, and what is kept under them. Put after the first
--- line of each script, with moves.lua where that is wanted; see scripts.py.
+-- What scripts know: the keys of one queue, and what is kept under them. Put after the first line of
+-- each, with clock.lua before it and moves.lua after it, but for the few that scripts.py names.
 --
 -- A script works on one queue. All keys of a queue are in one slot, because its name is their
--- hash tag, and every script gets all of them, in this order:
+-- hash tag, and it gets all of them, in this order:
 --
 --   bodies    HASH  id -> body              every job the queue knows, in whatever state
 --   runs      HASH  id -> run               live jobs that were claimed before, or are parked
