@@ -1,10 +1,12 @@
 """A shop on a Redis, or on a cluster of them, that tests may break."""
 
+from collections import Counter
 from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fairlead import State
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.queue import Queue
@@ -55,6 +57,12 @@ class RedisShop(ServerShop):
 
     def key(self, queue: str, part: str) -> str:
         return self.keys.key(queue, part)
+
+    def check_done_once(self) -> None:
+        """Every job is done, and was started once."""
+        started = Counter(line.job for line in self.starts())
+        assert started == Counter(self.accepted)
+        assert {self.record(job).state for job in self.accepted} == {State.DONE}
 
     # What the server sees of us
 
