@@ -22,7 +22,7 @@ from tests.system.tree import until
 from tests.words import claim, done, new_id, new_job, plan
 
 Value = TypeVar("Value")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,6 @@ def crash_nodes(shop: RedisShop, seed: int, number: int) -> None:
         assert shop.record(job).state is State.DONE
 
 
-@pytest.mark.chaos
 def test_a_node_is_killed_and_comes_back(cluster_shop: RedisShop) -> None:
     """F22, I1: the node of each queue in turn, under load; everything acknowledged ends."""
     crash_nodes(cluster_shop, seed=1, number=3)
@@ -211,7 +210,6 @@ def _put(shop: RedisShop, task: str) -> JobId | None:
         return None
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
 def test_many_nodes_are_killed_in_a_cluster(cluster_shop: RedisShop, seed: int) -> None:
@@ -219,7 +217,6 @@ def test_many_nodes_are_killed_in_a_cluster(cluster_shop: RedisShop, seed: int) 
     crash_nodes(cluster_shop, seed, number=15)
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_slots_move_and_nodes_die_in_a_cluster(cluster_shop: RedisShop) -> None:
     """Both at once: slots of all queues wander while nodes are killed in turn."""

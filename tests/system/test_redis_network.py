@@ -374,6 +374,7 @@ def test_a_cut_shorter_than_the_lease_goes_unnoticed(
     assert "too late" not in far.log + near.log
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(120)
 def test_a_cut_longer_than_the_lease_loses_the_job_to_another(
     far_shop: RedisShop, cable: Cable
