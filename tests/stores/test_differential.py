@@ -28,7 +28,7 @@ jobs_of = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     jobs_of,
     st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)),

@@ -74,6 +74,7 @@ def test_the_server_is_killed_at_every_crash_point(pg_shop: PostgresShop) -> Non
         assert pg_shop.record(job).state is State.DONE
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(120)
 def test_a_server_that_stands_still_costs_no_job_a_second_run(pg_shop: PostgresShop) -> None:
     """F6: five leases long nobody can renew; whoever is back first leaves the others' jobs alone."""
