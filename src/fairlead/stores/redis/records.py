@@ -43,20 +43,9 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     lines: tuple[int, ...]
 
 
-class End(msgspec.Struct, frozen=True, array_like=True):
-    """How a job was in the end."""
+class End(Run, frozen=True, array_like=True):
+    """How a job was in the end, besides what its last run was."""
 
-    fence: int
-    lease_until: int
-    attempt: int
-    crashes: int
-    suspect: bool
-    order_at: int
-    parked: bool
-    worker: str | None
-    claimed_at: int | None
-    cancel: str | None
-    lines: tuple[int, ...]
     state: State
     finished_at: int
     reason: str | None
