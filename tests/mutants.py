@@ -564,8 +564,8 @@ MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), Redis",
         f"{REDIS}/lua/settle.lua",
-        "if fence ~= given_fence or lease_until == 0 then",
-        "if not fence or lease_until == 0 then",
+        "if not is_read or fence ~= given_fence or lease_until == 0 then",
+        "if not is_read or lease_until == 0 then",
         "tests/stores/test_settle.py",
     ),
     Mutant(
@@ -620,15 +620,16 @@ MUTANTS = [
     Mutant(
         "scripts are loaded again (F24)",
         f"{REDIS}/nodes.py",
-        "return isinstance(reply, exceptions.NoScriptError) or (",
-        "return isinstance(reply, exceptions.ReadOnlyError) or (",
+        "                    bare.add(left[at])",
+        "                    bare.discard(left[at])",
         "tests/stores/test_redis.py::test_scripts_that_were_flushed_are_loaded_again",
     ),
     Mutant(
         "a connection that was given up on is not used again (T15)",
         f"{REDIS}/lane.py",
-        "            return [await _answer(connection) for _ in commands]\n        except BaseException:",
-        "            return [await _answer(connection) for _ in commands]\n        except ValueError:",
+        "            answers = [await _answer(connection) for _ in commands]\n"
+        "        except BaseException:",
+        "            answers = [await _answer(connection) for _ in commands]\n        except ValueError:",
         "tests/stores/test_redis.py::test_a_connection_that_was_given_up_on_is_not_used_again",
     ),
     Mutant(

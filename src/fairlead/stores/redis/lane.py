@@ -301,7 +301,8 @@ class BlockingLanes:
                 raise StoreUnavailable(
                     self._address.url,
                     f"all {MOST_BLOCKING} connections of this process were in use for "
-                    f"{self._address.timeout:g} s",
+                    f"{self._address.timeout:g} s; enqueue in fewer threads at once, or many jobs "
+                    "with one enqueue_many",
                 )
             time.sleep(0.001)
 
@@ -363,7 +364,7 @@ def checked(
     ]
 
 
-_REACH = "is the server running, and reachable from here?"
+_REACH = "is the server running, and reachable from here? If it is slow, raise timeout= in the URL"
 _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     (
         (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError),
@@ -409,7 +410,11 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
         "misconf",
         "the server cannot write to its disk: look at its log, and make room",
     ),
-    ((Exception,), "", "look at the server's log"),
+    (
+        (Exception,),
+        "",
+        "look at the server's log, and run `fairlead doctor`: it checks our keys",
+    ),
 )
 """What to do about an error, by its kind and a word in it; the first that fits."""
 
