@@ -84,6 +84,13 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "redis://localhost:6379/0: the server is at its maxmemory",
     ),
     (
+        errors.StoreRefused("sqlite:///jobs.db", "UNIQUE constraint failed: fairlead_dead.id"),
+        (
+            "sqlite:///jobs.db: UNIQUE constraint failed: fairlead_dead.id; "
+            "`fairlead doctor` tells which job is damaged"
+        ),
+    ),
+    (
         errors.SchemaOutdated(found=1, needed=3),
         (
             "the store's schema is version 1, this program needs 3; "

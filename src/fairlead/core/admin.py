@@ -111,7 +111,11 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class AuditLine(msgspec.Struct, frozen=True):
-    """A line of the audit log. `before` is the payload that an edit replaced."""
+    """A line of the audit log. `before` is the payload that an edit replaced.
+
+    `who` is what the program says; `user` is whom the store itself knows it as, where the store
+    has users of its own and can tell.
+    """
 
     done_at: int
     who: str
@@ -119,6 +123,7 @@ class AuditLine(msgspec.Struct, frozen=True):
     target: str
     count: int
     before: str | None = None
+    user: str | None = None
 
 
 class PoolShare(msgspec.Struct, frozen=True):
@@ -326,6 +331,16 @@ class Admin(ABC):
         """Check that every job is in exactly one place and every mark agrees.
 
         A full scan on a consistent view. An empty list means all is well.
+        """
+
+    @abstractmethod
+    async def repair(self, by: Action) -> list[str]:
+        """Put right what `audit` finds, or move it out; says what was done, a sentence each.
+
+        Afterwards `audit` finds nothing. A number or a mark that follows from others is written
+        anew. A job that cannot be put right becomes a dead letter, reason `unreadable`, with as
+        much of it as can be kept; what is not a job is removed. Nothing that is sound changes.
+        Works in bounded steps, and may be repeated. What was done is in the audit log.
         """
 
     @abstractmethod

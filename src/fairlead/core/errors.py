@@ -14,6 +14,7 @@
     ├── StoreError                  the operator: the store cannot do it now
     │   ├── StoreUnavailable
     │   │   └── StoreFull
+    │   ├── StoreRefused            it answered, and will say the same again
     │   └── SchemaOutdated
     ├── LeaseLost                   told to a handler that came too late
     ├── JobNotFound                 also LookupError
@@ -165,6 +166,14 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreUnavailable):
     """The store has no room for another job."""
+
+
+class StoreRefused(StoreError):
+    """The store answered that it will not do this, because a row or a value is damaged."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"{url}: {problem}; `fairlead doctor` tells which job is damaged")
 
 
 class SchemaOutdated(StoreError):

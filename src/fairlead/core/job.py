@@ -12,7 +12,9 @@ Values that exist by the thousand are hidden from the garbage collector
 (`gc=False`): they hold only strings and numbers, so no cycle can go through them.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,6 +24,21 @@ from fairlead.core.retry import Curve
 
 LONGEST_HEAD_START = 24 * 3600
 """Priority is a head start in seconds, and nobody may be more than a day ahead."""
+
+LATEST = 2**60
+"""No instant and no fence is later, so that sums of them fit into 64 bits everywhere."""
+
+MOST_RUNS = 10**9
+"""No job is run, or crashes, more often."""
+
+LONGEST_ID = 36
+"""How many ASCII characters the id of a job may have."""
+
+# What a stored number may be: a row with another one is damaged.
+Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
+Place = Annotated[int, msgspec.Meta(ge=-LATEST, le=LATEST)]
+Runs = Annotated[int, msgspec.Meta(ge=0, le=MOST_RUNS)]
+Version = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class State(StrEnum):
@@ -215,6 +232,22 @@ class JobRecord(msgspec.Struct, frozen=True):
         return f"<job {self.id} of task {self.task!r} on queue {self.queue!r}, {self.state}{gate}>"
 
 
+T = TypeVar("T")
+
+
+def read(decode: Callable[[Any], T], what: str, text: str | bytes) -> T:
+    """Read a stored value, or say that it cannot be read, whatever is wrong with it.
+
+    Somebody may have written anything: no JSON, another shape, brackets nested so deep
+    that no decoder follows.
+    """
+    try:
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError, ConfigError) as problem:
+        told = "it is nested too deep" if isinstance(problem, RecursionError) else str(problem)
+        raise DecodeError(what, told) from None
+
+
 _NO_OPTIONS = JobOptions()
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(JobOptions).decode
@@ -227,10 +260,7 @@ def encode_options(options: JobOptions) -> str | None:
 
 def decode_options(text: str | None) -> JobOptions:
     """Read what `encode_options` wrote."""
-    try:
-        return _NO_OPTIONS if text is None else _decode(text)
-    except (msgspec.MsgspecError, ValueError, ConfigError) as problem:
-        raise DecodeError("the options of a job", str(problem)) from None
+    return _NO_OPTIONS if text is None else read(_decode, "the options of a job", text)
 
 
 _errors: msgspec.json.Decoder[tuple[PastAttempt, ...]] = msgspec.json.Decoder(
@@ -241,6 +271,6 @@ _errors: msgspec.json.Decoder[tuple[PastAttempt, ...]] = msgspec.json.Decoder(
 def decode_errors(text: str | None) -> tuple[PastAttempt, ...]:
     """Read a job's past attempts; what somebody damaged reads as none."""
     try:
-        return () if text is None else _errors.decode(text)
-    except (msgspec.MsgspecError, ValueError):
+        return () if text is None else read(_errors.decode, "the history of a job", text)
+    except DecodeError:
         return ()

@@ -44,6 +44,9 @@ The worker's next claim goes on where this one stopped, so its own jobs behind
 them are found, and no claim takes long.
 """
 
+MOST_BYTES = 4 * 1024 * 1024
+"""How many bytes of payload one claim brings, and the job that reaches it."""
+
 Credits = Mapping[str, float]
 """Credit by queue, zero or less; a queue that is not in it has zero."""
 
@@ -52,7 +55,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A waiting job as the rule sees it.
 
     `lost` says that a run of it was lost. That must be decided on, so the job
-    is claimed even if it has expired meanwhile.
+    is claimed even if it has expired meanwhile. `size` are the bytes of its payload.
     """
 
     id: JobId
@@ -62,6 +65,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     run_at: int
     expires_at: int | None = None
     lost: bool = False
+    size: int = 0
 
 
 def can_run(capable: Mapping[str, int] | None, task: str, version: int) -> bool:
@@ -78,7 +82,9 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     With `spare_lost`, jobs whose lease has passed are left alone: after a store
     outage their workers may be alive, and get a heartbeat's time to say so. The
     same goes for a plan that took half a lease to arrive since `asked_at`: as
-    long as it waited, so did they.
+    long as it waited, so did they. A claim ends with the job whose payload makes
+    it `most_bytes` or more, so it brings one at least; a store in many parts gives each
+    part its share of them.
     """
 
     worker: str
@@ -90,6 +96,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     capable: Mapping[str, int] | None = None
     spare_lost: bool = False
     asked_at: int | None = None
+    most_bytes: int = MOST_BYTES
 
     def __post_init__(self) -> None:
         """Refuse a queue that stands twice: its jobs would be given out twice."""
@@ -111,13 +118,14 @@ class Claim(msgspec.Struct, frozen=True):
     """What the store gave: jobs in the order they should start, and the credits after them.
 
     `now` is the time by the store's clock, and `parked` what the claim parked on
-    its way.
+    its way. `cut` says that it ended because of `most_bytes`: there may be more.
     """
 
     jobs: list[Job]
     credits: Credits
     now: int
     parked: list[Unknown] = []
+    cut: bool = False
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -140,13 +148,15 @@ class Selection(msgspec.Struct, frozen=True):
     """The rule's answer: who starts, in order; the credits after; who was held, by which gate.
 
     `stopped` names the queues that were not looked through, with the last job
-    that was looked at: the place where the same worker's next claim goes on.
+    that was looked at: the place where the same worker's next claim goes on. `cut` is as in
+    `Claim`.
     """
 
     chosen: list[tuple[str, Head]]
     credits: Credits
     held: dict[JobId, Gate]
     stopped: dict[str, Head] = {}
+    cut: bool = False
 
 
 def _paused(head: Head, line: Line, snapshot: Snapshot) -> bool:
@@ -215,7 +225,7 @@ def select(snapshot: Snapshot) -> Selection:
         _forgive(credits, passed, [line.queue for line in lines])
         stopped |= {line.queue.name: line.stopped for line in open_lines if line.stopped}
     credits = {name: debt for name, debt in credits.items() if debt}
-    return Selection(chosen, credits, held, stopped)
+    return Selection(chosen, credits, held, stopped, cut=room.bytes <= 0)
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -247,7 +257,7 @@ class Room:
     """The slots that are still free, and for whom.
 
     `reserve` are those that only one queue may use, `shared` those of all, of which
-    critical queues may use `critical_share`.
+    critical queues may use `critical_share`. `bytes` are those of payload that may still come.
     """
 
     def __init__(self, plan: ClaimPlan) -> None:
@@ -257,15 +267,19 @@ class Room:
         self.reserve = {q.name: max(0, q.reserved - running[q.name]) for q in plan.queues}
         self.shared = max(0, plan.slots - beyond - ordinary)
         self.critical_share = max(0, plan.slots // 2 - beyond)
+        self.bytes = plan.most_bytes
 
     def for_queue(self, queue: Served) -> int:
         """Return how many more jobs of this queue may start."""
+        if self.bytes <= 0:
+            return 0
         if not queue.critical:
             return self.shared
         return self.reserve[queue.name] + min(self.shared, self.critical_share)
 
-    def take(self, queue: Served) -> None:
+    def take(self, queue: Served, size: int = 0) -> None:
         """Fill one slot with a job of this queue, a reserved one first."""
+        self.bytes -= size
         if self.reserve[queue.name]:
             self.reserve[queue.name] -= 1
             return
@@ -374,8 +388,9 @@ def _take_turns(
         if not room.for_queue(line.queue):
             heapq.heappop(turns)
             continue
-        room.take(line.queue)
-        chosen.append((line.queue.name, line.pop()))
+        head = line.pop()
+        room.take(line.queue, head.size if isinstance(head, Head) else 0)
+        chosen.append((line.queue.name, head))
         served[at] += 1
         passed, owed = owed, debts[at] + served[at] / line.queue.weight
         credits[line.queue.name] = -owed

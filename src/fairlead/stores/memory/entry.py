@@ -51,6 +51,7 @@ class Entry(msgspec.Struct):
             self.run_at,
             self.expires_at,
             lost=self.lease_until > 0,
+            size=len(self.new.payload),
         )
 
     @property

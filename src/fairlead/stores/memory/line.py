@@ -138,7 +138,7 @@ class MemoryLine(Untransacted):
             ]
             parked = [entry.unknown for entry in unknown if self._park_unknown(entry, now)]
             jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
-        return Claim(jobs, selection.credits, now, parked)
+        return Claim(jobs, selection.credits, now, parked, selection.cut)
 
     def _heads(self, worker: str, queue: str, now: int) -> Iterator[Head]:
         order = self._order[queue]

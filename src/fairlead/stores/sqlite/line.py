@@ -207,7 +207,7 @@ class SqliteLine:
         parked = _park_unknown(connection, unknown, now) if unknown else []
         rows = cast("list[tuple[str, _Row]]", selection.chosen)
         jobs = _lease(connection, rows, plan, now) if rows else []
-        return Claim(jobs, selection.credits, now, parked)
+        return Claim(jobs, selection.credits, now, parked, selection.cut)
 
     def _heads(
         self, connection: sqlite3.Connection, plan: ClaimPlan, queue: Served, now: int

