@@ -304,11 +304,80 @@ MUTANTS = [
     Mutant(
         "outcomes wait for the store (I1)",
         "runtime/settler.py",
-        "                await self._contact.lost(problem, began)\n                continue\n"
-        "            except Exception",
-        "                await self._contact.lost(problem, began)\n                return {}\n"
-        "            except Exception",
+        "                await self._contact.lost(problem, began)\n                continue\n",
+        "                await self._contact.lost(problem, began)\n                return {}\n",
         "tests/simulation",
+    ),
+    Mutant(
+        "a batch that is refused is split until the bad job is alone (I22)",
+        "runtime/split.py",
+        "        if len(items) <= 1:\n            return []\n",
+        "        return []\n",
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
+        "a job whose end is refused becomes a dead letter (P11)",
+        "runtime/settler.py",
+        "    if damaged:\n",
+        "    if False:\n",
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
+        "a keeper survives whatever a duty raises (I22)",
+        "runtime/keeper.py",
+        "            if is_outage(problem):\n                raise\n"
+        '            self._troubles.tell(f"it could',
+        '            raise\n            self._troubles.tell(f"it could',
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
+        "slots that a resting queue fills are not given away",
+        "core/selection.py",
+        "slots=self.slots - filled",
+        "slots=self.slots",
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
+        "an id comes back from the board as it was (I22)",
+        "runtime/board.py",
+        '.rstrip(b"\\0")',
+        "",
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
+        "a job whose options cannot be read does not run (F43)",
+        "runtime/run.py",
+        "if self.unreadable is not None:",
+        "if False:",
+        "tests/runtime/test_embedded.py",
+    ),
+    Mutant(
+        "what is nested too deep is unreadable, and ends no process (F43)",
+        "core/job.py",
+        "ValueError, RecursionError, ConfigError",
+        "ValueError, ConfigError",
+        "tests/runtime/test_embedded.py",
+    ),
+    Mutant(
+        "a claim is bounded by bytes (F82)",
+        "core/selection.py",
+        "        self.bytes -= size\n",
+        "",
+        "tests/core/test_selection.py",
+    ),
+    Mutant(
+        "nothing is claimed ahead beside large payloads (F82)",
+        "runtime/pool.py",
+        "self._ahead(now) if self._bytes < MOST_BYTES else 0",
+        "self._ahead(now)",
+        "tests/runtime/test_pool.py",
+    ),
+    Mutant(
+        "ids cannot be foretold (T26)",
+        "core/ids.py",
+        'memoryview(os.urandom(_POOL_BYTES)).cast("Q")',
+        "[__import__('random').getrandbits(64) for _ in range(512)]",
+        "tests/core/test_ids.py",
     ),
     Mutant(
         "what was claimed unseen is given back (F1, p5)",
@@ -522,8 +591,8 @@ MUTANTS = [
     Mutant(
         "a feeder that is stopped while it claims ends",
         "runtime/feeder.py",
-        "found < room and not self._stopped",
-        "found < room",
+        "if empty and not self._stopped",
+        "if empty",
         "tests/runtime/test_parts.py",
     ),
     Mutant(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core import ids
 from fairlead.core.ids import IdMaker, JobId
 
 NOON = 1_700_000_000_000_000_000
@@ -138,3 +139,17 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     assert len(theirs) == 1_000
     assert [one[:18] for one in ours] == [one[:18] for one in theirs]
     assert not set(ours) & set(theirs)
+
+
+def test_the_random_bits_are_the_operating_system_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has seen ids of a process must not be able to foretell the next (T26)."""
+    monkeypatch.setattr(os, "urandom", lambda size: b"\xab" * size)
+    bits = ids._RandomBits()
+    assert [bits(62), bits(8)] == [0xABABABABABABABAB >> 2, 0xAB]
+
+
+def test_random_bits_do_not_run_out() -> None:
+    bits = ids._RandomBits()
+    drawn = [bits(62) for _ in range(2_000)]
+    assert len(set(drawn)) == 2_000
+    assert max(drawn) < 1 << 62

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.ids import JobId
-from fairlead.core.job import Gate
+from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue
 from fairlead.core.selection import (
     LOOK,
+    Claim,
     ClaimPlan,
     Credits,
     Head,
@@ -298,3 +299,50 @@ def test_shares_are_what_select_would_choose(
     shares = share(plan, lengths)
     assert shares.turns == [name for name, _ in selection.chosen]
     assert shares.credits == selection.credits
+
+
+# Bytes
+
+
+def sized(name: str, sizes: list[int]) -> Line:
+    return Line(Queue(name), [head(name, n, size=size) for n, size in enumerate(sizes)])
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 200))
+def test_a_claim_ends_with_the_job_that_fills_its_bytes(sizes: list[int], most: int) -> None:
+    selection = select(snapshot([sized("a", sizes)], 100, most_bytes=most))
+    given_out = [head.size for _, head in selection.chosen]
+    assert given_out == sizes[: len(given_out)]
+    assert sum(given_out[:-1]) < most
+    assert selection.cut == (sum(given_out) >= most)
+    assert selection.cut or given_out == sizes
+
+
+def test_queues_share_the_bytes_by_their_turns() -> None:
+    lines = [sized("a", [10] * 9), sized("b", [10] * 9)]
+    selection = select(snapshot(lines, 100, most_bytes=40))
+    assert chosen(selection) == ["a", "b", "a", "b"]
+
+
+# Claims in parts
+
+
+@given(weights, st.integers(0, 40), st.dictionaries(st.integers(0, 5), st.integers(0, 10)))
+def test_a_claim_in_parts_gives_no_more_than_one(
+    weights: list[int], slots: int, running: dict[int, int]
+) -> None:
+    """Asked queue by queue, after each other, the pool is as full as when it asks for all."""
+    lines = [full(f"q{n}", weight, jobs=20) for n, weight in enumerate(weights)]
+    runs = {f"q{n}": count for n, count in running.items() if n < len(weights)}
+    plan = snapshot(lines, slots, running=runs).plan
+    whole = select(Snapshot(plan, NOW, lines))
+    claim = Claim([], {}, NOW)
+    for line in lines:
+        part = plan.after(claim).only([line.queue])
+        heads = [head for _, head in select(Snapshot(part, NOW, [line])).chosen]
+        claim = claim.joined(Claim([claimed(line.queue.name, each) for each in heads], {}, NOW))
+    assert len(claim.jobs) == len(whole.chosen)
+
+
+def claimed(queue: str, head: Head) -> Job:
+    return Job(head.id, "t", 1, queue, "{}", None, 1, 0, 1, 0, 0, None, 0, 0, "w")

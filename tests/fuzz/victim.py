@@ -45,6 +45,8 @@ TEXTS: dict[str, object] = {
     "number": GREATEST,
     "deep": DEEP,
     "deep in a field": f'{{"tags":{DEEP}}}',
+    "deep in an unknown field": f'{{"later":{DEEP}}}',
+    "deep in a list": f'[{{"later":{DEEP}}}]',
     "no json": '{"a":',
     "other json": '{"a":{"b":[1,null,"x"]}}',
     "list": "[1,2,3]",

@@ -28,7 +28,9 @@ from fairlead.core.job import Gate, Job, NewJob, Reason, State
 from fairlead.core.outcome import Snoozed
 from fairlead.core.retry import exponential, fixed
 from fairlead.runtime import settler
+from fairlead.runtime.worker import Worker
 from fairlead.stores import store_for
+from tests.fuzz.victim import DEEP
 from tests.runtime import shop
 from tests.runtime.heard import Heard, ended
 from tests.words import new_id
@@ -322,7 +324,11 @@ async def test_an_unreadable_job_is_dead_and_the_worker_goes_on(any_app: Fairlea
 
     bad = [
         NewJob(new_id(), "t", "default", payload)
-        for payload in ("nonsense", "{}", '{"n":"x"}', "\x01", '{"n":1,"m":2}')
+        for payload in ("nonsense", "{}", '{"n":"x"}', "\x01", '{"n":1,"m":2}', DEEP)
+    ]
+    bad += [
+        NewJob(new_id(), "t", "default", '{"n":1}', options=options)
+        for options in (DEEP, f'{{"later":{DEEP}}}', "nonsense", '{"timeout":"long"}')
     ]
     await any_app.store.put(bad)
     async with any_app.worker():
@@ -838,14 +844,14 @@ async def test_a_worker_that_ends_by_a_fault_says_so_and_renews_no_lease(
         begun.set()
         await asyncio.Event().wait()
 
-    async def broken(*_: object) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup):
         async with any_app.worker(lease=0.4) as worker:
             job = await t.aenqueue()
             await begun.wait()
-            monkeypatch.setattr(any_app.store, "claim", broken)
+            monkeypatch.setattr(Worker, "_sweep", broken)
             await asyncio.wait_for(heard.until(events.Trouble), 10)
             await asyncio.to_thread(worker._thread.join, 10)  # type: ignore[union-attr]
             assert not worker._thread.is_alive()  # type: ignore[union-attr]

@@ -4,10 +4,12 @@ import os
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead import ConfigError, Fairlead, Pool, Queue
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
+from fairlead.core.selection import MOST_BYTES
 from fairlead.runtime.pool import Slots
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import MOST_AHEAD, Choice, PoolPlan, plan_pools
@@ -252,3 +254,19 @@ def test_a_worker_has_places_for_all_it_may_claim() -> None:
     workshop = app(plain).workshop()
     [plan] = workshop.pools
     assert workshop.places >= 2 * (plan.capacity + plan.ahead)
+
+
+def test_nothing_is_claimed_ahead_while_large_payloads_are_in_hand() -> None:
+    """F82: what is claimed ahead is bounded by bytes as well."""
+    slots, _ = pool(slots=1)
+    slots.room(0.0)
+    for n in range(100):
+        slots.feed(new_run(n), 0.0)
+        slots.ended(new_run(n).job)
+    assert slots.room(0.1) > 50
+    large = new_run(200)
+    large.job = replace(large.job, payload="x" * MOST_BYTES)
+    slots.feed(large, 0.1)
+    assert slots.room(0.1) == 0
+    slots.ended(large.job)
+    assert slots.room(0.1) > 50

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead import Fairlead, Pool, Queue, Retry, StoreUnavailable, current_job
 from fairlead.core import events
-from fairlead.core.job import State
+from fairlead.core.job import Reason, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.retry import fixed
 from fairlead.core.selection import Claim, ClaimPlan
@@ -277,8 +277,10 @@ async def test_one_settlement_that_cannot_be_written_does_not_fail_the_others(
         for n, job in enumerate(good):
             assert await job.aresult(timeout=10) == f"good {n}"
         trouble = await heard.until(events.Trouble)
-    assert f"job {bad.id} could not be settled" in trouble.problem
-    assert await bad.astatus() is State.RUNNING
+        record = await ended(bad)
+    assert f"job {bad.id} is damaged" in trouble.problem
+    assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
+    assert "cannot take this" in (record.errors[-1].message or "")
 
 
 async def test_a_worker_that_came_too_late_is_told_so(any_app: Fairlead) -> None:

@@ -26,6 +26,7 @@ is a new entry, and nothing else changes.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -103,6 +104,26 @@ class ClaimPlan(msgspec.Struct, frozen=True):
         if len({queue.name for queue in self.queues}) < len(self.queues):
             raise ConfigError("a claim names a queue twice; name each once")
 
+    def after(self, claim: "Claim") -> "ClaimPlan":
+        """Return what is left to ask for after a claim gave some of it."""
+        if not claim.jobs:
+            return self
+        running = Counter(self.running)
+        running.update(job.queue for job in claim.jobs)
+        return msgspec.structs.replace(self, running=running, credits=claim.credits)
+
+    def only(self, queues: Sequence[Served]) -> "ClaimPlan":
+        """Return the same for some of its queues; shared slots that others fill are not free."""
+        if len(queues) == len(self.queues):
+            return self
+        names = {queue.name for queue in queues}
+        filled = sum(
+            max(0, self.running.get(queue.name, 0) - queue.reserved)
+            for queue in self.queues
+            if queue.name not in names
+        )
+        return msgspec.structs.replace(self, queues=tuple(queues), slots=self.slots - filled)
+
 
 class Unknown(msgspec.Struct, frozen=True):
     """A job that a claim parked, because no live worker knows its task."""
@@ -126,6 +147,18 @@ class Claim(msgspec.Struct, frozen=True):
     now: int
     parked: list[Unknown] = []
     cut: bool = False
+
+    def joined(self, more: "Claim") -> "Claim":
+        """Return this claim and one that came after it, as one."""
+        if not self.jobs and not self.parked:
+            return more
+        return Claim(
+            self.jobs + more.jobs,
+            more.credits,
+            more.now,
+            self.parked + more.parked,
+            cut=self.cut or more.cut,
+        )
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -2,13 +2,13 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from fairlead.app import Fairlead
 from fairlead.core.admin import Condition, Finding, Worker, missing
-from fairlead.core.errors import DecodeError
+from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import State
 from fairlead.core.selection import can_run
 from fairlead.core.store import Backend
@@ -41,14 +41,30 @@ async def examine(store: Backend, app: Fairlead | None) -> Checkup:
         # Not opened: that would bring it up to date behind the operator's back.
         finding = _outdated(len(missing(steps)), len(steps))
         return Checkup({"store": store.url, **versions()}, [finding])
-    condition: Condition = await store.condition()
+    facts: dict[str, str] = {}
+
+    async def condition() -> Sequence[Finding]:
+        found: Condition = await store.condition()
+        facts.update(found.facts)
+        return found.findings
+
     findings = [
-        *await store.audit(),
-        *condition.findings,
-        *await _jobs(store),
+        *await _looked("the jobs", store.audit),
+        *await _looked("the store's set-up", condition),
+        *await _looked("queues and workers", lambda: _waiting(store)),
         *(_settings(app) if app else ()),
     ]
-    return Checkup({"store": store.url, **condition.facts, **versions()}, findings)
+    return Checkup({"store": store.url, **facts, **versions()}, findings)
+
+
+async def _looked(what: str, look: Callable[[], Awaitable[Sequence[Finding]]]) -> Sequence[Finding]:
+    """Look at one part; damage that keeps us from it is a finding, and hides no other part."""
+    try:
+        return await look()
+    except StoreUnavailable:
+        raise
+    except Exception as problem:  # noqa: BLE001 (whatever a damaged store makes our code raise)
+        return [Finding(f"{what} cannot be looked at: {problem}", "fairlead doctor --repair")]
 
 
 def _outdated(lacking: int, steps: int) -> Finding:
@@ -57,13 +73,6 @@ def _outdated(lacking: int, steps: int) -> Finding:
             "there is no Fairlead schema in it yet", "fairlead migrate up, or enqueue a job"
         )
     return Finding(f"steps of the schema that are missing: {lacking}", "fairlead migrate up")
-
-
-async def _jobs(store: Backend) -> list[Finding]:
-    try:
-        return await _waiting(store)
-    except DecodeError as problem:
-        return [Finding(str(problem), "keep a copy of the file, and report it")]
 
 
 async def _waiting(store: Backend) -> list[Finding]:

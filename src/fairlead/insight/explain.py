@@ -27,6 +27,8 @@ WINDOW = 600 * SECOND
 """How far back the pace of a queue is looked at."""
 
 _ORDER = (*GATES, Gate.NO_SLOT)
+_MOST_PROCESSES, _MOST_SLOTS = 100, 10_000
+"""As far as what a worker says of itself is believed: nobody looks at more jobs than that."""
 
 
 class Barrier(msgspec.Struct, frozen=True):
@@ -85,7 +87,7 @@ async def _views(store: Backend, job: JobRecord) -> list[View]:
     ]
     if not served:
         served = [(ClaimPlan("", (Share(job.queue),), 0, 0, capable={}),)]
-    limit = sum(_room(plan) for plans in served for plan in plans) + LOOK
+    limit = min(sum(_room(plan) for plans in served for plan in plans), _MOST_SLOTS) + LOOK
     return [View(await store.snapshot(plans[0], limit), plans) for plans in served]
 
 
@@ -94,7 +96,8 @@ def plans_of(
 ) -> tuple[ClaimPlan, ...]:
     """Return what the processes of a worker would ask for next for one of their pools."""
     busy = {process: counts for process, counts in running.items() if worker.owns(process)}
-    idle = [f"{worker.id}/new-{n}" for n in range(worker.processes - len(busy))]
+    processes = min(worker.processes, _MOST_PROCESSES)
+    idle = [f"{worker.id}/new-{n}" for n in range(processes - len(busy))]
     return tuple(
         ClaimPlan(
             process,

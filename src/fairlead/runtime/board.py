@@ -174,7 +174,7 @@ class Board:
                         held_since,
                         since,
                         thread,
-                        JobId(job_id.decode("ascii", "replace")),
+                        JobId(job_id.rstrip(b"\0").decode("utf-8", "replace")),
                     )
 
     def close(self) -> None:

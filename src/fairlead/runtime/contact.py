@@ -3,15 +3,57 @@
 After an outage the leases of jobs that still run may have passed, because nobody
 could renew them. Their workers are back at the same moment as we are, so for
 one heartbeat nobody takes over what looks lost.
+
+An answer that the store gives is no outage, even if it is a refusal: one damaged job must not
+stop the others. See `split.py`.
 """
 
 import asyncio
+import time
 from random import Random
 
-from fairlead.core.events import Bus, StoreFound, StoreLost
+from fairlead.core.errors import FairleadError, StoreError, StoreRefused
+from fairlead.core.events import Bus, StoreFound, StoreLost, Trouble
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
 """Between tries; never longer than half a heartbeat, so that running jobs are renewed in time."""
+
+
+_SILENT_SECONDS = 60.0
+"""How long the same trouble is not told again."""
+_MOST_TROUBLES = 1_000
+
+
+def is_outage(problem: Exception) -> bool:
+    """Say whether a call failed because of the store as a whole, so that repeating it may help.
+
+    Anything else is damage: one of the jobs that the call is about cannot be dealt with.
+    """
+    return isinstance(problem, StoreError) and not isinstance(problem, StoreRefused)
+
+
+def said(problem: Exception) -> str:
+    """Return an error in words; one that is not ours may say little without its class."""
+    return str(problem) if isinstance(problem, FairleadError) else repr(problem)
+
+
+class Troubles:
+    """Tells what should not happen, each trouble once in a while."""
+
+    def __init__(self, worker: str, events: Bus) -> None:
+        self._worker = worker
+        self._events = events
+        self._told: dict[str, float] = {}
+
+    def tell(self, told: str) -> None:
+        """Tell of it, unless it was told a moment ago."""
+        now = time.monotonic()
+        if now - self._told.get(told, -_SILENT_SECONDS) < _SILENT_SECONDS:
+            return
+        if len(self._told) >= _MOST_TROUBLES:
+            self._told.clear()
+        self._told[told] = now
+        self._events.emit(Trouble(self._worker, told))
 
 
 class Contact:

@@ -1,18 +1,27 @@
-"""First station: claim what the slots will need, and feed it to them."""
+"""First station: claim what the slots will need, and feed it to them.
+
+A claim asks for jobs of all queues at once. If the store refuses it, something in one of the
+queues is damaged: they are asked in parts, and the queue that is refused by itself rests for a
+while, so that the others are fed as before.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
 
-from fairlead.core.errors import StoreError
 from fairlead.core.job import Job
-from fairlead.core.selection import Claim
-from fairlead.runtime.contact import Contact
+from fairlead.core.queue import Served
+from fairlead.core.selection import Claim, ClaimPlan
+from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import Slots
+from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
+
+_REST_SECONDS = 5.0
+"""How long a queue is not asked again after the store refused it."""
 
 
 class Feeder:
@@ -46,6 +55,8 @@ class Feeder:
         self._spares = spares
         self._places = places
         self._store_time = store_time
+        self._troubles = Troubles(worker, workshop.events)
+        self._refused_until: dict[str, float] = {}
         self._bell = asyncio.Event()
         self._stopped = False
         self._rest: asyncio.Future[int] | None = None
@@ -92,14 +103,15 @@ class Feeder:
             if not mark:
                 mark = await self._wait(0, 0)
             idle = not self._slots.in_hand
-            found = await self._claim(room, loop.time())
+            claim = await self._claim(room, loop.time())
             self.claiming = 0
-            self.dry = idle and found == 0
-            if found is not None and found < room and not self._stopped:
+            self.dry = idle and claim is not None and not claim.jobs
+            empty = claim is not None and len(claim.jobs) < room and not claim.cut
+            if empty and not self._stopped:
                 mark = await self._wait(self._workshop.terms.poll, mark)
 
-    async def _claim(self, room: int, now: float) -> int | None:
-        """Claim once; returns how many jobs came, None if the store did not answer."""
+    async def _claim(self, room: int, now: float) -> Claim | None:
+        """Claim once, and feed what came; None if the store did not answer."""
         terms = self._workshop.terms
         plan = replace(
             self._slots.claim_plan(self._worker, terms.lease_micros, self._workshop.capable, room),
@@ -108,8 +120,10 @@ class Feeder:
         )
         point("claim")
         try:
-            claim = await self._workshop.store.claim(plan)
-        except StoreError as problem:
+            claim = await self._asked(plan, now)
+        except Exception as problem:
+            if not is_outage(problem):
+                raise
             self.claiming = 0
             await self._contact.lost(problem, now)
             return None
@@ -119,7 +133,26 @@ class Feeder:
         late = asyncio.get_running_loop().time() - now > terms.lease / 2
         self._hear(claim, late)
         self._take(self._slots, claim.jobs, late)
-        return len(claim.jobs)
+        return claim
+
+    async def _asked(self, plan: ClaimPlan, now: float) -> Claim:
+        """Ask the store for jobs of all queues that do not rest, in parts where it must be."""
+        queues = [q for q in plan.queues if self._refused_until.get(q.name, 0.0) <= now]
+        whole = Claim([], plan.credits, self._store_time())
+
+        async def ask(some: Sequence[Served]) -> None:
+            nonlocal whole
+            part = plan.after(whole).only(some)
+            whole = whole.joined(await self._workshop.store.claim(part))
+
+        def rest(queue: Served, problem: Exception) -> None:
+            self._refused_until[queue.name] = now + _REST_SECONDS
+            told = f"queue {queue.name!r} is not served, because something in it is damaged"
+            self._troubles.tell(f"{told}: {said(problem)}; `fairlead doctor` tells what")
+
+        if queues:
+            await in_parts(ask, queues, rest)
+        return whole
 
     async def _wait(self, seconds: float, mark: int) -> int:
         """Wait for a hint that there is work; returns the new mark."""
@@ -132,8 +165,12 @@ class Feeder:
         except asyncio.CancelledError:
             if not self._woken:
                 raise
-        except StoreError as problem:
-            await self._contact.lost(problem, now)
+        except Exception as problem:  # noqa: BLE001 (around a service's step: a wait is a hint)
+            if is_outage(problem):
+                await self._contact.lost(problem, now)
+            else:
+                self._troubles.tell(f"it cannot wait for news: {said(problem)}; it looks by itself")
+                await asyncio.sleep(self._workshop.terms.poll)
         finally:
             self._rest = None
         return mark

@@ -1,11 +1,12 @@
 """Keep what is in hand: renew leases, announce the worker, do the store's housekeeping.
 
 Runs outside the processes whose handlers might block it: in the supervisor, or,
-for a worker inside another program, in a thread of its own.
+for a worker inside another program, in a thread of its own. What goes wrong with one job, or
+with one duty, keeps it from no other: the leases of all depend on it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -13,8 +14,9 @@ import msgspec
 from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.errors import StoreError
 from fairlead.runtime.board import Board
-from fairlead.runtime.contact import Contact
+from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.run import Pair
+from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
 
 UPKEEP_SECONDS = 10.0
@@ -47,6 +49,8 @@ class Keeper:
         self.contact = Contact(
             worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
         )
+        self._troubles = Troubles(worker, workshop.events)
+        self._more = False  # Whether the last round of upkeep left something to do at once.
 
     async def run(self) -> None:
         """Beat, announce and do housekeeping, for ever."""
@@ -64,7 +68,7 @@ class Keeper:
         if not self._workshop.terms.drain and not await self._workshop.store.workers():
             now = asyncio.get_running_loop().time()
             self.contact.spare_until = now + self._workshop.terms.heartbeat
-        await self.announce()
+        await self._try("announce this worker", self.announce)
         self.spare()
 
     async def announce(self) -> None:
@@ -79,7 +83,7 @@ class Keeper:
 
     async def leave(self) -> None:
         """Say that this worker is no more, if the store can be told."""
-        with suppress(StoreError):
+        with suppress(Exception):  # It is forgotten when its lease passes.
             await self._workshop.store.announce(Worker(self._worker, {}), 0)
 
     async def _beat_forever(self) -> None:
@@ -90,8 +94,8 @@ class Keeper:
         while True:
             began = loop.time()
             try:
-                await self.beat()
-                await self.announce()
+                await self._try("renew leases", self.beat)
+                await self._try("announce this worker", self.announce)
             except StoreError as problem:
                 await self.contact.lost(problem, answered)
                 self.spare()
@@ -100,6 +104,15 @@ class Keeper:
             answered = loop.time()
             self.spare()
             await asyncio.sleep(max(0.0, began + self._workshop.terms.heartbeat - loop.time()))
+
+    async def _try(self, duty: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Do a duty; raises only if the store is away. Anything else is told, and tried again."""
+        try:
+            await step()
+        except Exception as problem:
+            if is_outage(problem):
+                raise
+            self._troubles.tell(f"it could not {duty}: {said(problem)}; it goes on trying")
 
     def spare(self) -> None:
         """Let the processes know that passed leases may only look lost."""
@@ -128,8 +141,12 @@ class Keeper:
         owners |= await self._unseen(before)
         if not owners:
             return
-        extended = await self._workshop.store.extend(list(owners), terms.lease_micros)
-        kept = {renewed.id: renewed.cancel_requested for renewed in extended}
+        parts = await in_parts(
+            lambda pairs: self._workshop.store.extend(pairs, terms.lease_micros),
+            list(owners),
+            self._tell_damaged,
+        )
+        kept = {renewed.id: renewed.cancel_requested for part in parts for renewed in part}
         # Of two runs of a job on our boards only the later one can have been renewed.
         newest = dict(sorted(owners))
         lost: dict[str, list[Pair]] = {}
@@ -143,6 +160,9 @@ class Keeper:
         for worker in sorted(lost.keys() | cancelled.keys()):
             news = News(tuple(lost.get(worker, ())), tuple(cancelled.get(worker, ())))
             self._tell(worker, news)
+
+    def _tell_damaged(self, pair: Pair, problem: Exception) -> None:
+        self._troubles.tell(f"the lease of job {pair[0]} cannot be renewed: {said(problem)}")
 
     async def _is_settled(self, pair: Pair) -> bool:
         """Say whether a lease is gone because its run has ended, and not because it is lost.
@@ -163,8 +183,11 @@ class Keeper:
 
     async def _upkeep_forever(self) -> None:
         while True:
-            more = False
             with suppress(StoreError):  # The heartbeat tells of an outage.
-                more = (await self._workshop.store.upkeep(self._workshop.keep)).more
+                await self._try("do the store's housekeeping", self._upkeep)
             pause = UPKEEP_SECONDS * self._workshop.random.uniform(0.5, 1.5)
-            await asyncio.sleep(0.05 if more else pause)
+            await asyncio.sleep(0.05 if self._more else pause)
+
+    async def _upkeep(self) -> None:
+        self._more = False
+        self._more = (await self._workshop.store.upkeep(self._workshop.keep)).more

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from fairlead.core.job import Job
-from fairlead.core.selection import ClaimPlan, Credits
+from fairlead.core.selection import MOST_BYTES, ClaimPlan, Credits
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import PoolPlan
 
@@ -24,6 +24,7 @@ class Slots:
         self._limit = plan.capacity + plan.ahead if plan.self_serving else plan.capacity
         self._waiting: deque[tuple[Run, float]] = deque()
         self._in_hand: Counter[str] = Counter()
+        self._bytes = 0
         self._running = 0
         self._ended = 0
         self._rate = 0.0
@@ -37,7 +38,8 @@ class Slots:
 
     def room(self, now: float) -> int:
         """Return how many jobs to claim now; zero if it is not worth it yet."""
-        ahead = self._ahead(now)
+        # With so much in hand, what is claimed ahead would cost memory and save little time.
+        ahead = self._ahead(now) if self._bytes < MOST_BYTES else 0
         room = self.plan.capacity + ahead - self.in_hand
         # In small bites every claim would cost a commit; so with jobs in hand, wait for more room.
         return room if room > ahead // 2 or self.in_hand <= self.plan.capacity else 0
@@ -70,6 +72,7 @@ class Slots:
     def feed(self, run: Run, now: float) -> None:
         """Take a run in, and start it if a slot is free."""
         self._in_hand[run.job.queue] += 1
+        self._bytes += len(run.job.payload)
         if self._running < self._limit:
             self._running += 1
             self._start(run)
@@ -106,3 +109,4 @@ class Slots:
 
     def _forget(self, job: Job) -> None:
         self._in_hand[job.queue] -= 1
+        self._bytes -= len(job.payload)

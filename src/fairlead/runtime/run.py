@@ -55,6 +55,7 @@ class Run:
         "store",
         "task",
         "timeout",
+        "unreadable",
     )
 
     def __init__(self, job: Job, task: Task, pool: str, place: int, store: Backend) -> None:
@@ -63,7 +64,10 @@ class Run:
         self.task = task
         self.pool = pool
         self.place = place
-        self.timeout = task.options.timeout if job.options is None else _timeout(job, task)
+        self.timeout = task.options.timeout
+        self.unreadable: DecodeError | None = None
+        if job.options is not None:
+            self._heed_options(job.options)
         self.started_at: int | None = None
         self.since = 0.0
         self.deadline = float("inf")
@@ -71,6 +75,19 @@ class Run:
         self.handle: Any = None
         self.store = store
         self.commit: Commit | None = None
+
+    def _heed_options(self, text: str) -> None:
+        """Take what this job alone asks for; unreadable ones must not be passed over."""
+        try:
+            self.timeout = decode_options(text).timeout or self.timeout
+        except DecodeError as problem:
+            self.unreadable = problem
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what the handler is called with, or raise `DecodeError`."""
+        if self.unreadable is not None:
+            raise self.unreadable
+        return self.task.signature.decode(self.job.payload)
 
     def returns(self, value: object) -> Outcome:
         """Return the outcome of a handler that returned."""
@@ -128,13 +145,6 @@ _UNSTORED = (
     "what its handler returned after that is not stored; pass it to the block, as in "
     "job.commit(result=…)"
 )
-
-
-def _timeout(job: Job, task: Task) -> float:
-    try:
-        return decode_options(job.options).timeout or task.options.timeout
-    except DecodeError:
-        return task.options.timeout
 
 
 class RunningJob:
@@ -244,7 +254,7 @@ def call(run: Run) -> Outcome:
     """Run a plain function, in this thread."""
     current.set(run)
     try:
-        args, kwargs = run.task.signature.decode(run.job.payload)
+        args, kwargs = run.arguments()
         return run.returns(run.task.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 (user code: sys.exit() must not end the worker)
         return run.raises(error)
@@ -254,7 +264,7 @@ async def acall(run: Run) -> Outcome:
     """Run a coroutine function, in this task."""
     current.set(run)
     try:
-        args, kwargs = run.task.signature.decode(run.job.payload)
+        args, kwargs = run.arguments()
         return run.returns(await run.task.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 (user code: sys.exit() must not end the worker)
         return run.raises(error)

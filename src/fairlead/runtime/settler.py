@@ -4,20 +4,21 @@ While one settlement is on its way to the store, outcomes gather; when it is
 back, all that gathered go together. An outcome is never dropped because the
 store is away: it waits, its lease is renewed meanwhile, and it is written when
 the store is back, if the fence still holds.
+
+A job whose end the store refuses is damaged. It becomes a dead letter, reason `unreadable`; if
+the store refuses that too, the job is left in place, for `doctor` to name.
 """
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from msgspec.structs import replace
 
-from fairlead.core.errors import StoreError
-from fairlead.core.events import Trouble
-from fairlead.core.failure import describe
+from fairlead.core.failure import describe, described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, State
+from fairlead.core.job import Attempt, Job, Reason, State
 from fairlead.core.outcome import (
     Ambiguous,
     Committed,
@@ -28,10 +29,13 @@ from fairlead.core.outcome import (
     ambiguous,
     decide,
 )
-from fairlead.runtime.contact import Contact
+from fairlead.core.store import Store
+from fairlead.core.task import Task
+from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.narrate import narrate, narrate_late
 from fairlead.runtime.points import point
 from fairlead.runtime.run import Run
+from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
 
 MOST_AT_ONCE = 1_000
@@ -59,6 +63,7 @@ class Settler:
         self._workshop = workshop
         self._worker = worker
         self._contact = contact
+        self._troubles = Troubles(worker, workshop.events)
         self._now = now
         self._release = release
         self._on_asking = asking
@@ -91,7 +96,10 @@ class Settler:
             self._bell.clear()
             while self._ended:
                 batch, self._ended = self._ended[:MOST_AT_ONCE], self._ended[MOST_AT_ONCE:]
-                await self._settle(batch)
+                try:
+                    await self._settle(batch)
+                except Exception as problem:  # noqa: BLE001 (around a service's step)
+                    self._leave(batch, problem)
             if self._stopped:
                 return
 
@@ -118,16 +126,18 @@ class Settler:
         """Tell what went wrong in a handler after it had made its job done."""
         if isinstance(outcome, Committed) and outcome.trouble and ruled.state is State.DONE:
             told = f"job {run.job.id} is done, its transaction is committed; but {outcome.trouble}"
-            self._workshop.events.emit(Trouble(self._worker, told))
+            self._troubles.tell(told)
+
+    def _leave(self, batch: list[Ended], problem: Exception) -> None:
+        """Leave runs to their leases, because nothing can be done with them here."""
+        told = ", ".join(run.job.id for run, _ in batch[:3])
+        told = f"{told} and {len(batch) - 3} more" if len(batch) > 3 else told
+        self._troubles.tell(f"jobs {told} were not settled: {said(problem)}; they will run again")
+        for run, _ in batch:
+            self._release(run)
 
     def _decide(self, run: Run, outcome: Outcome, now: int) -> Settlement:
-        job, policy, random = run.job, run.task.options, self._workshop.random.random
-        try:
-            settlement = decide(job, outcome, policy, now, random)
-        except Exception as problem:  # noqa: BLE001 (a curve or a predicate is user code)
-            told = f"task {run.task.name!r} cannot say what happens next: {problem!r}"
-            self._workshop.events.emit(Trouble(self._worker, told))
-            settlement = decide(job, Failed(describe(problem), transient=False), policy, now)
+        settlement = decided(self._workshop, self._troubles, run.job, outcome, run.task, now)
         return replace(settlement, started_at=run.started_at, pool=run.pool)
 
     async def _write(self, settlements: list[Settlement]) -> Written:
@@ -135,25 +145,15 @@ class Settler:
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                written = await self._workshop.store.settle(settlements)
-            except StoreError as problem:
+                written = await settle_in_parts(self._workshop.store, self._troubles, settlements)
+                written |= await self._written_before(settlements, written)
+            except Exception as problem:
+                if not is_outage(problem):
+                    raise
                 await self._contact.lost(problem, began)
                 continue
-            except Exception as problem:  # noqa: BLE001 (one bad row must not fail the others)
-                return await self._write_apart(settlements, problem)
             self._contact.found(began)
-            return written | await self._written_before(settlements, written)
-
-    async def _write_apart(self, settlements: list[Settlement], problem: Exception) -> Written:
-        """Settle one by one; what cannot be written is left for its lease to pass."""
-        if len(settlements) == 1:
-            told = f"job {settlements[0].id} could not be settled: {problem!r}; it will run again"
-            self._workshop.events.emit(Trouble(self._worker, told))
-            return {}
-        written: Written = {}
-        for settlement in settlements:
-            written |= await self._write([settlement])
-        return written
+            return written
 
     async def _written_before(self, settlements: list[Settlement], written: Written) -> Written:
         """Return what is written already, under the same fences: the attempt log tells.
@@ -164,7 +164,7 @@ class Settler:
         before: Written = {}
         for settlement in settlements:
             if settlement.id not in written:
-                for line in await self._attempts(settlement.id):
+                for line in await self._log_of(settlement.id):
                     if line.fence != settlement.fence:
                         continue
                     if line.outcome == settlement.outcome:
@@ -175,17 +175,14 @@ class Settler:
                         )
         return before
 
-    async def _attempts(self, job_id: JobId) -> list[Attempt]:
-        """Ask the attempt log until the store answers."""
-        while True:
-            began = asyncio.get_running_loop().time()
-            try:
-                log = await self._workshop.store.attempts(job_id)
-            except StoreError as problem:
-                await self._contact.lost(problem, began)
-                continue
-            self._contact.found(began)
-            return log
+    async def _log_of(self, job_id: JobId) -> list[Attempt]:
+        """Return a job's lines of the attempt log; a damaged log tells nothing."""
+        try:
+            return await self._workshop.store.attempts(job_id)
+        except Exception as problem:
+            if is_outage(problem):
+                raise
+            return []
 
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
         """Ask the task whether its outside effect happened, then go on with the answer."""
@@ -197,13 +194,56 @@ class Settler:
             return  # The worker stops; the lease passes, and another one asks.
         except Exception as problem:  # noqa: BLE001 (user code)
             told = f"reconcile of task {run.task.name!r} failed for job {run.job.id}: {problem!r}"
-            self._workshop.events.emit(Trouble(self._worker, told))
+            self._troubles.tell(told)
         self.put(run, replace(unclear, known=known))
 
     def give_up_asking(self) -> None:
         """Leave what is still being asked about to whoever claims it next."""
         for asking in self._asking:
             asking.cancel()
+
+
+def decided(
+    workshop: Workshop, troubles: Troubles, job: Job, outcome: Outcome, task: Task, now: int
+) -> Settlement:
+    """Decide what an outcome means, also where the task's own code for that fails."""
+    try:
+        return decide(job, outcome, task.options, now, workshop.random.random)
+    except Exception as problem:  # noqa: BLE001 (a curve or a predicate is user code)
+        troubles.tell(f"task {task.name!r} cannot say what happens next: {problem!r}")
+        return decide(job, Failed(describe(problem), transient=False), task.options, now)
+
+
+async def settle_in_parts(
+    store: Store, troubles: Troubles, settlements: Sequence[Settlement]
+) -> Written:
+    """Settle, and make dead letters of the jobs whose end the store refuses to write."""
+    damaged: list[Settlement] = []
+
+    def bury(settlement: Settlement, problem: Exception) -> None:
+        told = f"the store refused to write that it is {settlement.state}: {said(problem)}"
+        troubles.tell(f"job {settlement.id} is damaged: {told}")
+        damaged.append(
+            replace(
+                settlement,
+                state=State.DEAD,
+                reason=Reason.UNREADABLE,
+                failure=described("Unreadable", told),
+                result=None,
+                run_at=None,
+            )
+        )
+
+    def leave(settlement: Settlement, problem: Exception) -> None:
+        troubles.tell(
+            f"job {settlement.id} cannot be moved and stays where it is: {said(problem)}; "
+            "`fairlead doctor` names the damage, `fairlead doctor --repair` mends it"
+        )
+
+    parts = await in_parts(store.settle, settlements, bury)
+    if damaged:
+        parts += await in_parts(store.settle, damaged, leave)
+    return {job_id: ruled for part in parts for job_id, ruled in part.items()}
 
 
 def _certain(outcome: Outcome) -> bool:

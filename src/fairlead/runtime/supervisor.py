@@ -9,8 +9,8 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
-from fairlead.core.errors import StoreError
 from fairlead.core.events import (
     LoopBlocked,
     Overdue,
@@ -278,10 +278,8 @@ class Supervisor:
         """At the end, leave what nobody could be asked about to whoever claims it next."""
         pairs = [(job.id, job.fence) for job, _ in self._unclear]
         if pairs:
-            try:
+            with suppress(Exception):  # Their leases pass by themselves.
                 await self._workshop.store.extend(pairs, 0)
-            except StoreError:
-                return  # Their leases pass by themselves.
 
     # Signals
 

@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.core.clock import SECOND
-from fairlead.core.errors import StoreError
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
@@ -25,12 +24,13 @@ from fairlead.core.outcome import (
     Returned,
     Settlement,
     ambiguous,
-    decide,
 )
 from fairlead.core.task import TaskOptions
 from fairlead.runtime.board import NEVER, PROCESS, THREAD, UNCLEAR, Mark
-from fairlead.runtime.contact import FIRST_PAUSE
+from fairlead.runtime.contact import FIRST_PAUSE, Troubles, is_outage, said
 from fairlead.runtime.narrate import narrate, narrate_late
+from fairlead.runtime.settler import decided, settle_in_parts
+from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
 
 Cut = Crashed | Failed | Returned
@@ -96,16 +96,20 @@ async def take_over(workshop: Workshop, death: Death, patience: float) -> Estate
     """Settle what a dead process had in hand; what the store does not take in time, leases do."""
     loop = asyncio.get_running_loop()
     end = loop.time() + patience
+    troubles = Troubles(death.worker, workshop.events)
     while True:
         try:
-            return await _take_over(workshop, death)
-        except StoreError:
-            if loop.time() >= end:
+            return await _take_over(workshop, death, troubles)
+        except Exception as problem:  # noqa: BLE001 (around a service's step)
+            if not is_outage(problem):
+                told = f"what {death.worker} left behind cannot be taken over: {said(problem)}"
+                troubles.tell(f"{told}; its jobs run again when their leases pass")
+            if loop.time() >= end or not is_outage(problem):
                 return Estate(0, 0, ())
             await asyncio.sleep(FIRST_PAUSE)
 
 
-async def _take_over(workshop: Workshop, death: Death) -> Estate:
+async def _take_over(workshop: Workshop, death: Death, troubles: Troubles) -> Estate:
     store = workshop.store
     outcomes = fates(death)
     left = [pair for pair, outcome in outcomes.items() if outcome is None]
@@ -125,13 +129,13 @@ async def _take_over(workshop: Workshop, death: Death) -> Estate:
         if _must_be_asked(outcome, policy):
             unclear.append((job, outcome))
         else:
-            settlement = decide(job, outcome, policy, now, workshop.random.random)
+            settlement = decided(workshop, troubles, job, outcome, workshop.tasks[job.task], now)
             started_at = mark.started_at if mark is not None and mark.running else None
             ended.append((job, replace(settlement, started_at=started_at), now))
     if left:
         # To be asked about, not to be given back: it is claimed as lost, at once.
-        await store.extend(left, 0)
-    return await _settle(workshop, ended, tuple(unclear))
+        await in_parts(lambda pairs: store.extend(pairs, 0), left, lambda _pair, _problem: None)
+    return await _settle(workshop, troubles, ended, tuple(unclear))
 
 
 def _store_time(workshop: Workshop, mark: Mark | None) -> int:
@@ -147,10 +151,12 @@ def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Cut]:
 
 async def _settle(
     workshop: Workshop,
+    troubles: Troubles,
     ended: list[tuple[Job, Settlement, int]],
     unclear: tuple[tuple[Job, Cut], ...],
 ) -> Estate:
-    written = await workshop.store.settle([settlement for _, settlement, _ in ended])
+    settlements = [settlement for _, settlement, _ in ended]
+    written = await settle_in_parts(workshop.store, troubles, settlements)
     for job, settlement, now in ended:
         ruled = written.get(settlement.id)
         if ruled is not None:

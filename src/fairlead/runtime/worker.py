@@ -11,11 +11,11 @@ from functools import partial
 
 from fairlead.core.clock import SECOND
 from fairlead.core.events import Overdue, Started
-from fairlead.core.job import Job, Reason
+from fairlead.core.job import LONGEST_ID, Job, Reason
 from fairlead.core.outcome import Cancelled, Committed, Ending, Lost, Outcome
 from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
-from fairlead.runtime.contact import Contact
+from fairlead.runtime.contact import Contact, Troubles
 from fairlead.runtime.feeder import Feeder
 from fairlead.runtime.loop_runner import LoopRunner
 from fairlead.runtime.narrate import (
@@ -67,6 +67,7 @@ class Worker:
         self._contact = Contact(
             worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
         )
+        self._troubles = Troubles(worker, workshop.events)
         self._settler = Settler(
             workshop,
             worker,
@@ -166,6 +167,10 @@ class Worker:
         store = self._workshop.store
         runs = []
         for job in jobs:
+            if job.task not in numbers or len(job.id.encode(errors="replace")) > LONGEST_ID:
+                told = f"job {job.id:.80} cannot be taken in hand; its lease passes"
+                self._troubles.tell(f"{told}, and `fairlead doctor` tells what is wrong")
+                continue
             place = board.hold(job.id, job.fence, numbers[job.task], now)
             run = Run(job, tasks[job.task], slots.plan.name, place, store)
             self._runs[run.pair] = (run, slots)
