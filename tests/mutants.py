@@ -612,7 +612,7 @@ MUTANTS = [
     Mutant(
         "new arguments are checked before they are saved",
         "cli/dead.py",
-        'return signature.read(sys.stdin.read() if given == "-" else given)',
+        'return signature.read(sys.stdin.read(TEXT_LIMIT + 1) if given == "-" else given)',
         'return sys.stdin.read() if given == "-" else given',
         "tests/cli/test_dead.py",
     ),
@@ -626,9 +626,9 @@ MUTANTS = [
     Mutant(
         "a message of the store steers no terminal (T9)",
         "cli/command.py",
-        "super().__init__(hinted(escaped(message)))",
-        "super().__init__(hinted(message))",
-        "tests/cli",
+        "super().__init__(hinted(escaped(without_passwords(message))))",
+        "super().__init__(hinted(without_passwords(message)))",
+        "tests/cli/test_hostile.py",
     ),
     Mutant(
         "a stale worker cannot settle (I6), Redis",
@@ -721,6 +721,96 @@ MUTANTS = [
         "except DecodeError as problem:",
         "except LookupError as problem:",
         "tests/stores/test_redis.py",
+    ),
+    Mutant(
+        "a traceback in the plain log steers no terminal (T9)",
+        "log.py",
+        "for line in escaped_lines(text))",
+        "for line in text.split(chr(10)))",
+        "tests/test_log.py",
+    ),
+    Mutant(
+        "what continues a record cannot pass for a line of the log (T9)",
+        "log.py",
+        '_INDENT = " " * 4',
+        '_INDENT = ""',
+        "tests/test_log.py",
+    ),
+    Mutant(
+        "no part of a password is told (T9)",
+        "core/url.py",
+        'any("@" in part for part in parts[2:])',
+        "False",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
+        "an error does not carry the URL along (T9)",
+        "core/url.py",
+        """    with suppress(ValueError):  # Its words quote the URL, so our error must not carry it along.
+        parts = urlsplit(url)
+""",
+        """    try:
+        parts = urlsplit(url)
+    except ValueError as problem:
+        raise unreadable_url(str(problem)) from None
+""",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
+        "zero-width characters are seen",
+        "core/text.py",
+        r"\u200b-\u200d",
+        r"\u200c-\u200d",
+        "tests/core/test_text.py",
+    ),
+    Mutant(
+        "a server that a service file names proves who it is (T9)",
+        f"{POSTGRES}/address.py",
+        "known = _resolved(given)",
+        "known = {name: str(value) for name, value in given.items()}",
+        "tests/stores/test_postgres_address.py",
+    ),
+    Mutant(
+        "who asks for less protection is warned",
+        f"{POSTGRES}/store.py",
+        "if address.doubt:",
+        "if address.doubt and not address:",
+        "tests/stores/test_postgres_address.py",
+    ),
+    Mutant(
+        "a key that is there twice is refused (T12)",
+        "core/codec.py",
+        "if len(set(names)) < len(names):",
+        "if len(set(names)) < 0:",
+        "tests/core/test_codec.py",
+    ),
+    Mutant(
+        "a stored payload with a key twice is unreadable (F43)",
+        "core/codec.py",
+        'if payload.count(":") != len(kwargs) and not self._wrote(payload, call):',
+        "if not kwargs:",
+        "tests/core/test_codec.py",
+    ),
+    Mutant(
+        "more than 10,000 keys are refused (T12)",
+        "core/codec.py",
+        'return _STRINGS.sub(b"", payload).count(b":") > KEY_LIMIT',
+        "return False",
+        "tests/core/test_codec.py",
+    ),
+    Mutant(
+        "a name of 10 MB is compared with nothing (T12)",
+        "core/errors.py",
+        "if len(str(name)) > QUOTED:",
+        "if not name:",
+        "tests/core/test_text.py",
+    ),
+    Mutant(
+        "commands go on over JSON that is nested too deep (I22)",
+        "cli/words.py",
+        "return read(lay_out, ",
+        "return (lambda decode, _, text: decode(text))(lay_out, ",
+        "tests/cli/test_hostile.py",
     ),
 ]
 

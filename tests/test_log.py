@@ -227,3 +227,60 @@ def test_a_subscriber_that_failed_is_reported_with_its_traceback(
     app.events.emit(DIED)
     assert "a subscriber failed on Died of job 0190-1; the job is not affected" in caplog.text
     assert "ValueError: not with me" in caplog.text
+
+
+# What handlers log themselves
+
+
+HOSTILE = "no\x1b[2Jgood\u200b\n12:00:00 ERROR   forged \u202e\nredis://:c4n4ry@cache\ud800"
+
+
+def logged(written: Callable[[], str], style: str, log: Callable[[logging.Logger], None]) -> str:
+    fresh()
+    set_up(Bus(lambda *_: None), "debug", style)
+    log(logging.getLogger("shop"))
+    return written()
+
+
+def fail(logger: logging.Logger) -> None:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        logger.exception("it broke: %s", HOSTILE, stack_info=True)
+
+
+def test_a_traceback_in_the_plain_log_steers_nothing_and_forges_no_line(
+    written: Callable[[], str],
+) -> None:
+    text = logged(written, "plain", fail)
+    assert not any(char in text for char in "\x1b\u200b\u202e\ud800")
+    assert "c4n4ry" not in text
+    first, *rest = text.removesuffix("\n").split("\n")
+    assert first[9:] == "ERROR   it broke: no\\x1b[2Jgood\\u200b"
+    assert all(line.startswith("    ") for line in rest)
+    assert "    12:00:00 ERROR   forged \\u202e" in rest
+    assert "    Traceback (most recent call last):" in rest
+    assert '      File "' in text
+    assert "    Stack (most recent call last):" in rest
+    assert rest.count("    redis://:***@cache\\ud800") == 2
+
+
+def test_a_traceback_in_the_json_log_steers_nothing_either(written: Callable[[], str]) -> None:
+    text = logged(written, "json", fail)
+    assert text.count("\n") == 1
+    assert not any(char in text for char in "\x1b\u200b\u202e\ud800")
+    assert "c4n4ry" not in text
+    line = json.loads(text)
+    assert line["message"].startswith("it broke: no\x1b[2Jgood\u200b\n12:00:00")
+    assert line["error"].startswith("Traceback (most recent call last):")
+    assert line["stack"].startswith("Stack (most recent call last):")
+
+
+def test_a_traceback_that_came_as_text_is_told_too(written: Callable[[], str]) -> None:
+    def hand_over(logger: logging.Logger) -> None:
+        given = {"msg": "from afar", "exc_text": "Traceback:\n\x1bboom", "levelno": 40}
+        record = logging.makeLogRecord(given | {"levelname": "ERROR"})
+        logger.handle(record)
+
+    text = logged(written, "plain", hand_over)
+    assert text.endswith("from afar\n    Traceback:\n    \\x1bboom\n")

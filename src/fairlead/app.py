@@ -34,6 +34,7 @@ from fairlead.core.queue import Pool, Queue, allot, declare
 from fairlead.core.retry import Retry
 from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
+from fairlead.core.text import brief
 from fairlead.log import report_subscriber, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.runtime.commit import apart, joined
@@ -97,7 +98,7 @@ class Fairlead:
     ) -> None:
         settings = settings or Settings()
         if not isinstance(keep, timedelta) or keep < timedelta(0):
-            raise ConfigError(f"keep takes a timedelta; write timedelta(days=7), not {keep!r}")
+            raise ConfigError(f"keep takes a timedelta; write timedelta(days=7), not {brief(keep)}")
         self.queues = declare([*settings.queues, *_listed("queues", "Queue", queues)])
         self.pools = allot([*settings.pools, *_listed("pools", "Pool", pools)], self.queues)
         self.store = store_for(choose_url(url, settings), clock)
@@ -131,16 +132,18 @@ class Fairlead:
         list the old name in `aliases`.
         """
         if isinstance(function, str):
-            raise ConfigError(f"a queue is named by keyword; write @app.task(queue={function!r})")
+            raise ConfigError(
+                f"a queue is named by keyword; write @app.task(queue={brief(function)})"
+            )
         given: dict[str, Any] = dict(settings)
         name, aliases = given.pop("name", None), given.pop("aliases", ())
         if isinstance(aliases, str):
-            raise ConfigError(f"aliases takes a list of former names; write [{aliases!r}]")
+            raise ConfigError(f"aliases takes a list of former names; write [{brief(aliases)}]")
         unknown = given.keys() - set(TaskOptions.__struct_fields__)
         if unknown:
             known = TaskSettings.__optional_keys__
             raise ConfigError(
-                f"a task has no setting {min(unknown)!r}{did_you_mean(min(unknown), known)}; "
+                f"a task has no setting {brief(min(unknown))}{did_you_mean(min(unknown), known)}; "
                 f"it takes {', '.join(sorted(known))}"
             )
         options = TaskOptions(**given)
@@ -236,7 +239,7 @@ class Fairlead:
     def _batches(self, calls: Iterable[Call[Any]]) -> Iterator[list[NewJob]]:
         if isinstance(calls, Call) or not isinstance(calls, Iterable):
             raise EnqueueError(
-                f"enqueue_many takes a list or a stream of calls, not {calls!r:.80}; "
+                f"enqueue_many takes a list or a stream of calls, not {brief(calls)}; "
                 "write [task.call(…)]"
             )
         stream = iter(calls)
@@ -244,7 +247,7 @@ class Fairlead:
             for call in batch:
                 if not isinstance(call, Call):
                     raise EnqueueError(
-                        f"enqueue_many takes calls, as task.call(…) makes them, not {call!r:.80}"
+                        f"enqueue_many takes calls, as task.call(…) makes them, not {brief(call)}"
                     )
                 if call.job.queue not in self.queues:
                     raise UnknownQueue(call.job.queue, self.queues)
@@ -358,7 +361,7 @@ def _target_of(app: Fairlead) -> str | None:
 
 def _listed(name: str, kind: str, values: Iterable[T]) -> list[T]:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ConfigError(f"{name} takes a list of {kind}(…) values, not {values!r}")
+        raise ConfigError(f"{name} takes a list of {kind}(…) values, not {brief(values)}")
     return list(values)
 
 

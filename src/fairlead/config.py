@@ -33,6 +33,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues: tuple[Queue, ...] = ()
     pools: tuple[Pool, ...] = ()
 
+    def __repr__(self) -> str:
+        """Name what is set; the URL may hold a password."""
+        where = f"{self.url.partition(':')[0]}://…" if self.url else None
+        return f"<settings of app {self.app!r} on {where}>"
+
 
 def load(path: str | Path) -> Settings:
     """Read settings from a TOML file: `[tool.fairlead]` of pyproject.toml, all of any other."""

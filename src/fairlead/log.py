@@ -43,7 +43,8 @@ from fairlead.core.events import (
     WorkerStopping,
 )
 from fairlead.core.failure import short_name
-from fairlead.core.text import escaped, escaped_json
+from fairlead.core.text import escaped, escaped_json, escaped_lines
+from fairlead.core.url import without_passwords
 
 SLOW_SECONDS = 60.0
 """A job that ran longer is told of at INFO."""
@@ -167,24 +168,44 @@ def _error(event: Retried | Died) -> str:
 
 
 class _Plain(logging.Formatter):
-    """One line for people: time, level, what happened, and to which job."""
+    """One line for people: time, level, what happened, and to which job.
+
+    What follows of a text of many lines is indented, so none of it can pass for a line of the log.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        head = escaped(f"{clock} {record.levelname:7}")
         event = getattr(record, "fairlead", None)
-        whose = ""
-        if isinstance(event, JobEvent):
-            attempt = getattr(event, "attempt", None)
-            parts = [f"job={event.job_id}", f"task={event.task}"]
-            parts += [f"queue={event.queue}"] if event.queue else []
-            parts += [f"attempt={attempt}"] if attempt is not None else []
-            parts += [f"correlation_id={event.correlation_id}"] if event.correlation_id else []
-            whose = "  " + " ".join(parts)
-        line = f"{clock} {record.levelname:7} {record.getMessage()}{whose}"
-        line = escaped(line)
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
+        message = without_passwords(record.getMessage())
+        if isinstance(event, Event):
+            return f"{head} {escaped(message)}{escaped(_whose(event))}"
+        texts = (message, *_more(self, record).values())
+        first, *rest = (line for text in texts for line in escaped_lines(text))
+        return f"\n{_INDENT}".join([f"{head} {first}", *rest])
+
+
+_INDENT = " " * 4
+
+
+def _whose(event: Event) -> str:
+    """Name the job of an event, if it is about one."""
+    if not isinstance(event, JobEvent):
+        return ""
+    attempt = getattr(event, "attempt", None)
+    parts = [f"job={event.job_id}", f"task={event.task}"]
+    parts += [f"queue={event.queue}"] if event.queue else []
+    parts += [f"attempt={attempt}"] if attempt is not None else []
+    parts += [f"correlation_id={event.correlation_id}"] if event.correlation_id else []
+    return "  " + " ".join(parts)
+
+
+def _more(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
+    """Return the traceback and the stack of a record, if it has them."""
+    # A record that came from another process has its traceback as text.
+    raised = formatter.formatException(record.exc_info) if record.exc_info else record.exc_text
+    found = {"error": raised, "stack": record.stack_info}
+    return {name: without_passwords(text) for name, text in found.items() if text}
 
 
 class _Json(logging.Formatter):
@@ -196,12 +217,11 @@ class _Json(logging.Formatter):
             "time": f"{told}.{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_passwords(record.getMessage()),
         }
         event = getattr(record, "fairlead", None)
         if isinstance(event, Event):
             line["event"] = type(event).__name__
             line |= msgspec.structs.asdict(event)
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+        line |= _more(self, record)
         return escaped_json(json.dumps(line, default=str, ensure_ascii=False))

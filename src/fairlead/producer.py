@@ -20,6 +20,9 @@ from fairlead.core.errors import (
 )
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
+    LONGEST_ID,
+    LONGEST_LABEL,
+    MOST_LABELS,
     JobOptions,
     JobRecord,
     NewJob,
@@ -45,9 +48,6 @@ R = TypeVar("R")
 
 POLL_SECONDS = 1.0
 """How long a wait for a result trusts in hints before it looks again."""
-
-_LONGEST_TEXT = 1_024
-_MOST_LABELS = 64
 
 
 class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
@@ -217,7 +217,8 @@ class BoundTask(Generic[P, R]):
         if headers is not None:
             if not isinstance(headers, Mapping):
                 raise InvalidOption("headers", "takes a dict of texts", headers)
-            _labels("headers", [*headers, *headers.values()])
+            _labels("headers", tuple(headers))
+            _labels("headers", tuple(headers.values()))
             changes["headers"] = dict(headers)
         return replace(decode_options(self._template.options), **changes)
 
@@ -303,7 +304,7 @@ async def ended(store: Backend, job_id: JobId, timeout: float | None = None) -> 
 
 async def found(store: Backend, job_id: JobId) -> JobRecord:
     """Return a job, or say that there is none."""
-    record = await store.find(job_id)
+    record = await store.find(job_id) if len(job_id) <= LONGEST_ID else None
     if record is None:
         raise JobNotFound(job_id)
     return record
@@ -346,11 +347,11 @@ def _instant(name: str, value: datetime) -> int:
 def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidOption(name, "takes a list of texts", texts)
-    if len(texts) > _MOST_LABELS:
-        raise EnqueueError(f"{name}= takes at most {_MOST_LABELS} texts, not {len(texts)}")
+    if len(texts) > MOST_LABELS:
+        raise EnqueueError(f"{name}= takes at most {MOST_LABELS} texts, not {len(texts):,}")
     for text in texts:
-        if not isinstance(text, str) or len(text) > _LONGEST_TEXT or "\0" in text:
-            wanted = f"takes texts of at most {_LONGEST_TEXT} characters without NUL"
+        if not isinstance(text, str) or len(text) > LONGEST_LABEL or "\0" in text:
+            wanted = f"takes texts of at most {LONGEST_LABEL} characters without NUL"
             raise InvalidOption(name, wanted, text)
         try:
             text.encode()

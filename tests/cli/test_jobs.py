@@ -14,6 +14,7 @@ from fairlead.core.job import NewJob
 from fairlead.core.outcome import Failed
 from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
+from fairlead.core.text import brief
 from tests.cli.shop import (
     APP,
     FAIRLEAD,
@@ -94,7 +95,7 @@ def test_any_time_can_be_asked_for(folder: Path, stock: Stock, since: str) -> No
 @pytest.mark.parametrize("since", ["yesterday", "", "0001-01-01", "9" * 400 + "w"])
 def test_what_is_no_time_is_refused(folder: Path, since: str) -> None:
     problem = refused(folder, "jobs", "list", "--since", since)
-    assert f"{since!r} is no time; write a span such as 30s, 15m, 2h, 7d" in problem
+    assert f"{brief(since)} is no time; write a span such as 30s, 15m, 2h, 7d" in problem
 
 
 def test_json_has_instants_as_text_and_stored_json_as_it_is(folder: Path, stock: Stock) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.codec import DEPTH_LIMIT, PAYLOAD_LIMIT, Signature
+from fairlead.core.codec import DEPTH_LIMIT, KEY_LIMIT, PAYLOAD_LIMIT, TEXT_LIMIT, Signature
 from fairlead.core.errors import (
     ConfigError,
     DecodeError,
@@ -1228,3 +1228,78 @@ def test_arguments_written_wrongly_are_refused_with_what_the_task_takes(
 def test_arguments_written_by_hand_have_the_same_limit() -> None:
     with pytest.raises(PayloadTooLarge):
         Signature("t", lambda text: None).read(f'["{"x" * PAYLOAD_LIMIT}"]')
+
+
+# Keys (T12)
+
+
+def anything(value: object, other: object = None) -> object:
+    return value
+
+
+ANYTHING = Signature("t", anything)
+MANY = {str(number): 0 for number in range(KEY_LIMIT)}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"value": 1, "value": 2}', "value"),
+        ('{"value": {"a": {"b": 1, "c": 2, "b": 3}}}', "b"),
+        ('{"value": [{"a": 1}, {"a": 1, "\\u0061" : 2}]}', "a"),
+        ('[{"a": 1, "a": 2}]', "a"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(text: str, key: str) -> None:
+    with pytest.raises(EncodeError) as problem:
+        ANYTHING.read(text)
+    assert str(problem.value) == (
+        f"call of task 't': the key {key!r} is there twice; keep one of them"
+    )
+    if text.startswith("{"):
+        with pytest.raises(DecodeError, match=f"the key '{key}' is there twice"):
+            ANYTHING.decode(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"value":[{"a":1},{"a":1}],"other":{"value":{"a":2}}}',
+        '{"value": "a:a:{\\"a\\":1,\\"a\\":2}"}',
+        '{ "value" :"x", "other":{"other":1e400}}',
+    ],
+)
+def test_the_same_key_in_another_object_is_fine(text: str) -> None:
+    assert json.loads(ANYTHING.read(text.replace("1e400", "1"))) == json.loads(
+        text.replace("1e400", "1")
+    )
+    assert ANYTHING.decode(text.replace("1e400", "1"))[1]["value"]
+
+
+def test_too_many_keys_are_refused_by_name_with_the_way_out() -> None:
+    ANYTHING.encode((list(MANY),), {})
+    ANYTHING.encode(({"x:y": [":" * 2 * KEY_LIMIT]},), {})
+    most = dict(list(MANY.items())[:-1])
+    payload = ANYTHING.encode((most,), {})
+    assert ANYTHING.decode(payload)[1]["value"] == most
+    assert ANYTHING.read(payload) == payload
+    words = r"it has more than 10,000 keys; put the data where both sides can reach it"
+    with pytest.raises(EncodeError, match=rf"argument 'other' of task 't': {words}"):
+        ANYTHING.encode((1, {"x": MANY}), {})
+    with pytest.raises(EncodeError, match=rf"call of task 't': {words}"):
+        ANYTHING.encode((most, most), {})
+    too_many = json.dumps({"value": MANY}, separators=(",", ":"))
+    with pytest.raises(EncodeError, match=words):
+        ANYTHING.read(too_many)
+    with pytest.raises(DecodeError, match=words):
+        ANYTHING.decode(too_many)
+    with pytest.raises(EncodeError, match=f"the result of task 't': {words}"):
+        ANYTHING.encode_result(MANY | {"x": 1})
+
+
+def test_a_text_of_megabytes_is_refused_before_it_is_read() -> None:
+    with pytest.raises(PayloadTooLarge):
+        ANYTHING.read("[" * 10_000_000)
+    indented = json.dumps({"value": list(range(30_000))}, indent=4)
+    assert PAYLOAD_LIMIT < len(indented) < TEXT_LIMIT
+    assert ANYTHING.read(indented) == ANYTHING.encode((list(range(30_000)),), {})

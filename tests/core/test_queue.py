@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.errors import ConfigError, FairleadWarning, UnknownQueue
 from fairlead.core.queue import Pool, Queue, allot, check_name, declare
+from fairlead.core.text import brief
 
 
 def message_of(make: Any, *args: Any, **kwargs: Any) -> str:
@@ -42,7 +43,7 @@ def test_a_name_is_made_of_letters_digits_and_four_signs(name: str) -> None:
 )
 def test_other_names_are_refused(name: str) -> None:
     assert message_of(Queue, name) == (
-        f"{name!r} cannot name a queue: use 1 to 128 letters, digits and . _ : - "
+        f"{brief(name)} cannot name a queue: use 1 to 128 letters, digits and . _ : - "
         "and start with a letter or digit"
     )
     assert "cannot name a pool" in message_of(Pool, name)

@@ -1,6 +1,8 @@
 import asyncio
 import threading
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from fairlead import (
     EncodeError,
     EnqueueError,
     Fairlead,
+    FairleadError,
     FairleadWarning,
     PayloadTooLarge,
     Pool,
@@ -22,7 +25,7 @@ from fairlead import (
 )
 from fairlead.core.clock import as_datetime
 from fairlead.core.events import Enqueued, Event
-from fairlead.core.job import decode_options
+from fairlead.core.job import LONGEST_LABEL, MOST_LABELS, decode_options
 from tests.words import work_off
 
 
@@ -359,7 +362,7 @@ def test_wrong_declarations_say_what_to_write() -> None:
         Fairlead("memory://").task("mail")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="a lambda has no name of its own; give it one"):
         Fairlead("memory://").task(lambda: None)
-    with pytest.raises(ConfigError, match=r"not 7"):
+    with pytest.raises(ConfigError, match="not by a value of type int"):
         Fairlead(7)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"write \['old'\]"):
         Fairlead("memory://").task(aliases="old")
@@ -412,3 +415,71 @@ def test_task_retry_defaults_are_the_documented_ones(any_app: Fairlead) -> None:
     assert (task.options.timeout, task.options.retry.attempts) == (300, 5)
     assert task.options.retry.backoff == exponential(base=1, factor=2, cap=300, jitter=0.3)
     assert any_app.task(name="u", retry=Retry(backoff=fixed(3)))(lambda: None)
+
+
+# Names without an end
+
+
+HUGE = "x" * 10_000_000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": HUGE},
+        {"tags": [HUGE]},
+        {"tags": HUGE},
+        {"tags": ["x"] * 1_000_000},
+        {"correlation_id": HUGE},
+        {"headers": {HUGE: "x"}},
+        {"headers": {"x": HUGE}},
+        {"headers": {str(number): "x" for number in range(65)}},
+        {"priority": 10**5000},
+        {"delay": HUGE},
+        {"timeout": HUGE},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_name_of_ten_megabytes_is_refused_in_few_words(options: dict[str, Any]) -> None:
+    app = Fairlead("memory://")
+
+    @app.task(name="t")
+    def task() -> None: ...
+
+    began = time.process_time()
+    with pytest.raises(EnqueueError) as problem:
+        task.using(**options)
+    assert len(str(problem.value)) < 600
+    assert time.process_time() - began < 1
+
+
+def test_nothing_can_be_declared_or_asked_for_by_such_a_name() -> None:
+    app = Fairlead("memory://")
+    began = time.process_time()
+    for attempt in (
+        lambda: Queue(HUGE),
+        lambda: Queue("q", critical=True, tasks=HUGE),
+        lambda: Pool("p", queues=[HUGE]),
+        lambda: Pool("p", runner=HUGE),
+        lambda: app.task(name=HUGE)(print),
+        lambda: app.task(name="t", aliases=[HUGE])(print),
+        lambda: app.task(**{HUGE: 1}),
+        lambda: app.tasks[HUGE],
+        lambda: app.job(HUGE).status(),
+        lambda: app.worker(queues=[HUGE]),
+        lambda: Fairlead(f"{HUGE}://x"),
+    ):
+        with pytest.raises(FairleadError) as problem:
+            attempt()
+        assert len(str(problem.value)) < 600
+    assert time.process_time() - began < 4
+
+
+def test_as_many_headers_as_tags_are_taken() -> None:
+    app = Fairlead("memory://")
+
+    @app.task(name="t")
+    def task() -> None: ...
+
+    many = {str(number): "x" * LONGEST_LABEL for number in range(MOST_LABELS)}
+    task.using(headers=many, tags=list(many)).enqueue()

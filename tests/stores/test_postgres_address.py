@@ -4,13 +4,14 @@ import os
 import subprocess
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlead import ConfigError, StoreUnavailable
+from fairlead import ConfigError, Fairlead, FairleadWarning, StoreUnavailable
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
@@ -180,11 +181,73 @@ def test_a_server_that_the_environment_names_is_looked_at_too(
     assert "sslmode" not in Address.of("postgresql:///shop").parameters
 
 
-def test_who_says_otherwise_is_believed() -> None:
-    assert (
-        Address.of("postgresql://db.example/shop?sslmode=require").parameters["sslmode"]
-        == "require"
+SERVICES = """
+[near]
+host=localhost
+[far]
+host=db.far
+dbname=shop
+[far-required]
+host=db.far
+sslmode=require
+[far-verified]
+host=db.far
+sslmode=verify-ca
+"""
+
+
+@pytest.fixture
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service file, which names servers for libpq."""
+    (tmp_path / "services").write_text(SERVICES)
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+
+
+@pytest.mark.usefixtures("services")
+def test_a_server_that_a_service_names_must_prove_who_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far = Address.of("postgresql:///?service=far")
+    assert (far.parameters["sslmode"], far.doubt) == ("verify-full", None)
+    assert far.url == "postgresql://db.far/"
+    assert "sslmode" not in Address.of("postgresql:///?service=near").parameters
+    verified = Address.of("postgresql:///?service=far-verified")
+    assert ("sslmode" in verified.parameters, verified.doubt) == (False, None)
+    assert "sslmode=require: nobody checks" in str(
+        Address.of("postgresql:///?service=far-required").doubt
     )
+    monkeypatch.setenv("PGSERVICE", "far")
+    assert Address.of("postgresql:///shop").parameters["sslmode"] == "verify-full"
+    assert "sslmode" not in Address.of("postgresql://localhost/shop").parameters
+
+
+def test_who_says_otherwise_is_believed_and_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode, words in (
+        ("disable", "whoever is on the way can read jobs and the password"),
+        ("allow", "whoever is on the way can read jobs and the password"),
+        ("prefer", "whoever is on the way can read jobs and the password"),
+        ("require", "nobody checks the certificate"),
+    ):
+        url = f"postgresql://ada:{CANARY}@db.example/shop?sslmode={mode}"
+        assert Address.of(url).parameters["sslmode"] == mode
+        with pytest.warns(FairleadWarning, match=f"sslmode={mode}: {words}") as warned:
+            store_for(url)
+        assert "write sslmode=verify-full in the store's URL" in str(warned[0].message)
+        assert CANARY not in str(warned[0].message)
+        behind = f"postgresql:///shop?listen={quote(url, safe='')}"
+        with pytest.warns(FairleadWarning, match=f"sslmode={mode}: {words}"):
+            store_for(behind)
+        assert Address.of(f"postgresql://localhost/shop?sslmode={mode}").doubt is None
+    assert Address.of("postgresql://db.example/shop?sslmode=verify-full").doubt is None
+    monkeypatch.setenv("PGSSLMODE", "prefer")
+    with pytest.warns(FairleadWarning, match="sslmode=prefer"):
+        store_for("postgresql://db.example/shop")
+
+
+def test_a_warning_points_to_the_program_that_names_the_store() -> None:
+    with pytest.warns(FairleadWarning, match="is not protected") as warned:
+        Fairlead("postgresql://db.example/shop?sslmode=require")
+    assert warned[0].filename == __file__
 
 
 CERTIFY = (
@@ -244,6 +307,16 @@ async def test_a_certificate_is_accepted_by_who_knows_its_authority(
 async def test_the_certificate_of_another_server_is_refused(guarded: PostgresServer) -> None:
     url = f"{remote(guarded, 'other.example')}&sslrootcert={guarded.data}/server.crt"
     await unavailable(url, 'certificate.*"other.example"')
+
+
+async def test_doctor_tells_of_a_certificate_that_nobody_checks(guarded: PostgresServer) -> None:
+    with pytest.warns(FairleadWarning):
+        store = await opened(f"{remote(guarded)}&sslmode=require")
+    condition = await store.condition()
+    await store.close()
+    [finding] = [each for each in condition.findings if "not protected" in each.problem]
+    assert "nobody checks the certificate" in finding.problem
+    assert "sslmode=verify-full" in finding.remedy
 
 
 async def test_a_server_elsewhere_without_tls_is_refused(postgres_server: PostgresServer) -> None:

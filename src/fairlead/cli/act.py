@@ -19,7 +19,7 @@ from fairlead.core.admin import ALL, FINAL, LIVE, MOST_LISTED, Action, Filter
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, Reason, State
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped
+from fairlead.core.text import escaped, listed
 from fairlead.producer import found
 
 _SHOWN = 10
@@ -174,7 +174,7 @@ async def _by_filter(store: Backend, operation: Operation, which: Filter, care: 
     if care.dry_run or not total:
         _tell_dry_run(operation, total, first[:_SHOWN], care)
         return
-    per_queue = ", ".join(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
+    per_queue = listed(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
     if not care.yes:
         uncertain = 0
         async for batch in _batches(store, which, first):

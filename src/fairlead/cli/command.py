@@ -1,7 +1,6 @@
 """What every command shares: where it works, how it ends, and what it says when it cannot."""
 
 import re
-from difflib import get_close_matches
 from enum import IntEnum
 from importlib import import_module
 from typing import Any
@@ -31,8 +30,9 @@ class Problem(click.ClickException):
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         from fairlead.core.text import escaped  # noqa: PLC0415 (not before a command fails)
+        from fairlead.core.url import without_passwords  # noqa: PLC0415 (as above)
 
-        super().__init__(hinted(escaped(message)))
+        super().__init__(hinted(escaped(without_passwords(message))))
         # An instance may have its own, whatever the class says.
         self.exit_code = code  # type: ignore[misc]
 
@@ -67,10 +67,12 @@ class Commands(click.Group):
         """Find the command, or say which one was probably meant."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = get_close_matches(name, self.list_commands(ctx), n=1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            from fairlead.core.errors import did_you_mean  # noqa: PLC0415 (not before one errs)
+            from fairlead.core.text import brief  # noqa: PLC0415 (as above)
+
+            meant = did_you_mean(name, self.list_commands(ctx))
             raise Problem(
-                f"there is no command {name!r}{meant}; `{ctx.command_path} --help` lists them",
+                f"there is no command {brief(name)}{meant}; `{ctx.command_path} --help` lists them",
                 Exit.MISUSED,
             )
         return super().resolve_command(ctx, args)
@@ -110,13 +112,14 @@ class Command(click.Command):
             UnknownTask,
             did_you_mean,
         )
+        from fairlead.core.text import brief  # noqa: PLC0415 (as above)
 
         try:
             return super().invoke(ctx)
         except UnknownTask as problem:
             meant = did_you_mean(problem.name, problem.known)
-            told = f"the app has no task {problem.name!r}{meant}; `fairlead tasks list` lists them"
-            raise Problem(told, Exit.MISUSED) from None
+            told = f"the app has no task {brief(problem.name)}{meant}"
+            raise Problem(f"{told}; `fairlead tasks list` lists them", Exit.MISUSED) from None
         except (ConfigError, EnqueueError) as problem:
             raise Problem(str(problem), Exit.MISUSED) from None
         except JobNotFound as problem:
@@ -183,4 +186,7 @@ def hinted(text: str) -> str:
     target = named_app()
     if target is None:
         return text
-    return _ADVISED.sub(rf"\g<0> {target}", text.replace("MODULE:APP", target))
+    from fairlead.core.text import escaped  # noqa: PLC0415 (not before something is advised)
+
+    name = escaped(target)
+    return _ADVISED.sub(lambda found: f"{found[0]} {name}", text.replace("MODULE:APP", name))

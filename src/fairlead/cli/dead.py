@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 
 import click
-import msgspec
 from msgspec.structs import replace
 
 from fairlead.cli.act import DELETE_DEAD, REPLAY, Care, act, carefully
@@ -14,16 +13,16 @@ from fairlead.cli.desk import Desk, action, at_app, at_desk, on_ctrl_c
 from fairlead.cli.jobs import list_jobs, show_job
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.which import filters, ids_argument, limit_option
-from fairlead.cli.words import ago, as_json
+from fairlead.cli.which import filters, id_argument, ids_argument, limit_option
+from fairlead.cli.words import ago, as_json, formatted
 from fairlead.core.admin import ErrorGroup, Filter
-from fairlead.core.codec import Signature
-from fairlead.core.errors import EnqueueError
+from fairlead.core.codec import TEXT_LIMIT, Signature
+from fairlead.core.errors import DecodeError, EnqueueError
 from fairlead.core.failure import short_name
 from fairlead.core.ids import JobId
 from fairlead.core.job import State
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped
+from fairlead.core.text import escaped, listed
 from fairlead.producer import found
 
 _ID = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
@@ -74,7 +73,7 @@ def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
             f"{group.count:,}",
             ago(group.last_at),
             f"{short_name(group.error)}: {group.message}" if group.error else "",
-            ", ".join(group.tasks),
+            listed(group.tasks),
         )
         for group in groups
     ]
@@ -88,7 +87,7 @@ def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
     epilog=f"Example: fairlead dead show shop:app {_ID}",
     short_help="Show a dead letter and why it died.",
 )
-@click.argument("id_", metavar="ID")
+@id_argument
 @shown
 @at_desk
 def show_(desk: Desk, id_: str, output: Output) -> None:
@@ -101,7 +100,7 @@ def show_(desk: Desk, id_: str, output: Output) -> None:
     epilog=f"""Example: fairlead dead edit shop:app {_ID} '{{"user_id": 42}}'""",
     short_help="Replace the arguments of a dead letter.",
 )
-@click.argument("id_", metavar="ID")
+@id_argument
 @click.argument("json", required=False)
 @at_app
 def edit(desk: Desk, id_: str, json: str | None) -> None:
@@ -137,15 +136,15 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
 
 def _indented(payload: str) -> str:
     try:
-        return msgspec.json.format(payload, indent=2) + "\n"
-    except msgspec.MsgspecError:
+        return formatted(payload, 2) + "\n"
+    except DecodeError:
         return payload  # Not JSON: that is what is to be mended.
 
 
 def _written(signature: Signature, given: str | None, old: str) -> str:
     """Return the new payload: as it was given, or as a person writes it in an editor."""
     if given is not None:
-        return signature.read(sys.stdin.read() if given == "-" else given)
+        return signature.read(sys.stdin.read(TEXT_LIMIT + 1) if given == "-" else given)
     if not sys.stdin.isatty():
         raise click.UsageError("no new arguments; give them as JSON, or - to read them from stdin")
     text = _indented(old)

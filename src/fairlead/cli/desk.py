@@ -22,7 +22,9 @@ from fairlead.config import DEFAULT_URL, choose_url, load_here
 from fairlead.core.admin import Action, missing
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import IdMaker, JobId
+from fairlead.core.job import LONGEST_LABEL
 from fairlead.core.store import Backend
+from fairlead.core.text import SHOWN, cut
 from fairlead.stores import store_for
 
 Value = TypeVar("Value")
@@ -152,7 +154,9 @@ def on_ctrl_c(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]
 
 def action(verb: str, target: str) -> Action:
     """Say who does something now; $FAIRLEAD_WHO names somebody else than this user."""
-    return Action(str(_new_id()), os.environ.get("FAIRLEAD_WHO") or _user(), verb, target)
+    # An environment may hold bytes that are no text.
+    who = (os.environ.get("FAIRLEAD_WHO") or _user()).encode(errors="replace").decode()
+    return Action(str(_new_id()), cut(who, LONGEST_LABEL), verb, cut(target, SHOWN))
 
 
 def _user() -> str:

@@ -22,7 +22,9 @@ from fairlead.cli.desk import Desk
 from fairlead.cli.worker import announced, begin_anew, greet, log_level_option, queue_option
 from fairlead.core.errors import ConfigError, MissingExtra
 from fairlead.core.events import Died, Retried
-from fairlead.core.text import escaped
+from fairlead.core.failure import TRACEBACK_LIMIT
+from fairlead.core.text import cut, escaped, listed
+from fairlead.core.url import without_passwords
 from fairlead.log import set_up
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice
@@ -76,7 +78,7 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
     except ConfigError as problem:
         if not desk.target:
             raise
-        click.echo(f"{problem}\nwaiting for a change", err=True)
+        click.echo(f"{without_passwords(escaped(str(problem)))}\nwaiting for a change", err=True)
         if asyncio.run(_until_change(watched, began)):
             _begin_anew()
         return
@@ -115,7 +117,7 @@ async def _serve(
         with _stopped_by_signals(), _tracebacks(app):
             async with worker:
                 async for names in _changes(folders, began):
-                    click.echo(f"changed: {', '.join(names)}", err=True)
+                    click.echo(f"changed: {escaped(listed(names))}", err=True)
                     again = await _can_be_imported(target)
                     if again:
                         break
@@ -161,7 +163,7 @@ def _tracebacks(app: Fairlead) -> Iterator[None]:
     async def tell(event: Retried | Died) -> None:
         job = await app.store.find(event.job_id)
         if job is not None and job.errors:
-            for line in (job.errors[-1].traceback or "").splitlines():
+            for line in cut(job.errors[-1].traceback or "", 2 * TRACEBACK_LIMIT).splitlines():
                 click.echo(f"    {escaped(line)}", err=True)
 
     def on_failure(event: Retried | Died) -> None:

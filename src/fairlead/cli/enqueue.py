@@ -8,9 +8,11 @@ from fairlead.cli.command import AppCommand
 from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import Span, as_json
+from fairlead.core.codec import TEXT_LIMIT
 from fairlead.core.errors import StoreError
 from fairlead.core.job import JobRecord
 from fairlead.core.store import Backend
+from fairlead.core.text import escaped
 from fairlead.producer import BoundTask, found
 
 
@@ -46,7 +48,9 @@ def enqueue(
     """
     app = desk.need_app("an enqueue")
     known = app.tasks[task]
-    payload = known.signature.read(sys.stdin.read() if arguments == "-" else arguments)
+    payload = known.signature.read(
+        sys.stdin.read(TEXT_LIMIT + 1) if arguments == "-" else arguments
+    )
     bound: BoundTask[..., object] = BoundTask(known, app).using(
         queue=queue, delay=delay, priority=priority, expires=expires, tags=tags or None
     )
@@ -58,7 +62,7 @@ def enqueue(
             await store.note(action("enqueue", known.name), 1, call.id)
         except StoreError as problem:
             # The job is there: to fail now would have it enqueued a second time.
-            click.echo(f"Not in the audit log: {problem}", err=True)
+            click.echo(escaped(f"Not in the audit log: {problem}"), err=True)
         return await found(store, call.id)
 
     record = desk.run(put, check=False)

@@ -9,6 +9,7 @@ from fairlead.cli.command import AppCommand, hinted
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import why
 from fairlead.cli.output import Output, show, shown
+from fairlead.cli.which import id_argument
 from fairlead.cli.words import (
     ago,
     as_json,
@@ -21,7 +22,7 @@ from fairlead.cli.words import (
 )
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, State
-from fairlead.core.text import escaped
+from fairlead.core.text import QUOTED, escaped
 from fairlead.insight.explain import Barrier, Explanation
 from fairlead.insight.explain import explain as ask
 
@@ -31,7 +32,7 @@ from fairlead.insight.explain import explain as ask
     epilog="Example: fairlead explain shop:app 01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11",
     short_help="Say why a job waits, and until when.",
 )
-@click.argument("id_", metavar="ID")
+@id_argument
 @shown
 @at_desk
 def explain(desk: Desk, id_: str, output: Output) -> None:
@@ -63,7 +64,8 @@ _OPEN = {
 
 def _lines(told: Explanation) -> Iterator[str]:
     job = told.job
-    whose = escaped(f"job {job.id} of task {job.task} on queue {job.queue}")
+    task, queue = (escaped(name, QUOTED) for name in (job.task, job.queue))
+    whose = f"job {escaped(job.id)} of task {task} on queue {queue}"
     if not told.gates:
         yield f"{whose}: {painted(job.state)}"
         yield f"  {hinted(escaped(_settled(told)))}"
@@ -78,7 +80,7 @@ def _lines(told: Explanation) -> Iterator[str]:
         earlier_open = earlier_open and not barrier.closed
     yield f"  before it  {counted(told.ahead, 'due job')} of its queue"
     start = "unknown" if told.starts_at is None else _about(told)
-    yield f"  start      {start}: {told.basis}"
+    yield f"  start      {start}: {escaped(told.basis)}"
 
 
 def _gate_line(barrier: Barrier, told: Explanation, *, relevant: bool) -> str:

@@ -10,13 +10,12 @@ from fairlead.cli.command import AppCommand, Commands, Exit, Problem
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
-from fairlead.cli.which import filters, ids_argument, limit_option
-from fairlead.cli.words import Span, as_json
+from fairlead.cli.which import filters, id_argument, ids_argument, limit_option
+from fairlead.cli.words import Span, as_json, stored_json
 from fairlead.core.admin import MOST_LISTED, AuditLine, Filter
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped_json
 from fairlead.producer import ended, found
 
 
@@ -70,7 +69,7 @@ def _more(limit: int) -> str:
     epilog="Example: fairlead jobs show shop:app 01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11",
     short_help="Show everything about a job.",
 )
-@click.argument("id_", metavar="ID")
+@id_argument
 @shown
 @at_desk
 def show_(desk: Desk, id_: str, output: Output) -> None:
@@ -104,7 +103,7 @@ def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -
     epilog="Example: fairlead jobs wait shop:app 01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11 --timeout 5m",
     short_help="Wait for a job to end; prints its result.",
 )
-@click.argument("id_", metavar="ID")
+@id_argument
 @click.option(
     "--timeout", type=Span(), metavar="SPAN", help="How long: 30, 5m.  [default: for ever]"
 )
@@ -124,7 +123,7 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
     if json:
         click.echo(as_json(record))
     elif record.state is State.DONE:
-        click.echo(escaped_json(record.result or "null"))
+        click.echo(stored_json(record.result))
     if record.state is not State.DONE:
         raise Problem(f"job {id_} is {record.state} ({why(record)})", Exit.UNSUCCESSFUL)
 

@@ -3,16 +3,25 @@
 from collections.abc import Iterator, Sequence
 
 import click
-import msgspec
 
 from fairlead.cli.command import hinted
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.words import ago, lasting, moment, painted
+from fairlead.cli.words import ago, formatted, lasting, moment, painted
 from fairlead.core.admin import AuditLine, tags_of
-from fairlead.core.failure import short_name
+from fairlead.core.codec import PAYLOAD_LIMIT
+from fairlead.core.errors import DecodeError
+from fairlead.core.failure import TRACEBACK_LIMIT, short_name
 from fairlead.core.figures import wait_of
-from fairlead.core.job import Attempt, JobRecord, PastAttempt, Reason, State
-from fairlead.core.text import escaped
+from fairlead.core.job import (
+    LONGEST_LABEL,
+    MOST_LABELS,
+    Attempt,
+    JobRecord,
+    PastAttempt,
+    Reason,
+    State,
+)
+from fairlead.core.text import QUOTED, cut, escaped, listed
 
 _COLUMNS = (
     Column("ID"),
@@ -66,7 +75,7 @@ def page(job: JobRecord, attempts: Sequence[Attempt], acts: Sequence[AuditLine])
     told = escaped(why(job))
     yield f"job {escaped(job.id)}: {painted(job.state)}" + (f" ({told})" if told else "")
     for label, text in _facts(job):
-        yield f"  {label:12} {escaped(text)}"
+        yield f"  {label:12} {escaped(text, LONGEST_LABEL)}"
     yield "  arguments"
     yield from _pretty(job.payload)
     if job.result is not None:
@@ -94,8 +103,8 @@ def page(job: JobRecord, attempts: Sequence[Attempt], acts: Sequence[AuditLine])
 
 def _facts(job: JobRecord) -> list[tuple[str, str]]:
     facts = [
-        ("task", f"{job.task} (version {job.version})"),
-        ("queue", job.queue),
+        ("task", f"{cut(job.task, QUOTED)} (version {job.version})"),
+        ("queue", cut(job.queue, QUOTED)),
         ("attempt", str(job.attempt) + (f", {job.crashes} crashes" if job.crashes else "")),
         ("enqueued", moment(job.enqueued_at)),
     ]
@@ -112,19 +121,26 @@ def _facts(job: JobRecord) -> list[tuple[str, str]]:
         if at is not None:
             facts.append((label, moment(at)))
     if job.worker:
-        facts.append(("worker", job.worker))
+        facts.append(("worker", cut(job.worker, QUOTED)))
     if tags_of(job):
-        facts.append(("tags", ", ".join(tags_of(job))))
+        facts.append(("tags", listed(tags_of(job), MOST_LABELS)))
     return facts
 
 
 def _pretty(text: str) -> Iterator[str]:
+    """Lay JSON out; of what cannot be read, and of more than fits into a job, the beginning."""
     try:
-        text = msgspec.json.format(text.encode(), indent=2).decode()
-    except (msgspec.MsgspecError, ValueError):
-        text = f"not JSON: {text}"
-    for line in text.splitlines():
-        yield f"    {escaped(line)}"
+        told = formatted(_small(text), 2)
+    except DecodeError as problem:
+        told = f"not JSON we can read ({problem.problem}): {cut(text, 4 * QUOTED)}"
+    for line in told.split("\n"):
+        yield f"    {escaped(line, PAYLOAD_LIMIT)}"
+
+
+def _small(text: str) -> str:
+    if len(text) > PAYLOAD_LIMIT:
+        raise DecodeError("the JSON", f"it is larger than {PAYLOAD_LIMIT:,} bytes")
+    return text
 
 
 def _attempt_table(attempts: Sequence[Attempt]) -> list[str]:
@@ -155,5 +171,5 @@ def _attempt_table(attempts: Sequence[Attempt]) -> list[str]:
 def _failure(error: PastAttempt) -> Iterator[str]:
     yield click.style("Last failure", bold=True)
     yield f"  {escaped(short_name(error.error))}: {escaped(error.message or '')}"
-    for line in (error.traceback or "").splitlines():
+    for line in cut(error.traceback or "", 2 * TRACEBACK_LIMIT).splitlines():
         yield f"    {escaped(line)}"

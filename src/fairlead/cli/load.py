@@ -8,16 +8,19 @@ from pathlib import Path
 
 from fairlead.app import Fairlead
 from fairlead.core.errors import ConfigError, did_you_mean
+from fairlead.core.text import brief, listed
 
 
 def load_app(target: str) -> Fairlead:
     """Import the module and return its app, or say in one sentence what is wrong."""
+    if "://" in target:
+        raise ConfigError("this is the URL of a store, not an app; give it with --url")
     module_name, _, name = target.partition(":")
     if not module_name or module_name.endswith(".py") or "/" in module_name:
         path = module_name.removesuffix(".py").strip("./")
         suggestion = path.replace("/", ".") or "shop"
         raise ConfigError(
-            f"{target!r} does not name an app; write module:app, for example {suggestion}:app"
+            f"{brief(target)} does not name an app; write module:app, for example {suggestion}:app"
         )
     here = str(Path.cwd())
     if here not in sys.path:
@@ -28,11 +31,11 @@ def load_app(target: str) -> Fairlead:
         missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"there is no module {missing!r} to import, from {here}; "
+                f"there is no module {brief(missing)} to import, from {here}; "
                 "run this where your code is, or install it"
             ) from None
         raise ConfigError(
-            f"module {module_name!r} cannot be imported: "
+            f"module {brief(module_name)} cannot be imported: "
             f"{type(problem).__name__}: {problem}{_place(problem)}"
         ) from None
     return _app_in(module, module_name, name)
@@ -59,7 +62,6 @@ def _app_in(module: object, module_name: str, name: str) -> Fairlead:
             f"{module_name}:{name} is of type {type(found).__name__}, not a Fairlead app"
             + (f"; did you mean {module_name}:{apps[0]}?" if apps else "")
         )
-    known = f"; it has {', '.join(apps)}" if apps else "; make one with app = Fairlead()"
-    raise ConfigError(
-        f"module {module_name!r} has no app {name or 'app'!r}{did_you_mean(name, apps)}{known}"
-    )
+    known = f"; it has {listed(apps)}" if apps else "; make one with app = Fairlead()"
+    meant = f"{brief(name or 'app')}{did_you_mean(name, apps)}"
+    raise ConfigError(f"module {brief(module_name)} has no app {meant}{known}")

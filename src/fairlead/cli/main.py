@@ -1,6 +1,7 @@
 """Where the `fairlead` command begins. Each command loads when it is called."""
 
 import os
+import warnings
 
 import click
 
@@ -57,7 +58,27 @@ Example: fairlead demo
 @click.pass_context
 def main(context: click.Context) -> None:
     """Fairlead, a job queue in which no accepted job is lost."""
+    warnings.formatwarning = _warning
     if os.environ.get("NO_COLOR"):
         context.color = False
     elif os.environ.get("FORCE_COLOR"):
         context.color = True
+
+
+_format = warnings.formatwarning
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Tell our own warnings as our errors are told, without a place in the code."""
+    from fairlead.core.errors import FairleadWarning  # noqa: PLC0415 (not before somebody warns)
+    from fairlead.core.text import escaped  # noqa: PLC0415 (as above)
+
+    if not issubclass(category, FairleadWarning):
+        return _format(message, category, filename, lineno, line)
+    return f"Warning: {escaped(str(message))}\n"

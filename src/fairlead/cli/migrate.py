@@ -11,6 +11,7 @@ from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import as_json, moment
 from fairlead.core.admin import Migration, missing
 from fairlead.core.store import Backend
+from fairlead.core.text import escaped
 
 
 @click.group(cls=Commands, epilog="Example: fairlead migrate status shop:app")
@@ -39,8 +40,8 @@ def up(desk: Desk) -> None:
         return lacking
 
     for step in desk.run(apply, check=False):
-        click.echo(f"applied {step.number} {step.name}")
-    click.echo(f"{desk.store.url} is up to date")
+        click.echo(escaped(f"applied {step.number} {step.name}"))
+    click.echo(escaped(f"{desk.store.url} is up to date"))
 
 
 @migrate.command(

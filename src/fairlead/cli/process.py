@@ -12,10 +12,13 @@ import os
 import signal
 import socket
 import sys
+import warnings
 
 from fairlead.cli.load import load_app
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, FairleadWarning
 from fairlead.core.outcome import Policy, Returned, decide
+from fairlead.core.text import escaped
+from fairlead.core.url import without_passwords
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
 from fairlead.runtime.loop import loop_factory
@@ -30,6 +33,7 @@ _LEAVE_SECONDS = 10
 def main() -> None:
     """Do what the first argument says."""
     role, target, *rest = sys.argv[1:]
+    warnings.simplefilter("ignore", FairleadWarning)  # Who started us was warned already.
     try:
         match role:
             case "worker":
@@ -41,7 +45,7 @@ def main() -> None:
             case "leave":
                 _leave(target, *rest)
     except FairleadError as problem:
-        print(f"fairlead: {problem}", file=sys.stderr)
+        print(f"fairlead: {without_passwords(escaped(str(problem)))}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -88,7 +92,8 @@ def _leave(target: str, worker: str, *command: str) -> None:
             for job in await app.store.held(worker)
         ]
         for settlement in (await app.store.settle(returned)).values():
-            print(f"fairlead: job {settlement.id} was cut off: {settlement.state}", file=sys.stderr)
+            told = escaped(f"job {settlement.id} was cut off: {settlement.state}")
+            print(f"fairlead: {told}", file=sys.stderr)
         await app.aclose()
 
     asyncio.run(give_back())

@@ -1,6 +1,7 @@
 """`fairlead queues`: what waits where; pause and resume."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from shlex import quote
 
 import click
 import msgspec
@@ -9,6 +10,7 @@ from fairlead.cli.command import AppCommand, Commands, Problem, hinted
 from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import Output, nothing, show, shown
 from fairlead.cli.table import Column, screen_width, table
+from fairlead.cli.which import queue_argument
 from fairlead.cli.words import json_line, lasting, now
 from fairlead.core.admin import Filter, Worker
 from fairlead.core.errors import did_you_mean
@@ -16,7 +18,7 @@ from fairlead.core.figures import Figures, figures_of
 from fairlead.core.job import State
 from fairlead.core.queue import Served
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped
+from fairlead.core.text import brief, escaped, listed
 from fairlead.insight.explain import WINDOW
 
 _LISTED = (State.WAITING, State.RUNNING, State.DEAD)
@@ -72,7 +74,7 @@ def list_(desk: Desk, output: Output) -> None:
     epilog="Example: fairlead queues show shop:app mail",
     short_help="Show one queue.",
 )
-@click.argument("name")
+@queue_argument
 @shown
 @at_desk
 def show_(desk: Desk, name: str, output: Output) -> None:
@@ -91,7 +93,7 @@ def show_(desk: Desk, name: str, output: Output) -> None:
     epilog="Example: fairlead queues pause shop:app reports",
     short_help="Let no further job of a queue start.",
 )
-@click.argument("name")
+@queue_argument
 @at_desk
 def pause(desk: Desk, name: str) -> None:
     """Let no further job of a queue start. Running ones go on; new ones are accepted."""
@@ -103,8 +105,9 @@ def pause(desk: Desk, name: str) -> None:
         return new, sum(counts.get(name, {}).values())
 
     new, waiting = desk.run(pause)
-    click.echo(f"paused queue {name}" if new else f"queue {name} was paused already")
-    resume = hinted(f"`fairlead queues resume {name}` lets them run")
+    told = f"paused queue {name}" if new else f"queue {name} was paused already"
+    click.echo(escaped(told))
+    resume = hinted(escaped(f"`fairlead queues resume {quote(name)}` lets them run"))
     click.echo(f"jobs that wait in it: {waiting:,}; {resume}")
 
 
@@ -113,7 +116,7 @@ def pause(desk: Desk, name: str) -> None:
     epilog="Example: fairlead queues resume shop:app reports",
     short_help="Let jobs of a queue start again.",
 )
-@click.argument("name")
+@queue_argument
 @at_desk
 def resume(desk: Desk, name: str) -> None:
     """Let jobs of a queue start again."""
@@ -122,7 +125,8 @@ def resume(desk: Desk, name: str) -> None:
         await _check_known(desk, store, name)
         return await store.resume(name, action("resume", name))
 
-    click.echo(f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused")
+    told = f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused"
+    click.echo(escaped(told))
 
 
 async def _check_known(desk: Desk, store: Backend, name: str) -> None:
@@ -134,8 +138,8 @@ async def _check_known(desk: Desk, store: Backend, name: str) -> None:
 
 
 def _no_queue(name: str, names: Collection[str]) -> Problem:
-    known = f"there is {', '.join(sorted(names))}" if names else "name your app if it declares it"
-    return nothing(f"there is no queue {name!r}{did_you_mean(name, names)}; {known}")
+    known = f"there is {listed(sorted(names))}" if names else "name your app if it declares it"
+    return nothing(f"there is no queue {brief(name)}{did_you_mean(name, names)}; {known}")
 
 
 async def _views(desk: Desk, store: Backend, which: Filter) -> list[View]:

@@ -11,14 +11,16 @@ import click
 from fairlead.core.text import escaped
 
 _GAP = "  "
+_WIDEST = 40
 
 
 class Column(NamedTuple):
     """One column: its title, its side, its colours, and what becomes of it in a narrow terminal.
 
     `paint` gets a cell that is padded already, and may only add colours. With `least`,
-    the column gives way down to so many cells. If that is not enough, columns with
-    `goes` are left out, the highest number first.
+    the column gives way down to so many cells; without, it is cut only where it would be
+    wider than an id. If that is not enough, columns with `goes` are left out, the highest
+    number first.
     """
 
     title: str
@@ -38,6 +40,10 @@ def table(
         for at, column in enumerate(columns)
     ]
     if width is not None:
+        widths = [
+            wide if column.least else min(wide, _WIDEST)
+            for column, wide in zip(columns, widths, strict=True)
+        ]
         kept = _kept(columns, widths, width)
         columns = [columns[at] for at in kept]
         widths = [widths[at] for at in kept]

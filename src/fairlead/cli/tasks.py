@@ -35,8 +35,8 @@ def list_(desk: Desk, json: bool) -> None:
         click.echo("the app has no tasks; is the module that defines them imported?")
         return
     columns = (
-        Column("TASK"),
-        Column("QUEUE"),
+        Column("TASK", least=12),
+        Column("QUEUE", least=8),
         Column("RUNS", goes=3),
         Column("LIMIT", right=True, goes=1),
         Column("TRIES", right=True, goes=2),

@@ -9,8 +9,10 @@ import click
 import msgspec
 
 from fairlead.core.clock import FAR_FUTURE, SECOND, SystemClock, as_datetime, instant
-from fairlead.core.job import State
-from fairlead.core.text import escaped_json
+from fairlead.core.codec import too_deep
+from fairlead.core.errors import DecodeError
+from fairlead.core.job import State, read
+from fairlead.core.text import brief, escaped_json
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?")
@@ -84,7 +86,7 @@ class Span(click.ParamType[float]):
             return float(value)
         found = _SPAN.fullmatch(value.strip())
         if found is None:
-            self.fail(f"{value!r} is no span; write 90, 30s, 15m, 2h or 7d", param, ctx)
+            self.fail(f"{brief(value)} is no span; write 90, 30s, 15m, 2h or 7d", param, ctx)
         return float(found.group(1)) * _UNITS[found.group(2) or "s"]
 
 
@@ -101,8 +103,8 @@ class Since(click.ParamType[int]):
             at = _back_from_now(value.strip())
         except (ValueError, OverflowError):
             self.fail(
-                f"{value!r} is no time; write a span such as 30s, 15m, 2h, 7d, or an instant such "
-                "as 2026-11-16T09:30",
+                f"{brief(value)} is no time; write a span such as 30s, 15m, 2h, 7d, or an instant "
+                "such as 2026-11-16T09:30",
                 param,
                 ctx,
             )
@@ -124,7 +126,25 @@ def counted(number: int, noun: str) -> str:
 
 def json_line(value: object) -> str:
     """Return a value as one line of JSON, without characters that steer a terminal."""
-    return escaped_json(msgspec.json.encode(value).decode())
+    try:
+        line = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        line = msgspec.json.encode(_sound(value))
+    return escaped_json(line.decode())
+
+
+def _sound(value: object) -> object:
+    """Return a value without lone surrogates, which no JSON can hold."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case msgspec.Struct():
+            return _sound(msgspec.structs.asdict(value))
+        case dict():
+            return {_sound(key): _sound(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_sound(each) for each in value]
+    return value
 
 
 def as_json(value: msgspec.Struct, **more: object) -> str:
@@ -149,9 +169,26 @@ def _plain(value: msgspec.Struct) -> dict[str, object]:
 def _raw(text: str) -> object:
     """Return stored JSON to be embedded; what somebody damaged, as a text."""
     try:
-        return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
-    except (msgspec.MsgspecError, ValueError):
+        return msgspec.Raw(formatted(text, -1).encode())
+    except DecodeError:
         return text
+
+
+def formatted(text: str, indent: int) -> str:
+    """Return stored JSON with this indent; refuse what is none, or nested deeper than we write."""
+
+    def lay_out(text: str) -> str:
+        raw = text.encode()
+        if too_deep(raw):
+            raise RecursionError
+        return msgspec.json.format(raw, indent=indent).decode()
+
+    return read(lay_out, "the JSON", text)
+
+
+def stored_json(text: str | None) -> str:
+    """Return stored JSON as one line that is JSON, whatever is stored."""
+    return json_line(None if text is None else _raw(text))
 
 
 def instant_text(at: int) -> str:

@@ -2,9 +2,9 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from fairlead.cli.command import AppCommand, named_app
 from fairlead.cli.desk import Desk
 from fairlead.core.errors import ConfigError
 from fairlead.core.events import WorkerStarted
+from fairlead.core.text import brief, escaped, escaped_lines, listed
 from fairlead.log import set_up
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
+
+_WEIGHT = re.compile("0*[1-9][0-9]{0,6}")
 
 
 def _queue_choices(
@@ -28,8 +31,9 @@ def _queue_choices(
     chosen: dict[str, int | None] = {}
     for value in values:
         name, _, weight = value.partition("=")
-        if (weight or value.endswith("=")) and not (weight.isdecimal() and int(weight) > 0):
-            raise click.BadParameter(f"{value!r}: a weight is a whole number from 1, as in mail=4")
+        if (weight or value.endswith("=")) and not _WEIGHT.fullmatch(weight):
+            told = f"{brief(value)}: a weight is a whole number from 1, as in mail=4"
+            raise click.BadParameter(told)
         chosen[name] = int(weight) if weight else None
     return chosen
 
@@ -203,7 +207,7 @@ def _supervise(
         set_up(app.events, *log)
 
     async def supervise() -> Supervisor:
-        supervisor = Supervisor(workshop, name, target, choice, log, partial(click.echo, err=True))
+        supervisor = Supervisor(workshop, name, target, choice, log, _tell)
         try:
             await supervisor.run()
         finally:
@@ -229,11 +233,15 @@ def announced(target: str, name: str, workshop: Workshop) -> WorkerStarted:
     return WorkerStarted(name, target, store.url, store.durability, store.survives, pools, tasks)
 
 
+def _tell(text: str) -> None:
+    click.echo("\n".join(escaped_lines(text)), err=True)
+
+
 def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
     """Say what this worker is about to do."""
     names = started.tasks
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    click.echo(f"fairlead worker {started.worker}", err=True)
+    shown = listed(names, 8)
+    click.echo(escaped(f"fairlead worker {started.worker}"), err=True)
     for label, text in [
         ("app", started.app),
         ("store", f"{started.store} ({started.durability}: {started.survives})"),
@@ -243,7 +251,7 @@ def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
         ("log", _TOLD[log_level]),
         ("stop", f"Ctrl-C; running jobs then get {grace:g} s to finish"),
     ]:
-        click.echo(f"  {label:6} {text}", err=True)
+        click.echo(f"  {label:6} {escaped(text)}", err=True)
 
 
 def _describe(pool: PoolPlan, processes: int) -> str:

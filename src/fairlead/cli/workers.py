@@ -11,6 +11,7 @@ from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, as_json
 from fairlead.core.admin import Worker
 from fairlead.core.store import Backend
+from fairlead.core.text import listed
 
 Seen = tuple[Sequence[Worker], Mapping[str, Mapping[str, int]]]
 
@@ -45,7 +46,7 @@ def _table(seen: Seen) -> list[str]:
     if not found:
         return [hinted("no worker is live; start one with: fairlead worker MODULE:APP")]
     columns = (
-        Column("WORKER"),
+        Column("WORKER", least=12),
         Column("STARTED", right=True, goes=1),
         Column("PROCESSES", right=True),
         Column("SLOTS", right=True),
@@ -61,7 +62,7 @@ def _table(seen: Seen) -> list[str]:
             f"{sum(pool.slots for pool in worker.pools) * worker.processes:,}",
             f"{_running(worker, running):,}",
             str(len(worker.capable)),
-            ", ".join(queue.name for pool in worker.pools for queue in pool.queues),
+            listed(queue.name for pool in worker.pools for queue in pool.queues),
         )
         for worker in found
     ]

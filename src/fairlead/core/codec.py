@@ -10,18 +10,26 @@ Never pickle, never an import by a name that came out of the store.
 """
 
 import inspect
+import json
 import math
 import re
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from fairlead.core.errors import ConfigError, DecodeError, EncodeError, PayloadTooLarge
+from fairlead.core.text import brief
 
 PAYLOAD_LIMIT = 256 * 1024
 DEPTH_LIMIT = 64
+KEY_LIMIT = 10_000
+TEXT_LIMIT = 4 * PAYLOAD_LIMIT
+"""How many characters of JSON are read from a person, who may have indented it."""
+
+_LEAST_KEY = len('"":0,')
 _IDENTITY: Any = object.__eq__
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^.`\[]*)")
@@ -70,17 +78,34 @@ class Signature:
         """Return the arguments of a stored call."""
         try:
             call = self._decode(payload)
+            args, kwargs = self._unbind(call)
+            # As many colons as arguments: then no key is there twice, and nothing is nested.
+            if payload.count(":") != len(kwargs) and not self._wrote(payload, call):
+                check_keys(payload)
         except Exception as problem:  # noqa: BLE001 (the types' own checks are user code)
             raise DecodeError(f"the payload of a job of task {self.task!r}", str(problem)) from None
-        return self._unbind(call)
+        return args, kwargs
+
+    def _wrote(self, payload: str, call: msgspec.Struct) -> bool:
+        """Say whether `encode` wrote this: it writes no key twice, and not too many."""
+        try:
+            written = self._encode(call)
+        except Exception:  # noqa: BLE001 (values of the types' own making)
+            return False
+        return written == payload.encode() and not _too_many_keys(written)
 
     def read(self, text: str) -> str:
         """Return the payload of a call that a person wrote: a JSON object by name, or an array."""
         try:
-            payload = self._named(text)
+            if len(text) > TEXT_LIMIT:
+                raise PayloadTooLarge(self.task, len(text), PAYLOAD_LIMIT)
+            if too_deep(text.encode()):
+                raise RecursionError
+            check_keys(text)
+            payload = self._encode(self._decode(self._named(text)))
             self._check_shape(payload)
-            call = self._decode(payload)
-            payload = self._encode(call)
+        except KeysRefused as problem:
+            raise EncodeError(self.task, None, str(problem)) from None
         except (EncodeError, PayloadTooLarge):
             raise
         except msgspec.ValidationError as problem:
@@ -187,8 +212,10 @@ class Signature:
     def _check_shape(self, payload: bytes) -> None:
         if len(payload) > PAYLOAD_LIMIT:
             raise PayloadTooLarge(self.task, len(payload), PAYLOAD_LIMIT)
-        if _too_deep(payload):
+        if too_deep(payload):
             raise RecursionError
+        if _too_many_keys(payload):
+            raise KeysRefused(_TOO_MANY_KEYS)
 
     def _check_finite(self, call: msgspec.Struct) -> None:
         """Refuse NaN and infinity, which JSON can only write as null."""
@@ -290,7 +317,7 @@ def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passe
     if hasattr(type(value), "model_dump_json"):
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
     if value is None or isinstance(value, bool | tuple):
-        raise TypeError(f"a dict key cannot be {value!r}; use text as a key")
+        raise TypeError(f"a dict key cannot be {brief(value)}; use text as a key")
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise TypeError(
         f"a value of type {kind} has no JSON form; pass plain data (JSON types, datetime, UUID, "
@@ -308,7 +335,8 @@ def _decode_hook(kind: Any, value: object) -> object:  # noqa: ANN401 (whatever 
     )
 
 
-def _too_deep(payload: bytes) -> bool:
+def too_deep(payload: bytes) -> bool:
+    """Say whether JSON is nested deeper than a payload may be."""
     if payload.count(b"[") + payload.count(b"{") <= DEPTH_LIMIT:
         return False
     depth = 0
@@ -320,6 +348,44 @@ def _too_deep(payload: bytes) -> bool:
         elif byte in b"]}":
             depth -= 1
     return False
+
+
+def _too_many_keys(payload: bytes) -> bool:
+    if len(payload) <= KEY_LIMIT * _LEAST_KEY or payload.count(b":") <= KEY_LIMIT:
+        return False
+    return _STRINGS.sub(b"", payload).count(b":") > KEY_LIMIT
+
+
+class KeysRefused(ValueError):
+    """JSON has a key twice, or too many of them."""
+
+
+_TOO_MANY_KEYS = (
+    f"it has more than {KEY_LIMIT:,} keys; put the data where both sides can reach it "
+    "(a file, a row, a bucket) and pass its name"
+)
+
+
+def check_keys(text: str) -> None:
+    """Raise `KeysRefused` if an object of this JSON has a key twice, or if there are too many.
+
+    Decoders take the last of two and say nothing, so what a person reads first is not what runs.
+    """
+    count = 0
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        nonlocal count
+        count += len(pairs)
+        if count > KEY_LIMIT:
+            raise KeysRefused(_TOO_MANY_KEYS)
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise KeysRefused(f"the key {brief(twice)} is there twice; keep one of them")
+
+    # Numbers stay texts: nothing is made of them here, however long they are.
+    with suppress(json.JSONDecodeError):  # Whoever decodes it says what is wrong.
+        json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str, parse_constant=str)
 
 
 _NON_FINITE = "NaN and infinity have no JSON form; pass None or a string"

@@ -35,11 +35,22 @@ Each error builds its message from its data and keeps the data as attributes.
 
 import difflib
 from collections.abc import Collection
+from itertools import islice
+
+from fairlead.core.text import QUOTED, brief, cut, listed
+
+_MOST_COMPARED = 1_000
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Say ` (did you mean 'x'?)` when something known looks like `name`."""
-    near = difflib.get_close_matches(str(name), known, n=1)
+    """Say ` (did you mean 'x'?)` when something known looks like `name`.
+
+    Comparing takes time by the square of the length, so long names look like nothing.
+    """
+    if len(str(name)) > QUOTED:
+        return ""
+    short = [each for each in islice(known, _MOST_COMPARED) if len(each) <= QUOTED]
+    near = difflib.get_close_matches(str(name), short, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
@@ -71,7 +82,7 @@ class UnknownTask(ConfigError, LookupError):
     def __init__(self, name: str, known: Collection[str]) -> None:
         self.name, self.known = name, known
         super().__init__(
-            f"no task is registered as {name!r}{did_you_mean(name, known)}; "
+            f"no task is registered as {brief(name)}{did_you_mean(name, known)}; "
             "import the module that defines it before you ask for it"
         )
 
@@ -105,8 +116,8 @@ class UnknownQueue(EnqueueError, ConfigError, LookupError):
     def __init__(self, name: str, known: Collection[str]) -> None:
         self.name, self.known = name, known
         super().__init__(
-            f"no queue is declared as {name!r}{did_you_mean(name, known)}; "
-            f"declare it on the app, as in Fairlead(queues=[Queue({name!r})])"
+            f"no queue is declared as {brief(name)}{did_you_mean(name, known)}; "
+            f"declare it on the app, as in Fairlead(queues=[Queue({brief(name)})])"
         )
 
 
@@ -115,7 +126,7 @@ class InvalidOption(EnqueueError, ConfigError):
 
     def __init__(self, option: str, wanted: str, value: object) -> None:
         self.option, self.wanted, self.value = option, wanted, value
-        super().__init__(f"{option}= {wanted}, not {value!r:.80}")
+        super().__init__(f"{option}= {wanted}, not {brief(value)}")
 
 
 class EncodeError(EnqueueError, TypeError):
@@ -147,7 +158,7 @@ class TaskNotAllowed(EnqueueError):
         self.task, self.queue, self.allowed = task, queue, allowed
         super().__init__(
             f"task {task!r} may not use the critical queue {queue!r}, which is kept for "
-            f"{', '.join(sorted(allowed))}; use an ordinary queue, or add the task to "
+            f"{listed(sorted(allowed))}; use an ordinary queue, or add the task to "
             "the queue's `tasks`"
         )
 
@@ -205,8 +216,8 @@ class JobNotFound(FairleadError, LookupError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(
-            f"no job has the id {job_id}; its transaction may not be committed, its retention time "
-            "may be over, or it is in another store"
+            f"no job has the id {cut(job_id, QUOTED)}; its transaction may not be committed, its "
+            "retention time may be over, or it is in another store"
         )
 
 
@@ -215,7 +226,7 @@ class DecodeError(FairleadError):
 
     def __init__(self, what: str, problem: str) -> None:
         self.what, self.problem = what, problem
-        super().__init__(f"{what} cannot be read: {problem}")
+        super().__init__(f"{what} cannot be read: {cut(problem, 1_000)}")
 
 
 class JobFailed(FairleadError):
@@ -228,7 +239,7 @@ class JobFailed(FairleadError):
         self.reason, self.error = reason, error
         told = f" ({reason})" if reason else ""
         super().__init__(
-            f"job {job_id} of task {task!r} is {state}{told}" + (f": {error}" if error else "")
+            f"job {job_id} of task {brief(task)} is {state}{told}" + (f": {error}" if error else "")
         )
 
 

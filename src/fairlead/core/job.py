@@ -34,6 +34,15 @@ MOST_RUNS = 10**9
 LONGEST_ID = 36
 """How many ASCII characters the id of a job may have."""
 
+LONGEST_NAME = 128
+"""How many ASCII characters the name of a task, queue or pool may have."""
+
+LONGEST_LABEL = 1_024
+"""How many characters a tag, a correlation id, and the name or value of a header may have."""
+
+MOST_LABELS = 64
+"""How many tags a job may have, and how many headers."""
+
 # What a stored number may be: a row with another one is damaged.
 Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Place = Annotated[int, msgspec.Meta(ge=-LATEST, le=LATEST)]

@@ -12,9 +12,11 @@ from typing import Protocol
 import msgspec
 
 from fairlead.core.errors import ConfigError, FairleadWarning, UnknownQueue
+from fairlead.core.job import LONGEST_NAME
+from fairlead.core.text import brief
 
 DEFAULT_QUEUE = "default"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _IMPORTANCE = re.compile(
     r"(very[-_.])?(high|low|medium|normal|urgent|important|critical|prio|priority|asap|express"
     r"|(high|low)(er|est)|(high|low|top)[-_.]?prio(rity)?)",
@@ -26,23 +28,26 @@ _MOST = 1_000_000
 
 def check_name(kind: str, name: str) -> str:
     """Return the name, or say which names a queue, pool or task may have."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a {kind}: use 1 to 128 letters, digits and . _ : - "
-            "and start with a letter or digit"
+            f"{brief(name)} cannot name a {kind}: use 1 to {LONGEST_NAME} letters, digits "
+            "and . _ : - and start with a letter or digit"
         )
     return name
 
 
 def _check_count(what: str, value: int, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
-        raise ConfigError(f"{what} must be a whole number from {least} to {_MOST:,}, not {value!r}")
+        raise ConfigError(
+            f"{what} must be a whole number from {least} to {_MOST:,}, not {brief(value)}"
+        )
 
 
 def _names(kind: str, names: object) -> tuple[str, ...]:
     """Return a list of names as a tuple, so that the value that holds it is frozen."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ConfigError(f"{names!r} is not a list of {kind} names; write [{names!r}]")
+        told = brief(names)
+        raise ConfigError(f"{told} is not a list of {kind} names; write [{told}]")
     return tuple(check_name(kind, name) for name in names)
 
 
@@ -161,7 +166,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.runner is not None and self.runner not in _RUNNERS:
             raise ConfigError(
                 f"pool {self.name!r}: runner must be one of {', '.join(_RUNNERS)}, "
-                f"not {self.runner!r}"
+                f"not {brief(self.runner)}"
             )
 
 
@@ -170,7 +175,7 @@ def declare(queues: Iterable[Queue]) -> dict[str, Queue]:
     declared: dict[str, Queue] = {}
     for queue in queues:
         if not isinstance(queue, Queue):
-            raise ConfigError(f"queues takes a list of Queue(…) values, not {queue!r}")
+            raise ConfigError(f"queues takes a list of Queue(…) values, not {brief(queue)}")
         if queue.name in declared:
             raise ConfigError(f"queue {queue.name!r} is declared twice; keep one of them")
         declared[queue.name] = queue
@@ -184,7 +189,7 @@ def allot(pools: Iterable[Pool], queues: Collection[str]) -> tuple[Pool, ...]:
     taken: dict[str, str] = {}
     for pool in pools:
         if not isinstance(pool, Pool):
-            raise ConfigError(f"pools takes a list of Pool(…) values, not {pool!r}")
+            raise ConfigError(f"pools takes a list of Pool(…) values, not {brief(pool)}")
         for queue in pool.queues:
             if queue not in queues:
                 raise UnknownQueue(queue, queues)

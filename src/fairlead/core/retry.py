@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from fairlead.core.errors import ConfigError, DecodeError, EncodeError, Permanent
+from fairlead.core.text import brief
 
 LONGEST_DELAY = 366 * 24 * 3600.0
 """No curve and no `Retry-After` may put a job off for longer: one year, in seconds."""
@@ -83,7 +84,7 @@ def _check(curve: Curve) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (number and 0 <= value <= top):
             raise ConfigError(
-                f"a retry curve's {name} must lie between 0 and {top:g}, not {value!r}"
+                f"a retry curve's {name} must lie between 0 and {top:g}, not {brief(value)}"
             )
 
 
@@ -106,7 +107,7 @@ class Retry(msgspec.Struct, frozen=True):
         whole = isinstance(self.attempts, int) and not isinstance(self.attempts, bool)
         if not (whole and 1 <= self.attempts <= 1000):
             raise ConfigError(
-                f"Retry(attempts=…) must lie between 1 and 1000, not {self.attempts!r}"
+                f"Retry(attempts=…) must lie between 1 and 1000, not {brief(self.attempts)}"
             )
         for name in ("on", "never"):
             kinds = getattr(self, name)
@@ -115,7 +116,7 @@ class Retry(msgspec.Struct, frozen=True):
         if not callable(self.backoff):
             raise ConfigError(
                 "Retry(backoff=…) must be a curve such as exponential(), or a function "
-                f"from the attempt to seconds, not {self.backoff!r}"
+                f"from the attempt to seconds, not {brief(self.backoff)}"
             )
 
     def delay(self, attempt: int, random: Callable[[], float], after: float | None = None) -> float:

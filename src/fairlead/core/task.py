@@ -18,6 +18,7 @@ from fairlead.core.job import LONGEST_HEAD_START, Job, NewJob
 from fairlead.core.outcome import Knowledge, Policy
 from fairlead.core.queue import DEFAULT_QUEUE, check_name
 from fairlead.core.retry import Retry
+from fairlead.core.text import brief
 
 DEFAULT_TIMEOUT = 300.0
 LONGEST_TIMEOUT = 30 * 24 * 3600
@@ -83,7 +84,9 @@ class Task:
         aliases: tuple[str, ...] = (),
     ) -> None:
         if not inspect.isroutine(function):
-            raise ConfigError(f"a task must be a function, not {function!r}; wrap it with `def`")
+            raise ConfigError(
+                f"a task must be a function, not {brief(function)}; wrap it with `def`"
+            )
         self.name = check_name("task", name)
         self.aliases = tuple(check_name("task", alias) for alias in aliases)
         self.function = function

@@ -9,6 +9,7 @@ how many jobs it claims ahead of its slots when they are very quick, taken for n
 """
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from fairlead.core.job import Attempt, Gate, JobRecord, State
 from fairlead.core.queue import Share
 from fairlead.core.selection import GATES, LOOK, ClaimPlan, Head, Line, Snapshot, gate_of, select
 from fairlead.core.store import Backend
+from fairlead.core.text import brief
 from fairlead.producer import found
 
 WINDOW = 600 * SECOND
@@ -180,7 +182,7 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:
     """Say what would open a closed gate."""
     match gate:
         case Gate.PAUSED:
-            return f"fairlead queues resume {job.queue}"
+            return f"fairlead queues resume {quote(job.queue)}"
         case Gate.EXPIRED:
             return "nothing: it is cancelled with the next look, because it should have started"
         case Gate.NOT_DUE:
@@ -188,9 +190,9 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:
         case Gate.LEASE_SPARED:
             return "a heartbeat's time, in which its worker may still say that it lives"
         case Gate.NO_CAPABLE_WORKER if not view.plan.worker:
-            return f"a worker that serves queue {job.queue!r}: fairlead worker MODULE:APP"
+            return f"a worker that serves queue {brief(job.queue)}: fairlead worker MODULE:APP"
         case Gate.NO_CAPABLE_WORKER:
-            return f"a worker whose app has task {job.task!r} in version {job.version}"
+            return f"a worker whose app has task {brief(job.task)} in version {job.version}"
     return "the end of a running job; or more slots: fairlead worker --slots, --processes"
 
 

@@ -12,6 +12,7 @@ from fairlead.core.events import Bus
 from fairlead.core.queue import Pool, Queue
 from fairlead.core.store import Backend
 from fairlead.core.task import Registry
+from fairlead.core.text import brief, listed
 
 ASYNC_SLOTS, THREAD_SLOTS = 100, 10
 MOST_AHEAD = 1_000
@@ -149,8 +150,8 @@ def _check_known(kind: str, names: Iterable[str], known: Collection[str]) -> Non
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"the app has no {kind} {name!r}{did_you_mean(name, known)}; "
-                f"it has {', '.join(sorted(known))}"
+                f"the app has no {kind} {brief(name)}{did_you_mean(name, known)}; "
+                f"it has {listed(sorted(known))}"
             )
 
 

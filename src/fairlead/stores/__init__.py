@@ -6,6 +6,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from fairlead.core.clock import Clock
 from fairlead.core.errors import ConfigError, MissingExtra, did_you_mean
 from fairlead.core.store import Backend
+from fairlead.core.text import brief, cut
+from fairlead.core.url import split_url
 
 SCHEMES = ("memory", "sqlite", "postgresql", "redis", "rediss", "redis+cluster", "unix")
 
@@ -13,13 +15,12 @@ SCHEMES = ("memory", "sqlite", "postgresql", "redis", "rediss", "redis+cluster",
 def store_for(url: str, clock: Clock | None = None) -> Backend:
     """Build the store a URL names. Nothing is opened yet."""
     if not isinstance(url, str):
-        raise ConfigError(f"the store is named by a URL such as sqlite:///jobs.db, not {url!r}")
-    try:
-        parts = urlsplit(url)
-    except ValueError as problem:
+        # Its type alone: a URL as bytes, say, may hold a password.
         raise ConfigError(
-            f"the store's URL cannot be read: {problem}; write [ and ] in a password as %5B and %5D"
-        ) from None
+            "the store is named by a URL such as sqlite:///jobs.db, not by a value of type "
+            f"{type(url).__name__}"
+        )
+    parts = split_url(url)
     if parts.scheme == "memory":
         from fairlead.stores.memory.store import MemoryStore  # noqa: PLC0415 (stores load when used)
 
@@ -35,7 +36,7 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
         return _redis(url, clock)
     # The URL itself may hold a password: name only its scheme.
     raise ConfigError(
-        f"no store is known for a URL of scheme {parts.scheme!r}"
+        f"no store is known for a URL of scheme {brief(parts.scheme)}"
         f"{did_you_mean(parts.scheme, SCHEMES)}; use sqlite:///jobs.db, "
         "postgresql://host/database, redis://host, or memory:// in tests"
     )
@@ -67,11 +68,11 @@ def _sqlite_path(url: str) -> Path:
     if ":memory:" in url:
         raise ConfigError("for jobs in memory, use memory://")
     if parts.netloc or not url.startswith("sqlite:///"):
-        # What stands before an @ may be a password.
-        name = parts.netloc.rpartition("@")[2] or parts.path.lstrip("/")
+        # Where there is an @ or a colon, any part may be one of a password.
+        name = "jobs.db" if {"@", ":"} & set(url[7:]) else parts.netloc or parts.path.lstrip("/")
         raise ConfigError(
-            f"sqlite takes three slashes; write sqlite:///{name} for a file in the current folder, "
-            "or sqlite:////full/path"
+            f"sqlite takes three slashes; write sqlite:///{cut(name, 80)} for a file in the "
+            "current folder, or sqlite:////full/path"
         )
     if parts.fragment or "\0" in path:
         raise ConfigError("a file name with # is written with %23 in a URL; NUL cannot be in one")

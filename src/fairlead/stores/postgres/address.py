@@ -3,17 +3,19 @@
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fairlead.core.errors import ConfigError, did_you_mean
+from fairlead.core.text import brief, cut
+from fairlead.core.url import split_url
 
 _OURS = ("schema", "listen", "timeout")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
@@ -26,10 +28,25 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
+# What libpq takes when nobody says anything, and what a service file that says it means here too.
+_UNSET = "prefer"
+_IN_THE_CLEAR = "whoever is on the way can read jobs and the password, and change them"
+_DOUBTS = {
+    "disable": _IN_THE_CLEAR,
+    "allow": _IN_THE_CLEAR,
+    "prefer": _IN_THE_CLEAR,
+    "require": "nobody checks the certificate, so whoever is on the way can pass for the server",
+}
+REMEDY = (
+    "write sslmode=verify-full in the store's URL, and sslrootcert= if its authority is your own"
+)
 
 
 class Address(msgspec.Struct, frozen=True):
     """A server, a database and a schema in it.
+
+    `host` is where the server is, whether the URL, a service file or the environment says so.
+    `doubt` says what nobody protects on the way there.
 
     `listen` says where to hear of news: on the same server, at another URL (past a
     pooler, which cannot pass them on), or nowhere (None), which means to poll.
@@ -40,19 +57,26 @@ class Address(msgspec.Struct, frozen=True):
     schema: str = "fairlead"
     listen: Mapping[str, Any] | None = None
     timeout: float = 10.0
+    host: str = "localhost"
+    doubt: str | None = None
 
     @classmethod
     def of(cls, url: str) -> Self:
         """Read a URL."""
-        parts = urlsplit(url)
+        parts = split_url(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         ours = {name: options.pop(name) for name in _OURS if name in options}
-        parameters = _parameters(url, options)
+        given = _given(url, options)
+        way = _way(given)
+        parameters = _DEFAULTS | given | way.proof
+        listen, doubt = _listener(ours.get("listen", "on"), parameters)
         return cls(
             parameters,
             _schema(ours.get("schema", "fairlead")),
-            _listener(ours.get("listen", "on"), parameters),
+            listen,
             _timeout(ours.get("timeout", "10")),
+            way.host,
+            way.doubt or doubt,
         )
 
     def __repr__(self) -> str:
@@ -68,7 +92,7 @@ class Address(msgspec.Struct, frozen=True):
     def url(self) -> str:
         """The URL without its password."""
         known = self.parameters
-        host = quote(str(known.get("host") or "localhost"), safe="")
+        host = quote(self.host, safe="")
         user = f"{quote(str(known['user']), safe='')}@" if known.get("user") else ""
         port = f":{known['port']}" if known.get("port") else ""
         name = quote(str(known.get("dbname") or ""), safe="")
@@ -76,14 +100,14 @@ class Address(msgspec.Struct, frozen=True):
         return f"postgresql://{user}{host}{port}/{name}{schema}"
 
 
-def _parameters(url: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return what libpq needs to connect, with our defaults for what the URL leaves open."""
+def _given(url: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the URL tells libpq."""
     known = {each.keyword.decode() for each in pq.Conninfo.get_defaults()}
     for name in options:
         if name not in known:
-            raise ConfigError(
-                f"postgresql:// knows no option {name!r}{did_you_mean(name, {*known, *_OURS})}"
-            )
+            raise _unknown(name, options, {*known, *_OURS})
+    if urlsplit(url).netloc.count("@") > 1:
+        raise _unreadable("there are two @ in it")  # libpq takes the second for a part of the host.
     # Not put together by urllib, which leaves out the slashes where no host is named.
     bare = f"{url.partition('?')[0]}?{urlencode(options, quote_via=quote)}"
     try:
@@ -95,7 +119,14 @@ def _parameters(url: str, options: Mapping[str, str]) -> dict[str, Any]:
         raise _unreadable("what follows # would be lost")
     if not all(_is_port(each) for each in str(given.get("port", "")).split(",")):
         raise _unreadable("the port is not a number up to 65535")
-    return _DEFAULTS | _safely(given)
+    return given
+
+
+def _unknown(name: str, options: Mapping[str, str], known: Collection[str]) -> ConfigError:
+    if any("password" in each for each in options):
+        # An & in that password would have made an option of its second half.
+        return _unreadable("it has an option that nobody knows; an & in a password is written %26")
+    return ConfigError(f"postgresql:// knows no option {brief(name)}{did_you_mean(name, known)}")
 
 
 def _unreadable(why: str) -> ConfigError:
@@ -110,23 +141,52 @@ def _is_port(text: str) -> bool:
     return not text or (text.isascii() and text.isdigit() and 0 < int(text) < 65536)
 
 
-def _safely(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask a server elsewhere to prove who it is, unless the URL says otherwise."""
-    safe = dict(given)
-    if "sslmode" in given or "PGSSLMODE" in os.environ or all(map(_is_loopback, _hosts(given))):
-        return safe
-    safe["sslmode"] = "verify-full"
+class _Way(NamedTuple):
+    """Where libpq will connect to, what it must be told so that this is safe, and what is not."""
+
+    host: str
+    proof: dict[str, str] = {}  # noqa: RUF012 (never changed)
+    doubt: str | None = None
+
+
+def _way(given: Mapping[str, Any]) -> _Way:
+    """Ask a server elsewhere to prove who it is, unless somebody says otherwise."""
+    known = _resolved(given)
+    host = known.get("host") or "localhost"
+    if all(map(_is_loopback, _hosts(known))):
+        return _Way(host)
+    mode = known.get("sslmode", _UNSET)
+    if mode == _UNSET and "sslmode" not in given and "PGSSLMODE" not in os.environ:
+        return _Way(host, {"sslmode": "verify-full"} | _authority(known))
+    return _Way(host, doubt=f"sslmode={mode}: {_DOUBTS[mode]}" if mode in _DOUBTS else None)
+
+
+def _resolved(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return what libpq makes of it, with service files and the environment.
+
+    It reads them when it begins to connect. A value that cannot be stops it there, before it
+    asks anybody.
+    """
+    asked = pq.PGconn.connect_start(make_conninfo(**{**given, "channel_binding": "?"}).encode())
+    try:
+        found = {each.keyword.decode(): each.val.decode() for each in asked.info if each.val}
+    finally:
+        asked.finish()
+    return {name: str(value) for name, value in given.items()} | found
+
+
+def _authority(known: Mapping[str, str]) -> dict[str, str]:
+    """Trust the authorities that the system trusts, if nobody names another."""
     own = Path("~/.postgresql/root.crt").expanduser()
-    if "sslrootcert" not in given and not own.exists() and pq.version() >= 160000:
-        safe["sslrootcert"] = "system"
-    return safe
+    if "sslrootcert" in known or own.exists() or pq.version() < 160000:
+        return {}
+    return {"sslrootcert": "system"}
 
 
-def _hosts(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every name and number of a server; libpq takes what is not given from outside."""
+def _hosts(known: Mapping[str, str]) -> Iterator[str]:
+    """Yield every name and number of a server."""
     for name in ("host", "hostaddr"):
-        text = str(given.get(name) or os.environ.get(f"PG{name.upper()}") or "")
-        yield from (each for each in text.split(",") if each)
+        yield from (each for each in known.get(name, "").split(",") if each)
 
 
 def _is_loopback(host: str) -> bool:
@@ -141,23 +201,27 @@ def _is_loopback(host: str) -> bool:
 def _schema(name: str) -> str:
     if not _NAME.fullmatch(name) or name.lower().startswith("pg_"):
         raise ConfigError(
-            f"schema={name!r} cannot be the name of our schema; take up to 48 ASCII letters, "
+            f"schema={brief(name)} cannot be the name of our schema; take up to 48 ASCII letters, "
             "digits and underscores, not beginning with a digit or pg_"
         )
     return name
 
 
-def _listener(text: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _listener(
+    text: str, parameters: Mapping[str, Any]
+) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return how to reach the server that tells news, and what nobody protects on the way."""
     if text == "on":
-        return parameters
+        return parameters, None
     if text == "off":
-        return None
+        return None, None
     if not text.startswith(("postgresql://", "postgres://")):
         raise ConfigError(
             "listen= takes on, off, or the URL of the server behind the pooler, percent-encoded: "
             "listen=postgresql%3A%2F%2Fhost%2Fdatabase"
         )
-    return Address.of(text).parameters
+    address = Address.of(text)
+    return address.parameters, address.doubt
 
 
 def _timeout(text: str) -> float:
@@ -166,7 +230,7 @@ def _timeout(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 3600:
-        raise ConfigError(f"timeout={text} is not a number of seconds; write timeout=10")
+        raise ConfigError(f"timeout={cut(text, 20)} is not a number of seconds; write timeout=10")
     return seconds
 
 

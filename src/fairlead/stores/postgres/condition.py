@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from fairlead.core.admin import Condition, Finding
 from fairlead.core.clock import SECOND
-from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.lane import AsyncConnection
 from fairlead.stores.postgres.migrate import newest
 
@@ -76,6 +76,9 @@ async def condition(
     findings = [*_settings(server), *_circumstances(server, now)]
     if address.listen is not None and not hears:
         findings.append(_DEAF)
+    if address.doubt:
+        told = f"the connection is not protected. {address.doubt}"
+        findings.append(Finding(told, REMEDY, grave=False))
     return Condition(facts, findings)
 
 

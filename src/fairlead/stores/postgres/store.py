@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -21,7 +22,7 @@ from fairlead.core.admin import (
     Worker,
 )
 from fairlead.core.clock import Clock, SystemClock
-from fairlead.core.errors import StoreError
+from fairlead.core.errors import FairleadWarning, StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
@@ -29,7 +30,7 @@ from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.stores.gather import Gather
 from fairlead.stores.news import ENDED, WORK, Bell, News
-from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit
 from fairlead.stores.postgres.condition import condition
@@ -462,5 +463,9 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def postgres_store(url: str, clock: Clock | None) -> PostgresStore:
-    """Build the store from its URL."""
-    return PostgresStore(Address.of(url), clock)
+    """Build the store from its URL; warn if others could read what goes to it."""
+    address = Address.of(url)
+    if address.doubt:
+        told = f"the connection to {address.url} is not protected. {address.doubt}; {REMEDY}"
+        warnings.warn(told, FairleadWarning, stacklevel=5)
+    return PostgresStore(address, clock)

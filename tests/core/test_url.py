@@ -1,0 +1,104 @@
+"""The URL of a store: no part of its password is told, whatever it is made of."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fairlead import ConfigError, Fairlead
+from fairlead.config import Settings
+from fairlead.core.url import split_url, without_passwords
+from fairlead.stores import store_for
+
+SECRETS = ["c4n/4ry", "c4n?4ry", "c4n#4ry", "c4n?4ry=1&k", "1/4ry", "c4n@4ry/", "4ry[", "4ry℀"]
+PLACES = ["postgresql://ada:{}@db.example/shop", "postgres://:{}@[::1]:5432/shop?schema=x"]
+REDIS = ["redis://:{}@cache.example/0", "rediss://ada:{}@cache/1?prefix=x", "unix://:{}@/run/redis"]
+
+
+def parts_of(secret: str) -> list[str]:
+    return [part for part in ("c4n", "4ry") if part in secret]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("place", PLACES + REDIS)
+def test_a_password_that_cuts_the_url_apart_is_refused_without_a_word_of_it(
+    place: str, secret: str
+) -> None:
+    problem: ConfigError | None = None
+    told = ""
+    try:
+        told = store_for(place.format(secret)).url
+    except ConfigError as refusal:
+        problem, told = refusal, f"{refusal} {refusal!r} {refusal.__context__!r}"
+    assert not [part for part in parts_of(secret) if part in told]
+    assert problem is None or "%23" in str(problem)
+
+
+def test_a_password_with_an_at_sign_is_not_taken_for_a_host() -> None:
+    with pytest.raises(ConfigError, match="%40") as problem:
+        store_for("postgresql://ada:c4n@4ry@db.example/shop")
+    assert "4ry" not in str(problem.value)
+
+
+def test_a_password_among_the_options_is_not_told_either() -> None:
+    with pytest.raises(ConfigError, match="written %26") as problem:
+        store_for("postgresql://localhost/shop?password=c4n&4ry")
+    assert "4ry" not in str(problem.value)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_nor_where_a_file_is_named_like_a_server(secret: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        store_for(f"sqlite://ada:{secret}@host/jobs.db")
+    assert not [part for part in parts_of(secret) if part in str(problem.value)]
+
+
+def test_what_is_no_text_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match="not by a value of type bytes"):
+        store_for(b"redis://:c4n4ry@cache")  # type: ignore[arg-type]
+
+
+def test_settings_that_are_printed_keep_the_password() -> None:
+    settings = Settings("shop:app", "postgresql://ada:c4n4ry@db/shop")
+    assert repr(settings) == "<settings of app 'shop:app' on postgresql://…>"
+    assert "c4n4ry" not in f"{settings} {Fairlead('memory://', settings=settings)!r}"
+
+
+@pytest.mark.parametrize("url", ["sqlite:///a@b.db", "memory://", "postgresql://ada:x@h/d"])
+def test_what_can_be_read_is_read(url: str) -> None:
+    assert split_url(url).geturl().startswith(url.partition(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("see postgresql://ada:s3/c?r#et@db/shop.", "see postgresql://ada:***@db/shop."),
+        ("redis://:s3cret@cache and redis://x", "redis://:***@cache and redis://x"),
+        ("rediss+cluster://u:p@a,b", "rediss+cluster://u:***@a,b"),
+        ("postgres://db/x?password=s3cret&y=1", "postgres://db/x?password=***&y=1"),
+        ("http://svc:80/users/ada@example.com", "http://svc:80/users/ada@example.com"),
+        ("password=x without a URL", "password=x without a URL"),
+    ],
+)
+def test_passwords_in_a_text_become_stars(text: str, told: str) -> None:
+    assert without_passwords(text) == told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["jobs", "list", "redis://:c4n4ry@cache"],
+        ["jobs", "list", "postgresql://ada:c4n4ry@db/shop"],
+        ["jobs", "show", "redis://:c4n4ry@c"],
+        ["enqueue", "json:loads", "redis://:c4n4ry@cache", "{}"],
+        ["redis://:c4n4ry@cache"],
+        ["jobs", "list", "--url", "postgresql://ada:c4n?4ry@db/shop"],
+    ],
+)
+def test_a_url_in_the_wrong_place_is_not_repeated(arguments: list[str]) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "fairlead", *arguments], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode in (1, 2, 3)
+    assert "Traceback" not in answer.stderr
+    assert "4ry" not in answer.stdout + answer.stderr, answer.stderr
