@@ -8,11 +8,11 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types servers tests mutants chaos cluster powercut bench bench-flat demo recording format clean
+.PHONY: help test lint types servers tests mutants chaos cluster powercut bench bench-flat bench-compare demo recording format clean
 
 help: ## Print this list.
 	@echo "make targets:"
-	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 17
 
 test: lint types tests ## Lint, types and all tests; what CI runs.
 
@@ -33,8 +33,13 @@ tests: servers ## All tests, on both cores.
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
+# A run that is cut goes on where it stopped. MINUTES=8 ends it after that time, SLICE=1/4 takes a
+# quarter, SINCE=<commit> those of changed files, FILES= and ONLY= parts of paths and promises;
+# ALL=1 also tries those that were killed before, JOBS=1 one at a time.
 mutants: servers ## Break one promise at a time; each must be noticed by a test.
-	@$(BIN)/python tests/mutants.py
+	@$(BIN)/python -m tests.mutation --files "$(FILES)" --only "$(ONLY)" --since "$(SINCE)" \
+	  $(if $(SLICE),--slice $(SLICE)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(JOBS),--jobs $(JOBS)) $(if $(ALL),--all)
 
 chaos: servers ## Kill worker trees every second under 20,000 jobs, and other long tests.
 	@$(BIN)/python -m pytest -q -m chaos tests
@@ -53,6 +58,12 @@ bench: $(READY) ## Fairlead beside the raw engines on this machine, in one run e
 
 bench-flat: $(READY) ## PostgreSQL's pace with millions of jobs, and under an old snapshot.
 	@$(BIN)/fairlead bench --flat
+
+# STORES=, ROWS= and PAIRS= measure less: make bench-compare BASE=main STORES=redis ROWS="put claim"
+bench-compare: servers ## The working tree beside the commit BASE: rates in turns, and counts per job.
+	@test -n "$(BASE)" || { echo "name the commit to compare with: make bench-compare BASE=HEAD~1"; exit 2; }
+	@$(BIN)/python -m tests.compare "$(BASE)" --stores "$(STORES)" --rows "$(ROWS)" \
+	  $(if $(PAIRS),--pairs $(PAIRS))
 
 recording: $(READY) ## Play the demo, and draw it anew for the README.
 	@$(BIN)/python docs/record.py

@@ -1,18 +1,12 @@
-"""Break one promise at a time, and insist that a test notices: `make mutants`.
+"""Break one promise at a time, and insist that a test notices: the list for `make mutants`.
 
-Each mutant is one small change to a copy of the source and the tests that must
-fail with it. A mutant that survives means a promise nobody checks.
+Each mutant is one small change to a copy of the source, and names the tests that must
+fail with it. A mutant that survives means a promise nobody checks. `tests/mutation.py`
+runs them: `.venv/bin/python -m tests.mutation --only "a stale worker"` tries those whose
+promise says so.
 """
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
-
-ROOT = Path(__file__).parent.parent
 
 
 class Mutant(NamedTuple):
@@ -832,41 +826,3 @@ def _fail_all(self, connection, verb, requests):
 Writer._fail_all = _fail_all
 """,
 }
-
-
-def survives(mutant: Mutant) -> bool:
-    """Apply the mutant to a copy of the source and see whether its tests still pass."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src" / "fairlead"
-        shutil.copytree(ROOT / "src" / "fairlead", source)
-        path = source / mutant.file
-        text = path.read_text()
-        if text.count(mutant.code) != 1:
-            sys.exit(f"mutant {mutant.promise!r} no longer fits {mutant.file}; adapt it")
-        path.write_text(text.replace(mutant.code, mutant.broken) + EXTRAS.get(mutant.file, ""))
-        run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.tests],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(source.parent)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if run.returncode not in (0, 1):
-            sys.exit(f"mutant {mutant.promise!r} could not be tried:\n{run.stdout}{run.stderr}")
-        return run.returncode == 0
-
-
-def main() -> None:
-    """Try every mutant; exit 1 if any survives."""
-    survivors = 0
-    for mutant in MUTANTS:
-        alive = survives(mutant)
-        survivors += alive
-        print(f"{'SURVIVED' if alive else 'killed  '}  {mutant.promise}", flush=True)
-    print(f"{len(MUTANTS) - survivors} of {len(MUTANTS)} mutants killed")
-    sys.exit(survivors > 0)
-
-
-if __name__ == "__main__":
-    main()
