@@ -167,6 +167,7 @@ def test_bench_measures_a_redis_and_leaves_no_key(redis_server: RedisServer) -> 
     assert redis_server.execute("KEYS", "*") == ["fairlead_bench"]
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_bench_starts_a_redis_of_its_own_and_cleans_up(open_folder: Path) -> None:
     """As people call it, from where they are."""

@@ -128,7 +128,7 @@ class Bench:
 
     def contention(self) -> Iterator[Row]:
         """Let eight processes write one row at a time, each as fast as it can."""
-        seconds = max(2.0, 5 * self._scale)
+        seconds = max(0.5, 5 * self._scale)
         theirs = _Waits(_contend(waits_of_busy_timeout, self._files.path(), seconds))
         ours = _Waits(_contend(waits_of_turnstile, self._files.path(), seconds))
         who = f"{WRITERS} writers"

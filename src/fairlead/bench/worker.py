@@ -93,7 +93,7 @@ class WorkerBench:
             task.enqueue().result(timeout=30)
             time.sleep(1)
             megabytes = max(map(resident_bytes, _children(process.pid))) / 1e6
-            waits = _waits(task, max(100, round(500 * self._scale)))
+            waits = _waits(task, max(10, round(500 * self._scale)))
         p99 = quantiles(waits, n=100)[98]
         yield Row("idle latency, p50", "ms", median(waits), target=self._wanted.p50, best="low")
         yield Row("idle latency, p99", "ms", p99, target=self._wanted.p99, best="low")
