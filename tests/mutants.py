@@ -23,6 +23,7 @@ SQLITE = "stores/sqlite"
 POSTGRES = "stores/postgres"
 REDIS = "stores/redis"
 LOCKS = "tests/system/test_postgres_locks.py"
+DAMAGE = "tests/stores/test_sqlite_damage.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
 MUTANTS = [
     Mutant(
@@ -71,8 +72,8 @@ MUTANTS = [
     Mutant(
         "no two claims get the same job (I5)",
         f"{SQLITE}/sql/claim.sql",
-        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: next_seq",
-        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: next_seq",
+        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: large",
+        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: large",
         "tests/stores/test_claim.py",
     ),
     Mutant(
@@ -199,7 +200,8 @@ MUTANTS = [
     Mutant(
         "a job is done with its handler's rows (I7)",
         f"{SQLITE}/line.py",
-        "    _write_settlements(cursor, [(job, settlement)], now)\n",
+        "    for problem in _write_settlements(cursor, [(job, settlement)], now).values():\n"
+        "        raise problem\n",
         "",
         "tests/face/test_commit.py",
     ),
@@ -805,6 +807,76 @@ MUTANTS = [
         "return read(lay_out, ",
         "return (lambda decode, _, text: decode(text))(lay_out, ",
         "tests/cli/test_hostile.py",
+    ),
+    Mutant(
+        "a fence that cannot be harms only its job (I22), SQLite",
+        f"{SQLITE}/heads.py",
+        "    fence: Instant\n",
+        "    fence: int\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "a job that is there twice does not hold up its batch (I22), SQLite",
+        f"{SQLITE}/line.py",
+        "    except sqlite3.IntegrityError as problem:\n        if len(jobs) == 1:",
+        "    except KeyError as problem:\n        if len(jobs) == 1:",
+        DAMAGE,
+    ),
+    Mutant(
+        "a job that is there twice is kept (I22), SQLite",
+        f"{SQLITE}/repair.py",
+        'if other := _elsewhere(connection, sound["id"]):',
+        'if other := "":',
+        DAMAGE,
+    ),
+    Mutant(
+        "a worker that cannot be read holds up nobody (I22), SQLite",
+        f"{SQLITE}/sql/claim.sql",
+        "iif(typeof(capable) = 'text' AND json_valid(capable), capable, '{}')",
+        "capable",
+        DAMAGE,
+    ),
+    Mutant(
+        "the audit names every damage (F75), SQLite",
+        f"{SQLITE}/audit.py",
+        "if problems := table.problems(row):",
+        "if problems := {}:",
+        DAMAGE,
+    ),
+    Mutant(
+        "the repair puts right what the audit names (F75), SQLite",
+        f"{SQLITE}/repair.py",
+        "        _agree(seen, now)\n",
+        "        pass\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "a claim reads no more than it brings (F82), SQLite",
+        f"{SQLITE}/sql/claim.sql",
+        "CASE WHEN size <= :large THEN payload END AS payload",
+        "payload",
+        "tests/stores/test_sqlite_large.py",
+    ),
+    Mutant(
+        "no lock is opened through a link (T27)",
+        f"{SQLITE}/connection.py",
+        "_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW",
+        "_OPEN = os.O_RDWR | os.O_CLOEXEC",
+        "tests/stores/test_sqlite_files.py",
+    ),
+    Mutant(
+        "a side file that is a link is refused (T27)",
+        f"{SQLITE}/connection.py",
+        "if stat.S_ISLNK(found.st_mode) or found.st_nlink > 1:",
+        "if found.st_nlink > 9:",
+        "tests/stores/test_sqlite_files.py",
+    ),
+    Mutant(
+        "no file is made where another user's link says (T27)",
+        f"{SQLITE}/connection.py",
+        "        self._refuse_strangers_link()\n",
+        "",
+        "tests/stores/test_sqlite_files.py",
     ),
 ]
 

@@ -104,7 +104,7 @@ def test_damage_is_found_and_not_stumbled_over(
     change(folder, statement.format(**stock._asdict()))
     found = findings(folder)
     [told_of] = [each for each in found if each.startswith(problem.format(**stock._asdict()))]
-    assert found[told_of] == "keep a copy of the file, and report it"
+    assert found[told_of] == "fairlead doctor --repair"
 
 
 def test_what_sqlite_itself_finds_is_told(folder: Path, stock: Stock) -> None:

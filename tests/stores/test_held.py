@@ -169,9 +169,9 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(
         assert "suspect" not in columns
         # As the first version's claim would have left it: a job, running.
         raw.execute(
-            "INSERT INTO fairlead_job (id, task, version, queue, parked, payload, run_at, order_at, "
+            "INSERT INTO fairlead_job (id, task, version, queue, parked, size, payload, run_at, order_at, "
             "enqueued_at, attempt, fence, lease_until, worker, claimed_at) "
-            "VALUES ('job-1', 't', 1, 'mail', 0, '{}', 1, 1, 1, 1, 7, ?, 'w1', 1)",
+            "VALUES ('job-1', 't', 1, 'mail', 0, 2, '{}', 1, 1, 1, 1, 7, ?, 'w1', 1)",
             (clock.now() + 10 * SECOND,),
         )
     raw.close()

@@ -54,6 +54,22 @@ async def test_coroutines_have_what_most_code_uses(
         await conn.execute("SELECT 1")
 
 
+async def test_an_error_that_is_kept_keeps_no_lock(
+    store: Backend, rows: sqlite3.Connection
+) -> None:
+    """Its traceback holds a cursor, and SQLite closes no connection before its cursors."""
+    kept: list[tuple[Exception, sqlite3.Cursor]] = []
+    with pytest.raises(ZeroDivisionError), store.transaction() as conn:
+        conn.execute("INSERT INTO effect VALUES (1), (2), (3)")
+        cursor = conn.execute("SELECT n FROM effect")
+        kept.append((ZeroDivisionError(), cursor))
+        cursor.fetchone()
+        raise kept[0][0]
+    rows.execute("INSERT INTO effect VALUES (4)")
+    rows.commit()
+    assert effects(rows) == [4]
+
+
 async def test_more_coroutines_than_a_pool_has_threads_take_their_turns(
     store: Backend, rows: sqlite3.Connection
 ) -> None:

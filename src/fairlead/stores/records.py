@@ -1,83 +1,177 @@
 """Rows of the SQL stores as the values people see; what somebody damaged is told, not hidden."""
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from fairlead.core.admin import LIVE, Filter, PoolShare, Worker
+from fairlead.core.admin import LIVE, AuditLine, ErrorGroup, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
-from fairlead.core.job import Gate, JobRecord, State, decode_errors
+from fairlead.core.ids import JobId
+from fairlead.core.job import LATEST, Attempt, Gate, JobRecord, State, decode_errors, read
 
 _PARKED = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER, 3: None}
 """What the numbers in the `parked` column mean; 3 is in the order as well, but out of turn."""
 
-_TIMES = (
-    *("run_at", "order_at", "enqueued_at", "expires_at"),
-    *("claimed_at", "lease_until", "finished_at"),
-)
-
 FINISHED = frozenset({State.DONE, State.CANCELLED})
 
+_decode_capable = msgspec.json.Decoder(dict[str, int]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
 
+def text_of(value: object) -> str:
+    """Return what stands where a text should be, as far as it can be read."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def number_of(value: object) -> int:
+    """Return what stands where a number should be; nothing else is one."""
+    return value if isinstance(value, int) else 0
+
+
+def instant_of(value: object) -> int | None:
+    """Return what stands where an instant should be, if it is one."""
+    return value if isinstance(value, int) and 0 <= value <= LATEST else None
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else text_of(value)
+
+
 def record_of(row: Mapping[str, Any]) -> JobRecord:
-    """Return a row of the record views as the job it tells of."""
-    values = dict(row)
-    values["state"] = state_of(values["state"], f"job {values['id']}")
-    parked = values.pop("parked")
-    if parked not in _PARKED:
-        raise DecodeError(f"job {values['id']}", f"it is parked for the unknown reason {parked!r}")
-    values["gate"] = _PARKED[parked]
-    for name in _TIMES:
-        if not isinstance(values[name], int | None):
-            raise DecodeError(f"job {values['id']}", f"its {name} is {values[name]!r}, not a time")
-    values["priority"] = (values["run_at"] - values.pop("order_at")) // SECOND
-    values["cancel_requested"] = bool(values["cancel_requested"])
-    values["errors"] = decode_errors(values["errors"])
-    return JobRecord(**values)
+    """Return a row of the record views as the job it tells of, as far as it can be read."""
+    run_at, order_at = instant_of(row["run_at"]), row["order_at"]
+    placed = run_at is not None and isinstance(order_at, int)
+    state = state_of(row["state"])
+    reason = _text_or_none(row["reason"])
+    if state is None and reason is None:
+        reason = f"its state is {text_of(row['state'])!r:.80}"
+    parked = row["parked"]
+    return JobRecord(
+        id=JobId(text_of(row["id"])),
+        task=text_of(row["task"]),
+        version=number_of(row["version"]),
+        queue=text_of(row["queue"]),
+        state=state or State.CANCELLED,
+        payload=text_of(row["payload"]),
+        options=_text_or_none(row["options"]),
+        priority=(number_of(run_at) - order_at) // SECOND if placed else 0,
+        attempt=number_of(row["attempt"]),
+        crashes=number_of(row["crashes"]),
+        fence=number_of(row["fence"]),
+        run_at=number_of(run_at),
+        enqueued_at=number_of(instant_of(row["enqueued_at"])),
+        expires_at=instant_of(row["expires_at"]),
+        gate=_PARKED.get(parked) if isinstance(parked, int) else None,
+        worker=_text_or_none(row["worker"]),
+        claimed_at=instant_of(row["claimed_at"]),
+        lease_until=instant_of(row["lease_until"]),
+        cancel_requested=bool(row["cancel_requested"]),
+        finished_at=instant_of(row["finished_at"]),
+        result=_text_or_none(row["result"]),
+        reason=reason,
+        errors=decode_errors(_text_or_none(row["errors"])),
+    )
 
 
-def state_of(name: str, whose: str) -> State:
-    """Return a state by its name."""
+def state_of(name: object) -> State | None:
+    """Return a state by its name; none, if somebody wrote another."""
     try:
-        return State(name)
+        return State(text_of(name))
     except ValueError:
-        raise DecodeError(whose, f"its state is {name!r}") from None
+        return None
 
 
-def counts_of(rows: list[tuple[str, str, int]]) -> dict[str, dict[State, int]]:
-    """Return counts by queue and state."""
-    counts: dict[str, dict[State, int]] = {}
+def counts_of(rows: Iterable[tuple[Any, Any, int]]) -> dict[str, dict[State, int]]:
+    """Return counts by queue and state; a job in no known state counts as cancelled."""
+    counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
     for queue, state, number in rows:
-        counts.setdefault(queue, {})[state_of(state, f"a job of queue {queue!r}")] = number
-    return counts
+        counts[text_of(queue)][state_of(state) or State.CANCELLED] += number
+    return {queue: dict(numbers) for queue, numbers in counts.items()}
 
 
-def running_of(rows: list[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+def running_of(rows: Iterable[tuple[Any, Any, int]]) -> dict[str, dict[str, int]]:
     """Return counts by worker and queue."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for worker, queue, number in rows:
-        counts.setdefault(worker, {})[queue] = number
-    return counts
+        counts[text_of(worker)][text_of(queue)] += number
+    return {worker: dict(numbers) for worker, numbers in counts.items()}
 
 
-def worker_of(name: str, capable: str, pools: str, *rest: int) -> Worker:
-    """Return a worker as it announced itself."""
+def worker_of(name: object, capable: object, pools: object, *rest: object) -> Worker:
+    """Return a worker as it announced itself; what cannot be read of it, it does not know."""
+    numbers = [number_of(value) for value in rest]
+    return Worker(text_of(name), _known(capable), _pools(pools), *numbers)
+
+
+def _known(capable: object) -> dict[str, int]:
     try:
-        return Worker(name, msgspec.json.decode(capable), _pools(pools), *rest)
-    except msgspec.MsgspecError as problem:
-        raise DecodeError(f"worker {name}", str(problem)) from None
+        return read(_decode_capable, "what a worker knows", text_of(capable))
+    except DecodeError:
+        return {}
 
 
-def _pools(text: str) -> tuple[PoolShare, ...]:
+def _pools(pools: object) -> tuple[PoolShare, ...]:
     """Read what a worker announced; what one of another version wrote may be beyond us."""
     try:
-        return _decode_pools(text)
-    except msgspec.MsgspecError:
+        return read(_decode_pools, "the pools of a worker", text_of(pools))
+    except DecodeError:
         return ()
+
+
+def attempt_of(row: Sequence[Any]) -> Attempt:
+    """Return a line of the attempt log; a time that cannot be read is that of the next step."""
+    job_id, fence, number, task, queue, pool, worker, *times, outcome, mark = row
+    ready_at, claimed_at, started_at, finished_at = map(instant_of, times)
+    ended = next((at for at in (finished_at, started_at, claimed_at, ready_at) if at), 0)
+    claimed = ended if claimed_at is None else claimed_at
+    return Attempt(
+        JobId(text_of(job_id)),
+        number_of(fence),
+        number_of(number),
+        text_of(task),
+        text_of(queue),
+        _text_or_none(pool),
+        _text_or_none(worker),
+        claimed if ready_at is None else ready_at,
+        claimed,
+        started_at,
+        ended,
+        text_of(outcome),
+        _text_or_none(mark),
+    )
+
+
+def line_of(row: Sequence[Any]) -> AuditLine:
+    """Return a line of the audit log, as far as it can be read."""
+    done_at, who, verb, target, count, before = row
+    return AuditLine(
+        done_at=number_of(instant_of(done_at)),
+        who=text_of(who),
+        verb=text_of(verb),
+        target=text_of(target),
+        count=number_of(count),
+        before=_text_or_none(before),
+    )
+
+
+def group_of(row: Sequence[Any]) -> ErrorGroup:
+    """Return failures that are alike, as far as they can be read."""
+    mark, error, message, tasks, number, first_at, last_at, job_id = row
+    return ErrorGroup(
+        fingerprint=_text_or_none(mark),
+        error=_text_or_none(error),
+        message=_text_or_none(message),
+        tasks=tuple(sorted(msgspec.json.decode(tasks))),
+        count=number,
+        first_at=number_of(instant_of(first_at)),
+        last_at=number_of(instant_of(last_at)),
+        job=JobId(text_of(job_id)),
+    )
 
 
 def places_of(which: Filter) -> dict[str, bool]:

@@ -1,7 +1,9 @@
 """What people ask of the file: look, count, cancel, revive, delete, pause."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,24 +11,40 @@ import msgspec
 from fairlead.core.admin import MOST_LISTED, Action, AuditLine, ErrorGroup, Filter, Worker
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, State
+from fairlead.core.job import LATEST, Attempt, Job, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.records import (
     FINISHED,
+    attempt_of,
     counts_of,
+    group_of,
+    line_of,
+    number_of,
     places_of,
     record_of,
     running_of,
+    text_of,
     worker_of,
 )
-from fairlead.stores.sqlite.line import ask, cancel_waiting, tell, to_json
+from fairlead.stores.sqlite.audit import Damage
+from fairlead.stores.sqlite.line import cancel_waiting, decode_seqs
+from fairlead.stores.sqlite.repair import repair
+from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import statements
+from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, tell, to_json
 
-_AFTER_ALL_IDS = "\U0010ffff"
+_AFTER_ALL_IDS = b"\xff" * 64
+"""Bytes come after every text, and nearly all others."""
 
 _decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
 _decode_waiting = msgspec.json.Decoder(list[tuple[int, JobId]]).decode
-_decode_heads = msgspec.json.Decoder(list[Head]).decode
+
+
+class _Held(Job, frozen=True, array_like=True, gc=False):
+    """A running job as its row tells it."""
+
+
+_decode_held = msgspec.json.Decoder(list[_Held]).decode
 
 
 def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
@@ -37,14 +55,7 @@ def find(connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
 
 def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
     names = [column[0] for column in cursor.description]
-    return [
-        record_of({name: _readable(value) for name, value in zip(names, row, strict=True)})
-        for row in cursor.fetchall()
-    ]
-
-
-def _readable(value: object) -> object:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return [record_of(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
 
 
 def _asked(which: Filter) -> dict[str, object]:
@@ -75,28 +86,49 @@ def jobs(
 def groups(connection: sqlite3.Connection, which: Filter) -> list[ErrorGroup]:
     """Return failures by fingerprint."""
     rows = connection.execute(_statement("groups", which), _asked(which)).fetchall()
-    return [
-        ErrorGroup(mark, error, message, tuple(sorted(msgspec.json.decode(tasks))), *rest)
-        for mark, error, message, tasks, *rest in rows
-    ]
+    return [group_of(row) for row in rows]
 
 
 def attempts(connection: sqlite3.Connection, job_id: JobId) -> list[Attempt]:
     """Return the job's lines of the attempt log."""
-    return _decode_attempts(ask(connection, "attempts", id=job_id))
+    return _attempts(connection, "attempts", id=job_id)
 
 
 def recent(
     connection: sqlite3.Connection, since: int, limit: int, queue: str | None
 ) -> list[Attempt]:
     """Return the last lines of the attempt log."""
-    return _decode_attempts(ask(connection, "recent", since=since, limit=limit, queue=queue))
+    return _attempts(connection, "recent", since=since, limit=limit, queue=queue)
+
+
+def _attempts(connection: sqlite3.Connection, statement: str, **values: object) -> list[Attempt]:
+    """Read lines of the attempt log all at once; one by one, if somebody damaged one of them."""
+    try:
+        return _decode_attempts(ask(connection, statement, **values))
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+    rows = connection.execute(statements()[f"{statement}_rows"], values).fetchall()
+    return [attempt_of(row) for row in rows]
 
 
 def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
     """Return the running jobs that this worker claimed."""
-    rows = msgspec.json.decode(ask(connection, "held", worker=worker))
-    return [Job(*row) for row in rows]
+    try:
+        return _held(connection, worker, None)
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+    jobs: list[Job] = []
+    for seq in decode_seqs(ask(connection, "held_seqs", worker=worker)):
+        try:
+            jobs += _held(connection, worker, seq)
+        except UNREADABLE as problem:  # It is found out when its lease passes.
+            raise_unless_damage(problem)
+    return jobs
+
+
+def _held(connection: sqlite3.Connection, worker: str, seq: int | None) -> list[Job]:
+    rows = _decode_held(ask(connection, "held", worker=worker, seq=seq))
+    return [Job(*msgspec.structs.astuple(row)) for row in rows]
 
 
 def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State, int]]:
@@ -106,7 +138,8 @@ def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State
 
 def oldest(connection: sqlite3.Connection, now: int) -> dict[str, int]:
     """Return since when each queue's longest waiting due job has been due."""
-    return dict(connection.execute(statements()["oldest"], {"now": now}).fetchall())
+    rows = connection.execute(statements()["oldest"], {"now": now}).fetchall()
+    return {text_of(queue): at for queue, at in rows}
 
 
 def running(connection: sqlite3.Connection, now: int) -> dict[str, dict[str, int]]:
@@ -133,7 +166,11 @@ def _standing(
 ) -> list[Head]:
     capable = None if plan.capable is None else to_json(dict(plan.capable))
     values = {"queue": queue, "limit": limit, "now": now, "capable": capable}
-    return _decode_heads(ask(connection, "standing", **values))
+    heads: list[Head] = []
+    for row in connection.execute(statements()["standing"], values).fetchall():
+        with suppress(msgspec.ValidationError):  # Somebody damaged it; a claim moves it out.
+            heads.append(msgspec.convert((*row[:6], bool(row[6]), row[7]), Head))
+    return heads
 
 
 def ahead(connection: sqlite3.Connection, job_id: JobId, now: int) -> int:
@@ -144,17 +181,20 @@ def ahead(connection: sqlite3.Connection, job_id: JobId, now: int) -> int:
 def unknown(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:
     """Count the jobs that are parked for want of a capable worker, by task and version."""
     rows = connection.execute(statements()["unknown_counts"]).fetchall()
-    return {(task, version): number for task, version, number in rows}
+    counts: Counter[tuple[str, int]] = Counter()
+    for task, version, number in rows:
+        counts[text_of(task), number_of(version)] += number
+    return dict(counts)
 
 
 def paused(connection: sqlite3.Connection) -> set[str]:
     """Return the names of the paused queues."""
-    return {queue for (queue,) in connection.execute(statements()["paused"]).fetchall()}
+    return {text_of(queue) for (queue,) in connection.execute(statements()["paused"]).fetchall()}
 
 
 def workers(connection: sqlite3.Connection, now: int) -> list[Worker]:
     """Return the workers that are announced and live."""
-    rows = connection.execute(statements()["workers"], {"now": now}).fetchall()
+    rows = connection.execute(statements()["workers"], {"now": now, "latest": LATEST})
     return [worker_of(*row) for row in rows]
 
 
@@ -162,7 +202,7 @@ def audit_log(connection: sqlite3.Connection, limit: int, job_id: JobId | None) 
     """Return the audit log, newest first."""
     statement = statements()["audit_log" if job_id is None else "audit_log_of"]
     rows = connection.execute(statement, {"limit": limit, "job_id": job_id}).fetchall()
-    return [AuditLine(*row) for row in rows]
+    return [line_of(row) for row in rows]
 
 
 class Request(NamedTuple):
@@ -204,11 +244,12 @@ class SqliteHand:
             touched += _ids(connection, "ask_cancel", values)
         if State.WAITING in request.states:
             waiting = _decode_waiting(ask(connection, "waiting", ids=ids))
-            touched += [job_id for _, job_id in waiting]
             seqs = [seq for seq, _ in waiting]
-            cancel_waiting(connection, seqs, request.reason, self._clock.now())
+            refused = cancel_waiting(connection, seqs, request.reason, self._clock.now())
+            touched += [job_id for seq, job_id in waiting if seq not in refused]
         self._note(connection, request.by, len(touched), request.job_ids)
-        found = {job_id: find(connection, job_id) for job_id in touched}
+        with exact(connection):
+            found = {job_id: find(connection, job_id) for job_id in touched}
         return {job_id: record for job_id, record in found.items() if record is not None}
 
     def revive(
@@ -222,11 +263,10 @@ class SqliteHand:
         values = {"ids": to_json(list(request.job_ids)), "now": self._clock.now(), "states": ended}
         values["dead"] = State.DEAD in request.states
         revived = _ids(connection, "hasten", values) if State.WAITING in request.states else []
-        lifted = _ids(connection, "lift", values)
-        gone = {"ids": to_json(lifted), "states": ended}
-        _ids(connection, "drop_dead", gone)
-        _ids(connection, "drop_finished", gone)
-        revived += lifted
+        for place in ("dead", "finished"):
+            lifted = _ids(connection, f"lift_{place}", values)
+            _ids(connection, f"drop_{place}", {"ids": to_json(lifted), "states": ended})
+            revived += lifted
         self._note(connection, request.by, len(revived), request.job_ids)
         return revived
 
@@ -282,6 +322,24 @@ class SqliteHand:
         for by, number, job_id in items:
             self._note(connection, by, number, [job_id] if job_id else ())
         return [None] * len(items)
+
+    def repair(
+        self, connection: sqlite3.Connection, items: Sequence[tuple[Action, Sequence[Damage]]]
+    ) -> list[list[str]]:
+        """Put damaged rows right; says what was done."""
+        return [self._repair(connection, by, found) for by, found in items]
+
+    def _repair(
+        self, connection: sqlite3.Connection, by: Action, found: Sequence[Damage]
+    ) -> list[str]:
+        told: list[str] = []
+        for damage in found:
+            with suppress(sqlite3.IntegrityError):  # It stays, and the audit goes on to tell it.
+                done = repair(connection, damage, self._clock.now())
+                told += [done] if done else []
+        if told:
+            self._note(connection, by, len(told))
+        return told
 
     def _note(
         self,

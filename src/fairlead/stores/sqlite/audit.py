@@ -1,80 +1,202 @@
-"""Check the file against itself: every job in one place, every mark in agreement (I3)."""
+"""Check the file against itself: every row sound, every job in one place, every mark in agreement.
+
+What is found is told by the audit (I3) and put right by `repair.py`.
+"""
 
 import sqlite3
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
 
 from fairlead.core.admin import Finding
 from fairlead.core.clock import SECOND
+from fairlead.core.errors import DecodeError
 from fairlead.core.job import LONGEST_HEAD_START
+from fairlead.stores.sqlite.sound import (
+    AT_ONCE,
+    ATTEMPTS,
+    DEAD,
+    FINISHED,
+    LIVE,
+    STEPS,
+    TABLES,
+    WORKERS,
+    Table,
+    exact,
+)
+from fairlead.stores.sqlite.statements import migrations
 
+CLOCKS_APART = 3600 * SECOND
+"""A clock that went back makes due jobs look early: allow for an hour."""
+
+LONGEST_LEASE = 366 * 86_400 * SECOND
+"""No worker asks for more; what says more was written by somebody else."""
+
+# Each gives the key of a row and the name that people know it by.
 _CHECKS = (
     (
+        LIVE,
         "job {} is live and finished at once",
-        "SELECT id FROM fairlead_job WHERE id IN (SELECT id FROM fairlead_finished)",
+        "SELECT seq, id FROM fairlead_job WHERE id IN (SELECT id FROM fairlead_finished)",
     ),
     (
+        LIVE,
         "job {} is live and a dead letter at once",
-        "SELECT id FROM fairlead_job WHERE id IN (SELECT id FROM fairlead_dead)",
+        "SELECT seq, id FROM fairlead_job WHERE id IN (SELECT id FROM fairlead_dead)",
     ),
     (
+        DEAD,
         "job {} is finished and a dead letter at once",
-        "SELECT id FROM fairlead_finished WHERE id IN (SELECT id FROM fairlead_dead)",
+        "SELECT seq, id FROM fairlead_dead WHERE id IN (SELECT id FROM fairlead_finished)",
     ),
     (
+        LIVE,
         "job {} does not agree with itself about running",
         """
-        SELECT id FROM fairlead_job
+        SELECT seq, id FROM fairlead_job
         WHERE (lease_until > 0) <> (worker IS NOT NULL)
            OR (lease_until > 0) <> (claimed_at IS NOT NULL)
+           OR (lease_until = 0 AND cancel IS NOT NULL)
         """,
     ),
     (
+        LIVE,
         "job {} runs and waits for its time at once",
-        "SELECT id FROM fairlead_job WHERE parked = 1 AND lease_until > 0",
+        "SELECT seq, id FROM fairlead_job WHERE parked = 1 AND lease_until > 0",
     ),
     (
+        LIVE,
         "job {} runs without a fence",
-        "SELECT id FROM fairlead_job WHERE lease_until > 0 AND fence = 0",
+        "SELECT seq, id FROM fairlead_job WHERE lease_until > 0 AND fence = 0",
     ),
     (
+        LIVE,
+        "job {} is leased for longer than a year",
+        "SELECT seq, id FROM fairlead_job WHERE lease_until > :ages",
+    ),
+    (
+        WORKERS,
+        "worker {} says that it lives for longer than a year",
+        "SELECT id, id FROM fairlead_worker WHERE live_until > :ages",
+    ),
+    (
+        LIVE,
         "job {} is parked for no known reason",
-        "SELECT id FROM fairlead_job WHERE parked NOT IN (0, 1, 2)",
+        "SELECT seq, id FROM fairlead_job WHERE parked NOT IN (0, 1, 2)",
     ),
     (
+        LIVE,
         "job {} stands in the order before it is due",
-        "SELECT id FROM fairlead_job WHERE parked = 0 AND lease_until = 0 AND run_at > :now",
+        "SELECT seq, id FROM fairlead_job WHERE parked = 0 AND lease_until = 0 AND run_at > :now",
     ),
     (
+        LIVE,
         "job {} has a head start beyond a day",
-        "SELECT id FROM fairlead_job WHERE abs(run_at - order_at) > :longest",
+        """
+        SELECT seq, id FROM fairlead_job
+        WHERE run_at - order_at NOT BETWEEN -:longest AND :longest
+        """,
     ),
     (
+        LIVE,
+        "job {} has a payload of another size than it says",
+        "SELECT seq, id FROM fairlead_job WHERE size <> length(CAST(payload AS BLOB))",
+    ),
+    (
+        FINISHED,
         "finished job {} is in a state that is not final",
-        "SELECT id FROM fairlead_finished WHERE state NOT IN ('done', 'cancelled')",
+        "SELECT seq, id FROM fairlead_finished WHERE state NOT IN ('done', 'cancelled')",
     ),
-    ("dead letter {} has no reason", "SELECT id FROM fairlead_dead WHERE reason IS NULL"),
     (
+        DEAD,
+        "dead letter {} has no reason",
+        "SELECT seq, id FROM fairlead_dead WHERE reason IS NULL",
+    ),
+    (
+        ATTEMPTS,
         "job {} has two lines for one fence in the attempt log",
-        "SELECT job_id FROM fairlead_attempt GROUP BY job_id, fence HAVING count(*) > 1",
+        "SELECT max(seq), job_id FROM fairlead_attempt GROUP BY job_id, fence HAVING count(*) > 1",
+    ),
+    (
+        STEPS,
+        "step {} of the schema is not noted as applied",
+        """
+        SELECT value, value FROM json_each(:steps)
+        WHERE value NOT IN (SELECT version FROM fairlead_migration)
+        """,
     ),
 )
+
+
+class Damage(NamedTuple):
+    """A row that is not as it should be: where it is, and what is wrong, in words."""
+
+    table: Table
+    key: object
+    problem: str
 
 
 def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
     """Scan everything in one read transaction."""
     findings = []
-    # A clock that went back makes due jobs look early: allow for an hour.
-    values = {"now": now + 3600 * SECOND, "longest": LONGEST_HEAD_START * SECOND}
     connection.execute("BEGIN")
     try:
         for (problem,) in connection.execute("PRAGMA integrity_check").fetchall():
-            if problem != "ok":
+            # Whatever stands in a column of ours is told below, with a better remedy.
+            if problem != "ok" and not problem.startswith("NULL value in fairlead_"):
                 findings.append(Finding(f"SQLite: {problem}", "restore a backup, or REINDEX"))
-        for problem, query in _CHECKS:
-            rows = connection.execute(query, values).fetchall()
-            findings += [
-                Finding(problem.format(job_id), "keep a copy of the file, and report it")
-                for (job_id,) in rows
-            ]
+        findings += [
+            Finding(found.problem, "fairlead doctor --repair") for found in damages(connection, now)
+        ]
     finally:
         connection.execute("ROLLBACK")
     return findings
+
+
+def first_damages(connection: sqlite3.Connection, now: int, limit: int) -> list[Damage]:
+    """Return the first things that are wrong, by one state of the file."""
+    connection.execute("BEGIN")
+    try:
+        with closing(damages(connection, now)) as found:
+            return list(islice(found, limit))
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def damages(connection: sqlite3.Connection, now: int) -> Generator[Damage]:
+    """Go through every table of ours and find what is damaged."""
+    values = {
+        "now": now + CLOCKS_APART,
+        "ages": now + LONGEST_LEASE,
+        "longest": LONGEST_HEAD_START * SECOND,
+        "steps": msgspec.json.encode([step.number for step in migrations()]).decode(),
+    }
+    with exact(connection):
+        for table in TABLES:
+            yield from _unsound(connection, table)
+        for table, problem, query in _CHECKS:
+            for key, name in connection.execute(query, values):
+                yield Damage(table, key, problem.format(name))
+
+
+def _unsound(connection: sqlite3.Connection, table: Table) -> Iterator[Damage]:
+    """Find the rows of a table that hold what they may not."""
+    names = list(table.columns)
+    key = names.index(table.key)
+    looks = [(at, c.look) for at, c in enumerate(table.columns.values()) if c.look is not None]
+    rows = connection.execute(table.all_rows)
+    while some := rows.fetchmany(AT_ONCE):
+        try:
+            msgspec.convert(some, table.kinds)
+            for at, look in looks:
+                for row in some:
+                    if row[at] is not None:
+                        look(row[at])
+        except (msgspec.MsgspecError, DecodeError):
+            for row in some:
+                if problems := table.problems(row):
+                    told = ", ".join(problems.values())
+                    yield Damage(table, row[key], f"{table.call(row)} cannot be read: {told}")

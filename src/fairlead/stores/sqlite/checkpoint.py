@@ -33,7 +33,7 @@ class Checkpointer:
         self._lock = WriteLock(place)
         self._side = place.open_beside("-checkpoint")
         # The log has no locks of its own, so a descriptor of ours disturbs nobody.
-        self._log = os.open(place.wal, os.O_RDONLY | os.O_CLOEXEC)
+        self._log = os.open(place.wal, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         page = self._connection.execute("PRAGMA page_size").fetchone()[0]
         self._frame = page + _FRAME_HEADER
         self._limit = LONG_LOG

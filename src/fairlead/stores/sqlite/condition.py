@@ -54,12 +54,7 @@ def _findings(place: Place) -> Iterator[Finding]:
             "and jobs can be lost",
             "move it to a local disk, or use a store with a server",
         )
-    if place.path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        yield Finding(
-            "every user of this machine can read the file, and with it all arguments",
-            f"chmod o-rwx {place.path}*",
-            grave=False,
-        )
+    yield from _open_to_others(place)
     if place.wal.exists() and place.wal.stat().st_size > _LARGE_LOG:
         yield Finding(
             f"the log is {_size(place.wal)} large: some connection has kept a read transaction "
@@ -71,6 +66,36 @@ def _findings(place: Place) -> Iterator[Finding]:
         yield Finding(
             "the disk is nearly full; when it is, nothing can be enqueued or settled",
             "make room, or move the file",
+        )
+
+
+def _open_to_others(place: Place) -> Iterator[Finding]:
+    """Tell who else of this machine's users may read or change jobs."""
+    mode, folder = place.path.stat().st_mode, place.path.parent
+    if mode & stat.S_IWOTH:
+        yield Finding(
+            "every user of this machine can write the file, and with it have workers run any "
+            "task with any arguments",
+            f"chmod o-rwx {place.path}*",
+        )
+    elif mode & stat.S_IROTH:
+        yield Finding(
+            "every user of this machine can read the file, and with it all arguments",
+            f"chmod o-rwx {place.path}*",
+            grave=False,
+        )
+    if mode & stat.S_IWGRP:
+        yield Finding(
+            "every user of the file's group can write it, and with it have workers run any task "
+            "with any arguments",
+            f"chmod g-w {place.path}*, unless all of the group run workers or enqueue",
+            grave=False,
+        )
+    around = folder.stat().st_mode
+    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
+        yield Finding(
+            f"every user of this machine can write in {folder}, and so replace the file",
+            f"chmod o-w {folder}, or move the file to a folder of its own",
         )
 
 

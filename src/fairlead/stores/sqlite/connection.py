@@ -17,6 +17,7 @@ on it. Writers that know nothing of it (the application's own connections) are
 served by SQLite's lock as ever.
 """
 
+import errno
 import fcntl
 import os
 import random
@@ -29,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from fairlead.core.errors import ConfigError, StoreError, StoreUnavailable
+from fairlead.core.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 
 Value = TypeVar("Value")
 
@@ -37,7 +38,11 @@ OLDEST_SQLITE = (3, 35, 0)
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL"}
 _TURNSTILE_PATIENCE = 1.0
 _DISTRUST = 10.0
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _creating = threading.Lock()
+
+SIDES = ("-turn", "-checkpoint", "-wal", "-shm", "-journal")
+"""What the names of side files end with: two are ours, the others SQLite's."""
 
 
 class Place:
@@ -55,6 +60,7 @@ class Place:
             )
         if not patience > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {patience:g}")
+        self._given = path.absolute()
         # SQLite follows links, so the names beside the file must be those of the real one.
         self.path = path.resolve()
         self._name = str(self.path)
@@ -71,6 +77,7 @@ class Place:
         """Open a connection that never waits by itself and never checkpoints."""
         with _creating:
             self._create()
+        self._refuse_links()
         try:
             connection = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False
@@ -93,6 +100,7 @@ class Place:
         """
         if self.path.exists():
             return
+        self._refuse_strangers_link()
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -100,17 +108,60 @@ class Place:
         except OSError as problem:
             raise self._cannot_open(problem) from problem
 
+    def _refuse_links(self) -> None:
+        """Raise if a side file is a link: whoever made it wants another file to be written.
+
+        SQLite, run by root, gives its own to the owner of the file, by whatever name it has else.
+        """
+        for ending in SIDES:
+            with suppress(FileNotFoundError):
+                found = self.beside(ending).lstat()
+                if stat.S_ISLNK(found.st_mode) or found.st_nlink > 1:
+                    raise self._is_link(self.beside(ending))
+
+    def _refuse_strangers_link(self) -> None:
+        """Raise if the file would be made where a link of another user says."""
+        with suppress(FileNotFoundError):
+            found = self._given.lstat()
+            if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+                raise self._is_link(self._given)
+
+    def _is_link(self, path: Path) -> StoreUnavailable:
+        return StoreUnavailable(
+            self.url,
+            f"{path} is a link, and may lead to a file that is not ours; remove it, and keep "
+            "others from writing in this folder",
+        )
+
     def open_beside(self, ending: str) -> int:
         """Open a side file for a lock, as usable by others as the file itself."""
+        side = self.beside(ending)
         try:
             like = self.path.stat()
-            mode = stat.S_IMODE(like.st_mode)
-            handle = os.open(self.beside(ending), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            try:
+                handle = os.open(side, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                return self._open_found(side)
         except OSError as problem:
             raise self._cannot_open(problem) from problem
-        if os.fstat(handle).st_uid != like.st_uid:
-            with suppress(PermissionError):  # Only root can, and only root has to.
+        # Only what was made here and now is given away: what was found may be anybody's.
+        with suppress(PermissionError):  # Only root can, and only root has to.
+            if os.fstat(handle).st_uid != like.st_uid:
                 os.fchown(handle, like.st_uid, like.st_gid)
+        os.fchmod(handle, stat.S_IMODE(like.st_mode))
+        return handle
+
+    def _open_found(self, side: Path) -> int:
+        """Open a side file that is there already."""
+        try:
+            handle = os.open(side, _OPEN | os.O_NONBLOCK)
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise self._is_link(side) from None
+            raise
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise StoreUnavailable(self.url, f"{side} is no ordinary file; remove it")
         return handle
 
     def _cannot_open(self, problem: OSError) -> StoreUnavailable:
@@ -153,10 +204,20 @@ def is_busy(problem: sqlite3.Error) -> bool:
 
 def typed(problem: sqlite3.Error, place: Place) -> StoreError:
     """Turn what the driver raises into our own error, with a next step."""
-    remedy = _REMEDIES.get((getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF)
+    code = (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in _DAMAGE or str(problem).startswith("Could not decode"):
+        return StoreRefused(place.url, str(problem))
+    remedy = _REMEDIES.get(code)
     if remedy is None and not isinstance(problem, sqlite3.OperationalError):
         return StoreError(f"{place.url}: {problem}")
     return StoreUnavailable(place.url, f"{problem}{remedy or ''}")
+
+
+_DAMAGE = {
+    *(sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH),
+    *(sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE),
+}
+"""What SQLite says of values and rows, and will say again; everything else is about the file."""
 
 
 _REMEDIES = {

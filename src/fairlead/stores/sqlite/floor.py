@@ -20,8 +20,9 @@ from fairlead.stores.sqlite.migrate import migrate
 BATCH = 100
 _PUT = """
 INSERT INTO fairlead_job
-    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options)
-VALUES (?, ?, ?, ?, 0, ?, ?, NULL, ?, ?, NULL)
+    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
+     options)
+VALUES (?, ?, ?, ?, 0, ?, ?, NULL, ?, ?, ?, NULL)
 """
 _CLAIM = """
 UPDATE fairlead_job
@@ -64,7 +65,10 @@ class Floor:
     def put(self, jobs: Sequence[NewJob], batch: int) -> float:
         """Insert prepared rows in batches; returns the seconds it took."""
         now = time.time_ns() // 1_000
-        rows = [(j.id, j.queue, j.task, j.version, now, now, now, j.payload) for j in jobs]
+        rows = [
+            (j.id, j.queue, j.task, j.version, now, now, now, len(j.payload), j.payload)
+            for j in jobs
+        ]
         began = time.perf_counter()
         for start in range(0, len(rows), batch):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -140,7 +144,7 @@ def _write_for(
         began = time.perf_counter()
         begin()
         waits.append(time.perf_counter() - began)
-        connection.execute(_PUT, (new_id(), "q", "t", 1, now, now, now, "{}"))
+        connection.execute(_PUT, (new_id(), "q", "t", 1, now, now, now, 2, "{}"))
         connection.execute("COMMIT")
     connection.close()
     return waits

@@ -9,25 +9,17 @@ long the list is.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import msgspec
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import ConfigError
-from fairlead.core.failure import described
+from fairlead.core.errors import ConfigError, DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import (
-    Gate,
-    Job,
-    NewJob,
-    PastAttempt,
-    Reason,
-    State,
-    next_fence,
-)
+from fairlead.core.job import LATEST, Gate, Job, NewJob, Reason, State, next_fence, read
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Served
 from fairlead.core.selection import (
@@ -41,15 +33,27 @@ from fairlead.core.selection import (
     select,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.sqlite.heads import Row, read_bodies, read_heads
+from fairlead.stores.sqlite.repair import move_out
+from fairlead.stores.sqlite.sound import decode_capable, exact
 from fairlead.stores.sqlite.statements import put_statement, statements
+from fairlead.stores.sqlite.talk import (
+    UNREADABLE,
+    Hand,
+    ask,
+    plain,
+    raise_unless_damage,
+    tell,
+    to_json,
+)
 
 _PUT_SIZES = (1_000, 256, 64, 16, 4, 1)
 _FIRST = -(2**63)
 
-_encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
 decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_pairs = msgspec.json.Decoder(list[tuple[str, int]]).decode
+_Refused = dict[int, sqlite3.IntegrityError]
 _decode_pending = msgspec.json.Decoder(tuple[int, int, int, set[str]]).decode
 
 
@@ -62,57 +66,15 @@ class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cancel: str | None
     attempt: int
     worker: str | None
-    claimed_at: int
-
-
-class _Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
-    """A waiting job with all that its claim needs."""
-
-    seq: int
-    payload: str
-    options: str | None
-    attempt: int
-    crashes: int
-    suspect: bool
-    fence: int
-    enqueued_at: int
     claimed_at: int | None
-    worker: str | None
 
 
-_decode_rows = msgspec.json.Decoder(list[_Row]).decode
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
-
-
-def to_json(value: object) -> str:
-    """Return a value as the JSON text that statements take for a list of rows."""
-    return _encode(value).decode()
-
-
-Hand = sqlite3.Connection | sqlite3.Cursor
-"""What statements go through: on connections that are not ours a plain cursor, see `_plain`."""
-
-
-def _plain(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    """Return a cursor that gives rows as they are; the application may have set factories."""
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    return cursor
-
-
-def ask(connection: Hand, statement: str, **values: object) -> Any:  # noqa: ANN401
-    """Run a statement that returns one value."""
-    return connection.execute(statements()[statement], values).fetchone()[0]
-
-
-def tell(connection: Hand, statement: str, **values: object) -> int:
-    """Run a statement that changes rows; returns how many."""
-    return connection.execute(statements()[statement], values).rowcount
 
 
 def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
     """Add jobs on any connection to the file; says for each whether it is new."""
-    cursor = _plain(connection)
+    cursor = plain(connection)
     fresh: list[bool] = []
     start = 0
     for size in _PUT_SIZES:
@@ -136,6 +98,7 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
             due - job.priority * SECOND,
             job.ends_at(now),
             now,
+            len(job.payload) if job.payload.isascii() else len(job.payload.encode()),
             job.payload,
             job.options,
         )
@@ -145,8 +108,10 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
     if not count:
         return [False] * len(jobs)
     upto = cursor.lastrowid or 0
-    cursor.execute(statements()["added"], {"after": upto - count, "upto": upto})
-    added = _decode_ids(cursor.fetchone()[0])
+    added = _decode_ids(ask(cursor, "added", after=upto - count, upto=upto))
+    if len(added) < count:
+        ids = to_json([job.id for job in jobs])
+        added = _decode_ids(ask(cursor, "added_now", ids=ids, now=now))
     fresh = []
     for job in jobs:
         fresh.append(job.id in added)
@@ -159,7 +124,7 @@ def complete(connection: sqlite3.Connection, settlement: Settlement, now: int) -
 
     Returns the settlement, or how it was overruled, or None if the fence has moved on.
     """
-    cursor = _plain(connection)
+    cursor = plain(connection)
     tell(cursor, "take_write_lock")
     if not connection.in_transaction:
         raise ConfigError(
@@ -171,7 +136,8 @@ def complete(connection: sqlite3.Connection, settlement: Settlement, now: int) -
         return None
     if job.cancel is not None:
         return overrule(settlement, job.cancel)
-    _write_settlements(cursor, [(job, settlement)], now)
+    for problem in _write_settlements(cursor, [(job, settlement)], now).values():
+        raise problem
     return settlement
 
 
@@ -205,7 +171,7 @@ class SqliteLine:
             job_id for job_id, gate in selection.held.items() if gate is Gate.NO_CAPABLE_WORKER
         ]
         parked = _park_unknown(connection, unknown, now) if unknown else []
-        rows = cast("list[tuple[str, _Row]]", selection.chosen)
+        rows = cast("list[tuple[str, Row]]", selection.chosen)
         jobs = _lease(connection, rows, plan, now) if rows else []
         return Claim(jobs, selection.credits, now, parked, selection.cut)
 
@@ -218,7 +184,7 @@ class SqliteLine:
         last = self._stopped.pop((plan.worker, queue.name), None)
         while True:
             after = (last.order_at, last.id) if last else (_FIRST, "")
-            found = _read_heads(connection, queue.name, after, chunk, now)
+            found = read_heads(connection, queue.name, after, chunk, now)
             yield from found
             if len(found) < chunk:
                 return
@@ -226,7 +192,7 @@ class SqliteLine:
 
     def _prepare(self, connection: sqlite3.Connection, plan: ClaimPlan, now: int) -> set[str]:
         """Look after jobs that are due, known again or expired; returns the paused queues."""
-        due, unknown, expired, paused = _decode_pending(ask(connection, "pending", now=now))
+        due, unknown, expired, paused = _pending(connection, now)
         if due:
             tell(connection, "promote", now=now, batch=BATCH)
         if unknown:
@@ -257,20 +223,27 @@ class SqliteLine:
     ) -> list[Settlement | None]:
         """Write what became of running jobs; None for those whose fence has moved on."""
         now = self._clock.now()
-        current = _current(connection, (settlement.id for settlement in settlements))
+        broken: set[JobId] = set()
+        current = _current(connection, (settlement.id for settlement in settlements), broken)
         answers: list[Settlement | None] = []
         valid: list[tuple[_Current, Settlement]] = []
         for settlement in settlements:
             job = current.pop((settlement.id, settlement.fence), None)
             if job is None:
+                if settlement.id in broken:
+                    _move_out_broken(connection, settlement, now)
                 answers.append(None)
                 continue
             ruled = settlement if job.cancel is None else overrule(settlement, job.cancel)
             answers.append(ruled)
             valid.append((job, ruled))
-        if valid:
-            _write_settlements(connection, valid, now)
-        return answers
+        refused = _write_settlements(connection, valid, now) if valid else {}
+        if not refused:
+            return answers
+        for seq, problem in refused.items():
+            move_out(connection, seq, now, str(problem))
+        gone = {job.id for job, _ in valid if job.seq in refused}
+        return [None if each is None or each.id in gone else each for each in answers]
 
     def announce(
         self, connection: sqlite3.Connection, items: Sequence[tuple[Worker, int]]
@@ -291,9 +264,11 @@ class SqliteLine:
     def _upkeep(self, connection: sqlite3.Connection, keep: int) -> Upkeep:
         now = self._clock.now()
         known: dict[str, int] = {}
-        for _, capable, *_ in connection.execute(statements()["workers"], {"now": now}).fetchall():
-            for task, version in msgspec.json.decode(capable, type=dict[str, int]).items():
-                known[task] = max(version, known.get(task, 0))
+        live = {"now": now, "latest": LATEST}
+        for (capable,) in connection.execute(statements()["known"], live).fetchall():
+            with suppress(DecodeError):  # The audit tells of it; what the others know counts.
+                for task, version in read(decode_capable, "what a worker knows", capable).items():
+                    known[task] = max(version, known.get(task, 0))
         old = {"before": now - keep, "batch": BATCH}
         tell(connection, "prune_workers", before=now - keep)
         return Upkeep(
@@ -305,39 +280,21 @@ class SqliteLine:
         )
 
 
-def _read_heads(
-    connection: sqlite3.Connection, queue: str, after: tuple[int, str], limit: int, now: int
-) -> list[_Row]:
-    """Read the next jobs after a place. Those that cannot be read become dead letters."""
-    where = {"queue": queue, "order_at": after[0], "id": after[1], "now": now}
-    try:
-        return _decode_rows(ask(connection, "heads", limit=limit, **where))
-    except _UNREADABLE as problem:
-        _raise_unless_damage(problem)
-    # One by one, to find the row that somebody damaged.
-    rows: list[_Row] = []
-    while len(rows) < limit:
-        try:
-            found = _decode_rows(ask(connection, "heads", limit=1, **where))
-        except _UNREADABLE as problem:
-            _raise_unless_damage(problem)
-            _quarantine(connection, ask(connection, "next_seq", **where), str(problem), now)
-            continue
-        if not found:
-            break
-        rows += found
-        where |= {"order_at": found[0].order_at, "id": found[0].id}
-    return rows
-
-
 def _lease(
-    connection: sqlite3.Connection, rows: list[tuple[str, _Row]], plan: ClaimPlan, now: int
+    connection: sqlite3.Connection, rows: list[tuple[str, Row]], plan: ClaimPlan, now: int
 ) -> list[Job]:
     """Write the leases and return the jobs as they are then, in the order of the rows."""
     until = now + plan.lease
+    bodies = read_bodies(connection, rows, now)
     jobs: list[Job] = []
     alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for queue, row in rows:
+        payload, suspect = row.payload, row.suspect
+        if payload is None:
+            body = bodies.get(row.seq)
+            if body is None:
+                continue
+            payload, suspect = body
         lost = row.lost
         fence = next_fence(row.fence, now)
         alike[lost, fence].append(row.seq)
@@ -347,7 +304,7 @@ def _lease(
                 row.task,
                 row.version,
                 queue,
-                row.payload,
+                payload,
                 row.options,
                 row.attempt if lost else row.attempt + 1,
                 row.crashes,
@@ -359,71 +316,70 @@ def _lease(
                 until,
                 row.worker or plan.worker,
                 lost,
-                row.suspect,
+                suspect,
             )
         )
     for (lost, fence), seqs in alike.items():
         values: dict[str, object] = {"fence": fence, "until": until, "seqs": to_json(seqs)}
-        if lost:
-            tell(connection, "take_over", **values)
-        else:
-            tell(connection, "lease", worker=plan.worker, now=now, **values)
+        values |= {"worker": plan.worker, "now": now}
+        tell(connection, "take_over" if lost else "lease", **values)
     return jobs
 
 
 def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Unknown]:
     """Park those of these jobs that no live worker knows."""
-    values = {"ids": to_json(ids), "now": now}
+    values = {"ids": to_json(ids), "now": now, "latest": LATEST}
     rows = connection.execute(statements()["park_unknown"], values).fetchall()
     return [Unknown(*row) for row in sorted(rows)]
 
 
-_UNREADABLE = (sqlite3.OperationalError, msgspec.MsgspecError, UnicodeError)
-"""What a row raises that somebody damaged: not text, not UTF-8, not a number."""
+def _pending(connection: sqlite3.Connection, now: int) -> tuple[int, int, int, set[str]]:
+    """Say what has to be looked after before a claim, and which queues are paused."""
+    try:
+        return _decode_pending(ask(connection, "pending", now=now))
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+    # Somebody damaged the name of a paused queue; no queue has it.
+    with exact(connection):
+        paused = connection.execute(statements()["paused"]).fetchall()
+    return 1, 1, 1, {queue for (queue,) in paused if isinstance(queue, str)}
 
 
-def _raise_unless_damage(problem: Exception) -> None:
-    """Let through what is not the row's fault: a failing disk, a full one."""
-    if getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
-        raise problem
+def _current(
+    connection: Hand, ids: Iterable[JobId], broken: set[JobId] | None = None
+) -> dict[tuple[JobId, int], _Current]:
+    """Return the running jobs among these by id and fence: the only fence check there is.
 
-
-def _quarantine(connection: sqlite3.Connection, seq: int, problem: str, now: int) -> None:
-    """Make a dead letter of a job that cannot be read; the others go on."""
-    failure = described("Unreadable", f"the stored row cannot be read: {problem}")
-    past = PastAttempt(
-        attempt=0,
-        outcome="failed",
-        worker=None,
-        claimed_at=None,
-        started_at=None,
-        finished_at=now,
-        error=failure.error,
-        message=failure.message,
-        fingerprint=failure.fingerprint,
-    )
-    tell(connection, "remember", runs=to_json({seq: to_json(past)}))
-    _End(State.DEAD, reason=Reason.UNREADABLE).write(connection, {seq: None}, now)
-
-
-def _current(connection: Hand, ids: Iterable[JobId]) -> dict[tuple[JobId, int], _Current]:
-    """Return the running jobs among these by id and fence: the only fence check there is."""
+    The ids of those that cannot be read are added to `broken`.
+    """
     wanted = list(ids)
     try:
         running = _decode_current(ask(connection, "current", ids=to_json(wanted)))
-    except _UNREADABLE as problem:
-        _raise_unless_damage(problem)
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
         if len(wanted) == 1:
-            return {}  # A damaged row cannot be settled; it is found out when its lease passes.
-        parts = (_current(connection, [job_id]) for job_id in wanted)
+            if broken is not None:
+                broken.update(wanted)
+            return {}
+        parts = (_current(connection, [job_id], broken) for job_id in wanted)
         return {pair: job for part in parts for pair, job in part.items()}
     return {(job.id, job.fence): job for job in running}
 
 
+def _move_out_broken(connection: sqlite3.Connection, settlement: Settlement, now: int) -> None:
+    """Make a dead letter of a job whose run has ended, and whose row cannot be read."""
+    seq = ask(connection, "runs_under", id=settlement.id, fence=settlement.fence)
+    if seq is not None:
+        move_out(connection, seq, now)
+
+
 def _write_settlements(
     connection: Hand, valid: list[tuple[_Current, Settlement]], now: int
-) -> None:
-    """Write a batch with one statement for each kind of end there is in it, mostly one."""
+) -> _Refused:
+    """Write a batch with one statement for each kind of end there is in it, mostly one.
+
+    Returns what could not be written, by sequence number, and why: such a job has ended already.
+    """
     ended: defaultdict[tuple[State, bool, bool, bool, str | None], dict[int, object]]
     ended = defaultdict(dict)
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
@@ -432,18 +388,37 @@ def _write_settlements(
         mark = None
         if s.failure is not None:
             mark = s.failure.fingerprint
-            past = s.remembered(job.attempt, job.worker, job.claimed_at, now)
+            past = s.remembered(job.attempt, job.worker, job.claimed_at or now, now)
             failed[job.seq] = to_json(past)
         runs[s.outcome, s.pool, mark][job.seq] = s.started_at
         end = (s.state, s.counts, s.crashed, s.suspect, s.reason)
         ended[end][job.seq] = s.run_at if s.state is State.WAITING else s.result
+    refused: _Refused = {}
     for (outcome, pool, mark), started in runs.items():
-        run = {"outcome": outcome, "pool": pool, "fingerprint": mark, "now": now}
-        tell(connection, "log", runs=to_json(started), **run)
+        run: dict[str, object] = {"outcome": outcome, "pool": pool, "fingerprint": mark, "now": now}
+        refused |= _apart(partial(_log, connection, run), started)
     if failed:
         tell(connection, "remember", runs=to_json(failed))
     for end, jobs in ended.items():
-        _End(*end).write(connection, jobs, now)
+        whole = {seq: jobs[seq] for seq in jobs.keys() - refused} if refused else jobs
+        refused |= _End(*end).write(connection, whole, now)
+    return refused
+
+
+def _log(connection: Hand, run: dict[str, object], started: dict[int, object]) -> None:
+    tell(connection, "log", runs=to_json(started), **run)
+
+
+def _apart(write: Callable[[dict[int, object]], None], jobs: dict[int, object]) -> _Refused:
+    """Write for these jobs; for each alone, if the engine refuses one of them."""
+    try:
+        write(jobs)
+    except sqlite3.IntegrityError as problem:
+        if len(jobs) == 1:
+            return dict.fromkeys(jobs, problem)
+        parts = (_apart(write, {seq: value}) for seq, value in jobs.items())
+        return {seq: problem for part in parts for seq, problem in part.items()}
+    return {}
 
 
 class _End(NamedTuple):
@@ -455,8 +430,14 @@ class _End(NamedTuple):
     suspect: bool = False
     reason: str | None = None
 
-    def write(self, connection: Hand, jobs: dict[int, object], now: int) -> None:
-        """Write it for these jobs: sequence numbers with their results, or new due times."""
+    def write(self, connection: Hand, jobs: dict[int, object], now: int) -> _Refused:
+        """Write it for these jobs: sequence numbers with their results, or new due times.
+
+        Returns those that the engine refused, which are left as they are.
+        """
+        return _apart(partial(self._write, connection, now), jobs)
+
+    def _write(self, connection: Hand, now: int, jobs: dict[int, object]) -> None:
         counts = {"uncounted": not self.counts, "crashed": self.crashed, "now": now}
         if self.state is State.WAITING:
             tell(connection, "requeue", times=to_json(jobs), suspect=self.suspect, **counts)
@@ -470,9 +451,20 @@ class _End(NamedTuple):
 
 
 def _bring_back(connection: sqlite3.Connection, known: Callable[[str, int], bool]) -> int:
-    parked = _decode_pairs(ask(connection, "unknown"))
-    pairs = [pair for pair in parked if known(*pair)]
+    pairs = [pair for pair in _parked_tasks(connection) if known(*pair)]
     return tell(connection, "bring_back", known=to_json(pairs), batch=BATCH) if pairs else 0
+
+
+def _parked_tasks(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Return the tasks that jobs are parked for."""
+    try:
+        return _decode_pairs(ask(connection, "unknown"))
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+    # Somebody damaged the name of one; no worker knows it.
+    with exact(connection):
+        rows = connection.execute(statements()["unknown_counts"]).fetchall()
+    return [(t, v) for t, v, _ in rows if isinstance(t, str) and isinstance(v, int)]
 
 
 def _expire(connection: sqlite3.Connection, now: int) -> int:
@@ -481,7 +473,17 @@ def _expire(connection: sqlite3.Connection, now: int) -> int:
     return len(seqs)
 
 
-def cancel_waiting(connection: sqlite3.Connection, seqs: list[int], reason: str, now: int) -> None:
-    """Move waiting jobs to the finished ones as cancelled, their counts as they are."""
-    if seqs:
-        _End(State.CANCELLED, reason=reason).write(connection, dict.fromkeys(seqs), now)
+def cancel_waiting(
+    connection: sqlite3.Connection, seqs: list[int], reason: str, now: int
+) -> set[int]:
+    """Move waiting jobs to the finished ones as cancelled, their counts as they are.
+
+    One whose id has ended already becomes a dead letter; the sequence numbers of such are returned.
+    """
+    if not seqs:
+        return set()
+    end = _End(State.CANCELLED, reason=reason)
+    refused = end.write(connection, dict.fromkeys(seqs), now)
+    for seq, problem in refused.items():
+        move_out(connection, seq, now, str(problem))
+    return set(refused)

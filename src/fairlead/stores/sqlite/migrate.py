@@ -1,6 +1,7 @@
 """Bring the file's schema up to date: numbered scripts, each in its own transaction."""
 
 import sqlite3
+from contextlib import closing
 
 from msgspec.structs import replace
 
@@ -11,14 +12,39 @@ from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
 from fairlead.stores.sqlite.statements import migrations
 
 _FOUND = "SELECT 1 FROM sqlite_master WHERE name = 'fairlead_migration'"
+_SHAPE = """
+SELECT ours.name, coalesce(part.name, '') FROM sqlite_master AS ours
+LEFT JOIN pragma_table_info(ours.name) AS part
+WHERE ours.name LIKE 'fairlead_%' AND ours.name <> 'fairlead_migration'
+"""
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """Return the number of the last migration this file has seen."""
+    """Return the number of the last migration this file has seen.
+
+    If its own notes say less than its tables do, somebody damaged them: the tables count.
+    """
     if connection.execute(_FOUND).fetchone() is None:
         return 0
-    newest = connection.execute("SELECT max(version) FROM fairlead_migration").fetchone()[0]
-    return int(newest or 0)
+    noted = max(_times(connection), default=0)
+    return noted if noted >= newest() else max(noted, _built(connection))
+
+
+def _built(connection: sqlite3.Connection) -> int:
+    """Return the number of the migration after which a new file looks like this one."""
+    ours = _shape(connection)
+    with closing(sqlite3.connect(":memory:")) as new:
+        for step in migrations():
+            for statement in _split(step.sql):
+                new.execute(statement)
+            if _shape(new) == ours:
+                return step.number
+    return 0
+
+
+def _shape(connection: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Return the columns, views and indexes of ours that a file has."""
+    return set(connection.execute(_SHAPE).fetchall())
 
 
 def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, clock: Clock) -> None:
@@ -62,18 +88,24 @@ def applied(place: Place) -> list[Migration]:
     connection = _reader(place)
     try:
         times = patiently(place, lambda: _times(connection))
+        found = patiently(place, lambda: version(connection))
     finally:
         connection.close()
-    if max(times, default=0) > newest():
-        raise SchemaOutdated(max(times), newest())
+    if found > newest():
+        raise SchemaOutdated(found, newest())
+    # A step that is there without a note was applied at some time that nobody knows.
+    times = dict.fromkeys(range(1, found + 1), 0) | times
     return [replace(step, applied_at=times.get(step.number)) for step in migrations()]
 
 
 def _times(connection: sqlite3.Connection) -> dict[int, int]:
     if connection.execute(_FOUND).fetchone() is None:
         return {}
-    rows = connection.execute("SELECT version, applied_at FROM fairlead_migration").fetchall()
-    return dict(rows)
+    rows = connection.execute(
+        "SELECT version, iif(typeof(applied_at) = 'integer', applied_at, 0) "
+        "FROM fairlead_migration WHERE version BETWEEN 1 AND 9999"
+    )
+    return dict(rows.fetchall())
 
 
 def _reader(place: Place) -> sqlite3.Connection:

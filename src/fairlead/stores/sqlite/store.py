@@ -26,17 +26,19 @@ from fairlead.core.admin import (
 from fairlead.core.clock import SECOND, Clock, SystemClock
 from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.job import LATEST, Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
-from fairlead.core.store import Backend, Extended, Upkeep
+from fairlead.core.store import BATCH, Backend, Extended, Upkeep
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.admin import Edit, Request
-from fairlead.stores.sqlite.audit import audit
+from fairlead.stores.sqlite.audit import audit, first_damages
 from fairlead.stores.sqlite.condition import condition
-from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
-from fairlead.stores.sqlite.line import SqliteLine, ask, complete, put_rows
+from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
+from fairlead.stores.sqlite.line import SqliteLine, complete, put_rows
 from fairlead.stores.sqlite.migrate import applied, check_current, migrate
+from fairlead.stores.sqlite.sound import AT_ONCE
+from fairlead.stores.sqlite.talk import ask
 from fairlead.stores.sqlite.transaction import (
     AsyncConnection,
     atransaction,
@@ -242,7 +244,10 @@ class SqliteStore(Backend):
     def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, inside a transaction."""
         self._check_shared(connection)
-        return complete(connection, settlement, self._clock.now())
+        try:
+            return complete(connection, settlement, self._clock.now())
+        except sqlite3.IntegrityError as problem:
+            raise typed(problem, self._place) from problem
 
     async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done on an async connection of ours, or on the caller's own."""
@@ -294,7 +299,7 @@ class SqliteStore(Backend):
         except WriterClosed:
             return 0
         now = self._clock.now()
-        due = await self._read(lambda connection: ask(connection, "due", now=now))
+        due = await self._read(lambda connection: ask(connection, "due", now=now, latest=LATEST))
         if due is not None:
             timeout = min(timeout, (due - now) / SECOND)
         return await watch.changed(timeout, since)
@@ -424,8 +429,20 @@ class SqliteStore(Backend):
         return await self._read(lambda connection: audit(connection, now))
 
     async def repair(self, by: Action) -> list[str]:
-        """Put right what the audit finds."""
-        return []
+        """Put right what the audit finds, some at a time."""
+        told: list[str] = []
+        now = self._clock.now()
+        while True:
+            found = await self._read(lambda connection: first_damages(connection, now, BATCH))
+            done = [
+                sentence
+                for at in range(0, len(found), AT_ONCE)
+                for some in await self._write(self._hand.repair, [(by, found[at : at + AT_ONCE])])
+                for sentence in some
+            ]
+            told += done
+            if not done:
+                return told
 
     async def condition(self) -> Condition:
         """Return facts about the file, and what is wrong with its set-up."""

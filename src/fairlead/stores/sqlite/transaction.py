@@ -13,7 +13,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,11 +26,16 @@ Value = TypeVar("Value")
 @contextmanager
 def transaction(place: Place) -> Iterator[sqlite3.Connection]:
     """Give a new connection that has the write lock; commits at the end, or rolls back."""
-    # To close the connection, whatever happened, rolls back what was not committed.
     with closing(place.connect()) as connection:
         with closing(WriteLock(place)) as lock:
             _typed(place, lambda: lock.begin(connection))
-        yield connection
+        try:
+            yield connection
+        except BaseException:
+            # To close it would not do: SQLite waits for cursors that an error's traceback holds.
+            with suppress(sqlite3.Error):
+                connection.rollback()
+            raise
         if not connection.in_transaction:
             raise ConfigError(
                 "the transaction was ended inside its block; leave COMMIT and ROLLBACK to the "

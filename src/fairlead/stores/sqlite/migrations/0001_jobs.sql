@@ -3,7 +3,8 @@
 
 -- Waiting and running jobs. A claim writes only columns no index holds (fence, lease_until,
 -- attempt, worker, claimed_at), so nothing moves. order_at is run_at minus the head start.
--- parked: 0 in the order, 1 not due, 2 no capable worker.
+-- parked: 0 in the order, 1 not due, 2 no capable worker. size is that of the payload in bytes.
+-- What may be large comes last, so that a claim passes over it without reading it.
 CREATE TABLE fairlead_job (
     seq         INTEGER PRIMARY KEY,
     id          TEXT    NOT NULL UNIQUE,
@@ -15,8 +16,6 @@ CREATE TABLE fairlead_job (
     order_at    INTEGER NOT NULL,
     expires_at  INTEGER,
     enqueued_at INTEGER NOT NULL,
-    payload     TEXT    NOT NULL,
-    options     TEXT,
     attempt     INTEGER NOT NULL DEFAULT 0,
     crashes     INTEGER NOT NULL DEFAULT 0,
     fence       INTEGER NOT NULL DEFAULT 0,
@@ -24,6 +23,9 @@ CREATE TABLE fairlead_job (
     worker      TEXT,
     claimed_at  INTEGER,
     cancel      TEXT,
+    size        INTEGER NOT NULL DEFAULT 0,
+    options     TEXT,
+    payload     TEXT    NOT NULL,
     errors      TEXT
 );
 CREATE INDEX fairlead_job_order   ON fairlead_job (queue, order_at, id) WHERE parked = 0;

@@ -7,10 +7,12 @@ AND (:since IS NULL OR coalesce(finished_at, enqueued_at) >= :since)
 AND (:tags IS NULL OR NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
     WHERE wanted.value NOT IN (
-        SELECT value FROM json_each(iif(json_valid(options), options, 'null'), '$.tags')
+        SELECT value FROM json_each(
+            iif(typeof(options) = 'text' AND json_valid(options), options, 'null'), '$.tags'
+        )
     )
 ))
-AND (:error IS NULL OR (json_valid(errors) AND (
+AND (:error IS NULL OR (typeof(errors) = 'text' AND json_valid(errors) AND (
     json_extract(errors, '$[#-1].fingerprint') = :error
     OR instr(lower(json_extract(errors, '$[#-1].error')), lower(:error))
     OR instr(lower(json_extract(errors, '$[#-1].message')), lower(:error))
@@ -59,21 +61,24 @@ SELECT queue, state, count(*) FROM fairlead_dead_record WHERE :dead AND {chosen}
 
 -- name: groups
 -- With max(id), the bare columns are those of the newest job.
-SELECT fingerprint, error, message, json_group_array(DISTINCT task), count(*), min(at), max(at),
-       max(id)
+SELECT fingerprint, error, message, json_group_array(DISTINCT coalesce(CAST(task AS TEXT), '')), count(*),
+       min(at), max(at), max(id)
 FROM (
-    SELECT id, task, coalesce(finished_at, enqueued_at) AS at,
+    SELECT id, task, iif(typeof(at) = 'integer', at, NULL) AS at,
            json_extract(errors, '$[#-1].fingerprint') AS fingerprint,
            json_extract(errors, '$[#-1].error') AS error,
            json_extract(errors, '$[#-1].message') AS message
     FROM (
-        SELECT * FROM fairlead_job_record WHERE :live AND {chosen}
-        UNION ALL
-        SELECT * FROM {finished} WHERE :finished AND {chosen}
-        UNION ALL
-        SELECT * FROM fairlead_dead_record WHERE :dead AND {chosen}
+        SELECT id, task, coalesce(finished_at, enqueued_at) AS at,
+               iif(typeof(errors) = 'text' AND json_valid(errors), errors, NULL) AS errors
+        FROM (
+            SELECT * FROM fairlead_job_record WHERE :live AND {chosen}
+            UNION ALL
+            SELECT * FROM {finished} WHERE :finished AND {chosen}
+            UNION ALL
+            SELECT * FROM fairlead_dead_record WHERE :dead AND {chosen}
+        )
     )
-    WHERE errors IS NULL OR json_valid(errors)
 )
 GROUP BY fingerprint
 ORDER BY count(*) DESC, max(id) DESC
@@ -96,9 +101,22 @@ FROM (
     ORDER BY finished_at DESC, seq DESC LIMIT :limit
 )
 
+-- name: attempts_rows
+-- The same, a row each, for a log in which somebody damaged a line.
+SELECT job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
+       finished_at, outcome, fingerprint
+FROM fairlead_attempt WHERE job_id = :id ORDER BY seq
+
+-- name: recent_rows
+SELECT job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
+       finished_at, outcome, fingerprint
+FROM fairlead_attempt INDEXED BY fairlead_attempt_at
+WHERE finished_at >= :since AND (:queue IS NULL OR queue = :queue)
+ORDER BY finished_at DESC, seq DESC LIMIT :limit
+
 -- name: oldest
 SELECT queue, min(run_at) FROM fairlead_job
-WHERE lease_until = 0 AND run_at <= :now GROUP BY queue
+WHERE lease_until = 0 AND typeof(run_at) = 'integer' AND run_at BETWEEN 0 AND :now GROUP BY queue
 
 -- name: running
 SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP BY 1, 2
@@ -106,10 +124,7 @@ SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP 
 -- name: standing
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
 -- and those that were parked and can be run now. Each kind has an index of its own.
-SELECT json_group_array(json_array(
-    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')),
-    length(payload)
-))
+SELECT id, task, version, order_at, run_at, expires_at, lease_until > 0, size
 FROM (
     SELECT * FROM (
         SELECT * FROM fairlead_job
@@ -171,21 +186,30 @@ DELETE FROM fairlead_paused WHERE queue = :queue
 -- name: paused
 SELECT queue FROM fairlead_paused
 
--- name: lift
--- Final jobs that are to run again, into the line.
+-- name: lift_dead
+-- Final jobs that are to run again, into the line. One whose id is in the line already stays.
 INSERT INTO fairlead_job
-    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload, options,
-     fence, suspect, errors)
+    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
+     options, fence, suspect, errors)
 SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
-       iif(expires_at <= :now, NULL, expires_at), enqueued_at, payload, options, fence,
+       iif(expires_at <= :now, NULL, expires_at), enqueued_at, length(CAST(payload AS BLOB)),
+       payload, options, fence,
        crashes > 0, errors
 FROM fairlead_dead WHERE :dead AND id IN (SELECT value FROM json_each(:ids))
-UNION ALL
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+
+-- name: lift_finished
+INSERT INTO fairlead_job
+    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
+     options, fence, suspect, errors)
 SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
-       iif(expires_at <= :now, NULL, expires_at), enqueued_at, payload, options, fence,
+       iif(expires_at <= :now, NULL, expires_at), enqueued_at, length(CAST(payload AS BLOB)),
+       payload, options, fence,
        crashes > 0, errors
 FROM fairlead_finished
 WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FROM json_each(:ids))
+ON CONFLICT (id) DO NOTHING
 RETURNING id
 
 -- name: hasten
@@ -195,6 +219,7 @@ SET order_at = :now - (run_at - order_at), run_at = :now,
     expires_at = iif(expires_at <= :now, NULL, expires_at),
     parked = iif(parked = 1, 0, parked), suspect = suspect OR crashes > 0, attempt = 0, crashes = 0
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0 AND run_at > :now
+  AND typeof(run_at) = 'integer' AND typeof(order_at) = 'integer'
 RETURNING id
 
 -- name: drop_dead
@@ -213,7 +238,8 @@ WHERE id = :id AND payload = :was
 -- One action is one line, however many calls it takes.
 INSERT INTO fairlead_audit (id, done_at, who, verb, target, count, job_id, before)
 VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before)
-ON CONFLICT (id) DO UPDATE SET count = count + excluded.count, job_id = NULL
+ON CONFLICT (id) DO UPDATE SET
+    count = iif(typeof(count) = 'integer', count, 0) + excluded.count, job_id = NULL
 
 -- name: audit_log
 SELECT done_at, who, verb, target, count, before FROM fairlead_audit ORDER BY seq DESC LIMIT :limit
@@ -231,4 +257,4 @@ ON CONFLICT (id) DO UPDATE SET
 
 -- name: workers
 SELECT id, capable, pools, processes, started_at, live_until FROM fairlead_worker
-WHERE live_until > :now ORDER BY id
+WHERE live_until > :now AND live_until <= :latest ORDER BY id

@@ -4,25 +4,40 @@
 SELECT json_array(
     EXISTS (SELECT 1 FROM fairlead_job WHERE parked = 1 AND run_at <= :now),
     EXISTS (SELECT 1 FROM fairlead_job WHERE parked = 2),
-    EXISTS (SELECT 1 FROM fairlead_job WHERE expires_at <= :now AND lease_until = 0),
-    (SELECT json_group_array(queue) FROM fairlead_paused)
+    EXISTS (
+        SELECT 1 FROM fairlead_job WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0
+    ),
+    (SELECT json_group_array(queue) FROM fairlead_paused WHERE typeof(queue) = 'text')
 )
 
 -- name: heads
 -- The next waiting jobs of a queue after a place in its order, in order. Running jobs are in
--- the order too, and are stepped over until their lease has passed.
+-- the order too, and are stepped over until their lease has passed. A large payload is left where
+-- it is, and with it the column behind it. What a lost run leaves must be readable at its
+-- settlement: if it is not, `lost` is neither true nor false.
 SELECT json_group_array(json_array(
-    id, task, version, order_at, run_at, expires_at, json(iif(lease_until, 'true', 'false')),
-    length(payload), seq, payload, options, attempt, crashes, json(iif(suspect, 'true', 'false')), fence, enqueued_at,
-    claimed_at, worker
+    id, task, version, order_at, run_at, expires_at, json(lost), size, seq, payload, options,
+    attempt, crashes, json(suspect), fence, enqueued_at, claimed_at, worker
 ))
 FROM (
-    SELECT * FROM fairlead_job INDEXED BY fairlead_job_order
+    SELECT id, task, version, order_at, run_at, expires_at, size, seq, options, attempt, crashes,
+           fence, enqueued_at, claimed_at, worker,
+           CASE WHEN lease_until = 0 THEN 'false'
+                WHEN typeof(lease_until) = 'integer' AND lease_until > 0
+                 AND typeof(cancel) IN ('null', 'text') THEN 'true' END AS lost,
+           CASE WHEN size <= :large THEN payload END AS payload,
+           CASE WHEN size <= :large AND suspect THEN 'true' ELSE 'false' END AS suspect
+    FROM fairlead_job INDEXED BY fairlead_job_order
     WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id)
       AND lease_until <= :now
     ORDER BY order_at, id
     LIMIT :limit
 )
+
+-- name: large
+-- What `heads` left out of these jobs.
+SELECT json_group_array(json_array(seq, payload, json(iif(suspect, 'true', 'false'))))
+FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: next_seq
 -- The first of the same jobs by its sequence number, which is always readable.
@@ -37,8 +52,11 @@ SET fence = :fence, lease_until = :until, attempt = attempt + 1, worker = :worke
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: take_over
--- A lost run keeps its attempt, its worker and its claim time: they tell of that run.
-UPDATE fairlead_job SET fence = :fence, lease_until = :until
+-- A lost run keeps its attempt, its worker and its claim time: they tell of that run. Without
+-- these somebody damaged it; it needs some to be settled.
+UPDATE fairlead_job
+SET fence = :fence, lease_until = :until,
+    worker = coalesce(worker, :worker), claimed_at = coalesce(claimed_at, :now)
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: park_unknown
@@ -47,15 +65,22 @@ WHERE seq IN (SELECT value FROM json_each(:seqs))
 UPDATE fairlead_job SET parked = 2
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND NOT EXISTS (
-    SELECT 1 FROM fairlead_worker, json_each(fairlead_worker.capable) AS known
-    WHERE live_until > :now AND known.key = task AND known.value >= version
+    SELECT 1 FROM fairlead_worker, json_each(
+        iif(typeof(capable) = 'text' AND json_valid(capable), capable, '{}')
+    ) AS known
+    WHERE live_until > :now AND live_until <= :latest
+      AND known.key = task AND known.type = 'integer' AND known.value >= version
   )
 RETURNING id, task, version, queue, options
 
 -- name: held
 -- Seldom asked, so it may read the whole table; an index on the worker would slow every claim.
+-- :seq asks for one of them alone.
 SELECT json_group_array(json_array(
     id, task, version, queue, payload, options, attempt, crashes, fence, run_at, enqueued_at,
     expires_at, claimed_at, lease_until, worker, json('false'), json(iif(suspect, 'true', 'false'))
 ))
-FROM fairlead_job WHERE worker = :worker AND lease_until > 0
+FROM fairlead_job WHERE worker = :worker AND lease_until > 0 AND (:seq IS NULL OR seq = :seq)
+
+-- name: held_seqs
+SELECT json_group_array(seq) FROM fairlead_job WHERE worker = :worker AND lease_until > 0

@@ -23,14 +23,21 @@ INSERT INTO fairlead_attempt
     (job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
      finished_at, outcome, fingerprint)
 SELECT job.id, job.fence, job.attempt, job.task, job.queue, :pool, job.worker,
-       max(job.run_at, job.enqueued_at), job.claimed_at, run.value, :now, :outcome, :fingerprint
+       max(job.run_at, job.enqueued_at), coalesce(job.claimed_at, :now), run.value, :now,
+       :outcome, :fingerprint
 FROM json_each(:runs) AS run
 CROSS JOIN fairlead_job AS job ON job.seq = CAST(run.key AS INTEGER)
 
 -- name: remember
 -- :runs maps the sequence number of each failed run to what is kept of it.
 UPDATE fairlead_job
-SET errors = json_insert(iif(json_valid(errors), errors, '[]'), '$[#]', json(run.value))
+SET errors = json_insert(
+    CASE WHEN typeof(errors) <> 'text' THEN '[]'
+         WHEN NOT json_valid(errors) THEN '[]'
+         WHEN json_type(errors) <> 'array' THEN '[]'
+         ELSE errors END,
+    '$[#]', json(run.value)
+)
 FROM json_each(:runs) AS run
 WHERE fairlead_job.seq = CAST(run.key AS INTEGER)
 
@@ -72,3 +79,7 @@ SET attempt = attempt - :uncounted,
     lease_until = 0, worker = NULL, claimed_at = NULL
 FROM json_each(:times) AS again
 WHERE fairlead_job.seq = CAST(again.key AS INTEGER)
+
+-- name: runs_under
+-- The sequence number of a job that runs under this fence, whatever else is wrong with it.
+SELECT max(seq) FROM fairlead_job WHERE id = :id AND fence = :fence AND lease_until > 0

@@ -7,7 +7,10 @@ WHERE seq IN (
 -- name: unknown
 -- The tasks that jobs are parked for.
 SELECT json_group_array(json_array(task, version))
-FROM (SELECT DISTINCT task, version FROM fairlead_job WHERE parked = 2)
+FROM (
+    SELECT DISTINCT task, version FROM fairlead_job
+    WHERE parked = 2 AND typeof(task) = 'text' AND typeof(version) = 'integer'
+)
 
 -- name: bring_back
 -- The tasks are those of :known, a JSON array of [task, version] pairs.
@@ -22,12 +25,12 @@ WHERE seq IN (
 -- name: expired
 SELECT json_group_array(seq) FROM (
     SELECT seq FROM fairlead_job
-    WHERE expires_at <= :now AND lease_until = 0
+    WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0
     ORDER BY expires_at LIMIT :batch
 )
 
 -- name: due
-SELECT min(run_at) FROM fairlead_job WHERE parked = 1 AND run_at > :now
+SELECT min(run_at) FROM fairlead_job WHERE parked = 1 AND run_at > :now AND run_at <= :latest
 
 -- name: prune_finished
 DELETE FROM fairlead_finished
@@ -45,3 +48,7 @@ WHERE seq IN (
 
 -- name: prune_workers
 DELETE FROM fairlead_worker WHERE live_until < :before
+
+-- name: known
+-- What live workers know, in bytes: what one of them wrote may be anything.
+SELECT CAST(capable AS BLOB) FROM fairlead_worker WHERE live_until > :now AND live_until <= :latest

@@ -1,0 +1,236 @@
+"""Put a damaged row right, or move it out: at the claim that meets it, and in `doctor --repair`.
+
+What a row may hold is said in `sound.py`. A job of which only marks are damaged is put right.
+Any other becomes a dead letter, reason `unreadable`, of all that was sound of it; one whose id
+cannot be kept, because it is none or belongs to another job, gets a new id. Lines of logs are
+put right or removed, and so is all that is written anew soon: workers, pauses.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlead.core.clock import SECOND
+from fairlead.core.failure import described
+from fairlead.core.ids import IdMaker
+from fairlead.core.job import LONGEST_HEAD_START, PastAttempt, Reason, decode_errors
+from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, Damage
+from fairlead.stores.sqlite.sound import (
+    ATTEMPTS,
+    DEAD,
+    FINISHED,
+    LIVE,
+    NOTES,
+    PAUSED,
+    STEPS,
+    WORKERS,
+    Table,
+    exact,
+)
+
+Row = dict[str, Any]
+
+_MARKS = frozenset(
+    {
+        *("seq", "parked", "order_at", "lease_until", "worker", "claimed_at", "cancel"),
+        *("size", "suspect", "errors"),
+    }
+)
+"""The columns of a live job that follow from others, or without which it can run all the same."""
+
+_PLACES = {FINISHED.name: "finished", DEAD.name: "a dead letter"}
+_KNOWN = {name: f"SELECT 1 FROM {name} WHERE id = ?" for name in _PLACES}
+_SEQS = {
+    table.name: f"SELECT coalesce(max(seq), 0) FROM {table.name} WHERE seq < 1 << 62"
+    for table in (LIVE, FINISHED, DEAD, NOTES)
+}
+
+_LOGGED = "SELECT 1 FROM fairlead_attempt WHERE job_id = ? AND fence = ? AND seq <> ?"
+
+_new_id = IdMaker()
+_encode = msgspec.json.Encoder().encode
+
+
+class Seen(NamedTuple):
+    """A row as it is stored, what it comes to when all of it is sound, and what is wrong."""
+
+    stored: Row
+    sound: Row
+    problems: Mapping[str, str]
+
+
+def see(connection: sqlite3.Connection, table: Table, key: object, now: int) -> Seen | None:
+    """Read a row, whatever is in it; None if it is gone."""
+    with exact(connection):
+        row = connection.execute(table.one_row(key), (key,)).fetchone()
+    if row is None:
+        return None
+    stored = dict(zip(table.columns, row, strict=True))
+    problems = table.problems(row)
+    sound = {
+        name: table.columns[name].instead(value, now) if name in problems else value
+        for name, value in stored.items()
+    }
+    return Seen(stored, sound, problems)
+
+
+def move_out(connection: sqlite3.Connection, seq: int, now: int, problem: str = "") -> str | None:
+    """Make a dead letter of a live job; says what was done, None if the job is gone."""
+    seen = see(connection, LIVE, seq, now)
+    if seen is None:
+        return None
+    sound = seen.sound
+    problems = list(seen.problems.values())
+    if other := _elsewhere(connection, sound["id"]):
+        problems.append(f"job {sound['id']} is {other}, too")
+        sound["id"] = _new_id()
+    if not problems:
+        problems.append(problem or "it does not fit where it belongs")
+    told = f"the stored row cannot be read: {', '.join(problems)}"
+    _set_order(sound)
+    dead = {**sound, "errors": _remembered(sound, told, now), "finished_at": now}
+    del dead["seq"]
+    dead["reason"] = Reason.UNREADABLE.value
+    dead = {name: dead[name] for name in DEAD.columns if name in dead}
+    connection.execute(DEAD.added_row(dead), tuple(dead.values()))
+    connection.execute("DELETE FROM fairlead_job WHERE seq = ?", (seq,))
+    return f"job {sound['id']} is a dead letter now: {', '.join(problems)}"
+
+
+def _remembered(sound: Row, told: str, now: int) -> str:
+    """Return the history of a job with what is wrong with it."""
+    failure = described("Unreadable", told)
+    past = PastAttempt(
+        attempt=0,
+        outcome="failed",
+        worker=None,
+        claimed_at=None,
+        started_at=None,
+        finished_at=now,
+        error=failure.error,
+        message=failure.message,
+        fingerprint=failure.fingerprint,
+    )
+    return _encode([*decode_errors(sound["errors"]), past]).decode()
+
+
+def repair(connection: sqlite3.Connection, damage: Damage, now: int) -> str | None:
+    """Put one row right; says what was done, None if nothing had to be."""
+    seen = see(connection, damage.table, damage.key, now)
+    if damage.table is STEPS:
+        return _repair_step(connection, damage.key, seen, now)
+    if seen is None:
+        return None
+    if damage.table in (ATTEMPTS, WORKERS, PAUSED):
+        return _remove(connection, damage, seen, now)
+    if damage.table is LIVE:
+        if set(seen.problems) - _MARKS or _elsewhere(connection, seen.sound["id"]):
+            return move_out(connection, seen.stored["seq"], now)
+        _agree(seen, now)
+    else:
+        _finish_well(connection, damage.table, seen.sound)
+    return _write(connection, damage.table, damage.key, seen)
+
+
+def _repair_step(
+    connection: sqlite3.Connection, key: object, seen: Seen | None, now: int
+) -> str | None:
+    """Note that a step was applied, which there is in the tables; forget one that never was."""
+    if seen is not None and not seen.problems:
+        return None
+    connection.execute(STEPS.removed_row(key), (key,))
+    if seen is not None and "version" in seen.problems:
+        return f"step {key} of the schema is forgotten: there is no such step"
+    connection.execute(STEPS.added_row(STEPS.columns), (key, now))
+    return f"step {key} of the schema is noted as applied"
+
+
+def _remove(connection: sqlite3.Connection, damage: Damage, seen: Seen, now: int) -> str | None:
+    """Remove a row, unless it was written anew since somebody saw the damage."""
+    ages = damage.table is WORKERS and seen.sound["live_until"] > now + LONGEST_LEASE
+    if not seen.problems and not ages:
+        if damage.table is not ATTEMPTS:
+            return None
+        run = (seen.stored["job_id"], seen.stored["fence"], damage.key)
+        if not connection.execute(_LOGGED, run).fetchone():
+            return None
+    connection.execute(damage.table.removed_row(damage.key), (damage.key,))
+    return f"removed, because {damage.problem}"
+
+
+def _finish_well(connection: sqlite3.Connection, table: Table, sound: Row) -> None:
+    """Make the rest of an ended job, or of a line of the audit log, agree."""
+    if table is NOTES:
+        return
+    _set_order(sound)
+    if table is FINISHED and sound["state"] not in ("done", "cancelled"):
+        sound["state"] = "cancelled"
+    if table is DEAD:
+        sound["reason"] = sound["reason"] or Reason.UNREADABLE.value
+        if _elsewhere(connection, sound["id"], [FINISHED]):
+            sound["id"] = _new_id()
+
+
+def _agree(seen: Seen, now: int) -> None:
+    """Make the marks of a live job agree with each other."""
+    _, sound, problems = seen
+    signs = [sound["worker"] is not None, sound["claimed_at"] is not None]
+    signs.append("lease_until" not in problems and sound["lease_until"] > 0)
+    running = sum(signs) > 1  # What two of three say is true.
+    if running:
+        if not 0 < sound["lease_until"] <= now + LONGEST_LEASE:
+            sound["lease_until"] = now
+        sound["worker"] = sound["worker"] if sound["worker"] is not None else "unknown"
+        if sound["claimed_at"] is None:
+            sound["claimed_at"] = sound["fence"] or sound["enqueued_at"]
+        sound["fence"] = sound["fence"] or max(1, sound["claimed_at"])
+    else:
+        sound |= {"lease_until": 0, "worker": None, "claimed_at": None, "cancel": None}
+    _set_order(sound)
+    if sound["parked"] not in (0, 1, 2):
+        sound["parked"] = 0
+    if running and sound["parked"] == 1:
+        sound["parked"] = 0
+    elif not running and sound["parked"] == 0 and sound["run_at"] > now + CLOCKS_APART:
+        sound["parked"] = 1
+    sound["size"] = len(sound["payload"].encode())
+
+
+def _set_order(sound: Row) -> None:
+    """Bring a job's place back to within a day of its time: that which is nearer to its birth."""
+    run_at, order_at, born = sound["run_at"], sound["order_at"], sound["enqueued_at"]
+    if abs(run_at - order_at) <= LONGEST_HEAD_START * SECOND:
+        return
+    nearer = min(run_at, max(0, order_at), key=lambda at: abs(at - born))
+    sound |= {"run_at": nearer, "order_at": nearer}
+
+
+def _write(connection: sqlite3.Connection, table: Table, key: object, seen: Seen) -> str | None:
+    """Write what is sound now and was not before."""
+    changed = {
+        name: value
+        for name, value in seen.sound.items()
+        if name in seen.problems or value != seen.stored[name]
+    }
+    if not changed:
+        return None
+    name = table.call(list(seen.sound.values()))
+    if "seq" in changed:
+        changed["seq"] = 1 + max(seq for (seq,) in connection.execute(_SEQS[table.name]))
+    connection.execute(table.changed_row(changed, key), (*changed.values(), key))
+    told = ", ".join(seen.problems.values()) or f"its {', '.join(changed)} did not agree"
+    if "id" in changed and "id" not in seen.problems:
+        told = f"its id was {seen.stored['id']}, and that job is finished"
+    return f"{name} is put right: {told}"
+
+
+def _elsewhere(
+    connection: sqlite3.Connection, job_id: object, places: Iterable[Table] = (FINISHED, DEAD)
+) -> str | None:
+    """Say where else there is a job of this id that has ended."""
+    for table in places:
+        if connection.execute(_KNOWN[table.name], (job_id,)).fetchone():
+            return _PLACES[table.name]
+    return None

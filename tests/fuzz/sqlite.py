@@ -1,0 +1,160 @@
+"""Every column of every table of the SQLite store, and how each can be damaged (F75).
+
+SQLite has no strict types, so nearly everything can be written by plain SQL. A NULL where there may
+be none needs more: the owner of a file may edit its schema, write, and put the schema back.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from random import Random
+
+from fairlead.core.ids import JobId
+from tests.fuzz.victim import NUMBERS, TEXTS, Damage, Victim
+
+# Columns that hold numbers; all others hold texts.
+NUMERIC = {
+    *("seq", "version", "parked", "run_at", "order_at", "expires_at", "enqueued_at", "attempt"),
+    *("crashes", "fence", "lease_until", "claimed_at", "size", "suspect", "finished_at"),
+    *("ready_at", "started_at", "live_until", "processes", "done_at", "count", "applied_at"),
+}
+TABLES = {
+    "job": (
+        *("seq", "id", "queue", "task", "version", "parked", "run_at", "order_at", "expires_at"),
+        *("enqueued_at", "attempt", "crashes", "fence", "lease_until", "worker", "claimed_at"),
+        *("cancel", "size", "options", "payload", "errors", "suspect"),
+    ),
+    "finished": (
+        *("seq", "id", "queue", "task", "version", "state", "run_at", "order_at", "expires_at"),
+        *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
+        *("claimed_at", "errors", "finished_at", "reason", "result"),
+    ),
+    "dead": (
+        *("seq", "id", "queue", "task", "version", "run_at", "order_at", "expires_at"),
+        *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
+        *("claimed_at", "errors", "finished_at", "reason"),
+    ),
+    "attempt": (
+        *("seq", "job_id", "fence", "attempt", "task", "queue", "pool", "worker", "ready_at"),
+        *("claimed_at", "started_at", "finished_at", "outcome", "fingerprint"),
+    ),
+    "worker": ("id", "capable", "pools", "processes", "started_at", "live_until"),
+    "paused": ("queue",),
+    "audit": ("seq", "id", "done_at", "who", "verb", "target", "count", "job_id", "before"),
+    "migration": ("version", "applied_at"),
+}
+IDS = {
+    "too long": "x" * 37,
+    "not ascii": "jöb",
+    "short": "j",
+}
+# By which column a job's own rows are found; of tables without one, any row will do.
+BY_JOB = {"job": "id", "finished": "id", "dead": "id", "attempt": "job_id"}
+NOT_UTF8 = "not utf-8"
+TWICE = {
+    "live and finished": "finished",
+    "live and dead": "dead",
+}
+
+
+class SqliteVictim(Victim):
+    """A file, as whoever may write it sees it."""
+
+    def __init__(self, url: str) -> None:
+        self._path = url.removeprefix("sqlite:///").partition("?")[0]
+
+    @property
+    def damages(self) -> Sequence[Damage]:
+        """Every column with every value; and jobs that are there twice."""
+        return [*self._columns(), *(Damage("job.twice", kind) for kind in TWICE)]
+
+    def _columns(self) -> Iterator[Damage]:
+        for table, columns in TABLES.items():
+            for column in columns:
+                field = f"{table}.{column}"
+                kinds = NUMBERS if column in NUMERIC else TEXTS
+                yield from (Damage(field, kind) for kind in kinds)
+                if column not in NUMERIC:
+                    yield Damage(field, NOT_UTF8)
+                if column in ("id", "job_id"):
+                    yield from (Damage(field, kind) for kind in IDS)
+
+    def inflict(self, damage: Damage, job_id: JobId, random: Random) -> str | None:
+        """Write it into the file, past the store."""
+        table, _, column = damage.field.partition(".")
+        with closing(sqlite3.connect(self._path, timeout=30)) as raw:
+            try:
+                if column == "twice":
+                    changed = _twice(raw, TWICE[damage.kind], job_id)
+                else:
+                    changed = _write(raw, table, column, damage.kind, job_id, random)
+            except sqlite3.IntegrityError:
+                return None  # The engine holds no such value.
+        return f"{damage.field} of job {job_id}: {damage.kind}" if changed else None
+
+
+def _write(
+    raw: sqlite3.Connection, table: str, column: str, kind: str, job_id: JobId, random: Random
+) -> int:
+    name = f"fairlead_{table}"
+    value = _value(column, kind)
+    which: object
+    what = "CAST(? AS TEXT)" if kind == NOT_UTF8 else "?"
+    where, which = f"{BY_JOB.get(table)} = ?", job_id
+    if table not in BY_JOB:
+        key = TABLES[table][0]
+        where = f"{key} IS (SELECT {key} FROM {name} ORDER BY 1 LIMIT 1 OFFSET ?)"
+        which = random.randrange(raw.execute(f"SELECT count(*) FROM {name}").fetchone()[0] or 1)
+    statement = f"UPDATE {name} SET {column} = {what} WHERE {where}"
+    if value is None:
+        with _without_not_null(raw, name):
+            return _done(raw, statement, [value, which])
+    return _done(raw, statement, [value, which])
+
+
+def _value(column: str, kind: str) -> object:
+    if kind == NOT_UTF8:
+        return b"ab\xff\xfe\x80"
+    if column in NUMERIC:
+        return NUMBERS[kind]
+    return IDS[kind] if kind in IDS else TEXTS[kind]
+
+
+def _done(raw: sqlite3.Connection, statement: str, values: Sequence[object]) -> int:
+    with raw:
+        return raw.execute(statement, values).rowcount
+
+
+@contextmanager
+def _without_not_null(raw: sqlite3.Connection, name: str) -> Iterator[None]:
+    """Let a table hold NULL anywhere, for a moment."""
+    [before] = raw.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    if "WITHOUT ROWID" not in before:
+        _rewrite(raw, name, before.replace("NOT NULL", ""))
+    try:
+        yield
+    finally:
+        if "WITHOUT ROWID" not in before:
+            _rewrite(raw, name, before)
+
+
+def _rewrite(raw: sqlite3.Connection, name: str, sql: str) -> None:
+    [version] = raw.execute("PRAGMA schema_version").fetchone()
+    raw.execute("PRAGMA writable_schema = ON")
+    with raw:
+        raw.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql, name))
+        raw.execute(f"PRAGMA schema_version = {version + 1}")
+    raw.execute("PRAGMA writable_schema = RESET")
+
+
+def _twice(raw: sqlite3.Connection, place: str, job_id: JobId) -> int:
+    """Copy a live job to where jobs are that have ended."""
+    more = {"state": "'done'", "finished_at": "enqueued_at", "reason": "'odd'", "result": "NULL"}
+    columns = [name for name in TABLES[place] if name != "seq"]
+    values = ", ".join(more.get(name, name) for name in columns)
+    return _done(
+        raw,
+        f"INSERT INTO fairlead_{place} ({', '.join(columns)}) "
+        f"SELECT {values} FROM fairlead_job WHERE id = ?",
+        [job_id],
+    )
