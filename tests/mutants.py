@@ -22,6 +22,7 @@ class Mutant(NamedTuple):
 SQLITE = "stores/sqlite"
 POSTGRES = "stores/postgres"
 REDIS = "stores/redis"
+PG_DAMAGE = "tests/stores/test_postgres_damage.py"
 LOCKS = "tests/system/test_postgres_locks.py"
 DAMAGE = "tests/stores/test_sqlite_damage.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
@@ -877,6 +878,77 @@ MUTANTS = [
         "        self._refuse_strangers_link()\n",
         "",
         "tests/stores/test_sqlite_files.py",
+    ),
+    # Damaged rows on PostgreSQL
+    Mutant(
+        "a claim steps over a damaged job (I22)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "lease_until, worker, claimed_at) IS NOT TRUE THEN 'unreadable'\n",
+        "lease_until, worker, claimed_at) IS NULL THEN 'unreadable'\n",
+        f"{PG_DAMAGE}::test_a_claim_makes_a_dead_letter_of_a_damaged_job",
+    ),
+    Mutant(
+        "a claim moves a damaged job out of the line (I22)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "        PERFORM bury(damaged, at);\n    END IF;\n    RETURN NEXT ROW(\n",
+        "        NULL;\n    END IF;\n    RETURN NEXT ROW(\n",
+        f"{PG_DAMAGE}::test_a_claim_makes_a_dead_letter_of_a_damaged_job",
+    ),
+    Mutant(
+        "a damaged job that runs fails no batch of settlements (I22)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "               coalesce(claimed_at, at), started_at, at, outcome, fingerprint\n",
+        "               claimed_at, started_at, at, outcome, fingerprint\n",
+        f"{PG_DAMAGE}::test_a_damaged_job_that_runs_ends_as_others_do",
+    ),
+    Mutant(
+        "what a worker announced stops no other (I22)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "jsonb_each_text(known_tasks(capable))",
+        "jsonb_each_text(capable)",
+        f"{PG_DAMAGE}::test_what_a_worker_announced_stops_no_other",
+    ),
+    Mutant(
+        "a damaged job that falls due keeps no other parked (I22)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    SELECT array_agg(place) FILTER (WHERE sound), ",
+        "    SELECT array_agg(place), ",
+        f"{PG_DAMAGE}::test_a_parked_job_that_no_order_can_hold_keeps_no_other_parked",
+    ),
+    Mutant(
+        "a claim ends with the job that fills its bytes (F82)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "                    EXIT WHEN ready = line.room OR bytes >= share;\n",
+        "                    EXIT WHEN ready = line.room;\n",
+        f"{PG_DAMAGE}::test_a_claim_ends_with_the_job_that_fills_its_bytes",
+    ),
+    Mutant(
+        "no word of anybody ends the listener (L3)",
+        f"{POSTGRES}/wake.py",
+        "_PLACE.fullmatch(at)",
+        "at.isdigit()",
+        f"{PG_DAMAGE}::test_no_word_ends_the_listener",
+    ),
+    Mutant(
+        "a refusal is not taken for an outage (F75)",
+        f"{POSTGRES}/lane.py",
+        "        case _ if _is_refusal(problem):\n",
+        "        case _ if False:\n",
+        f"{PG_DAMAGE}::test_only_an_outage_is_an_outage",
+    ),
+    Mutant(
+        "a list of days that somebody changed keeps no job from its end (I22)",
+        f"{POSTGRES}/migrations/0001_jobs.sql",
+        "        IF NOT is_part(part, name) THEN\n            EXECUTE",
+        "        IF true THEN\n            EXECUTE",
+        f"{PG_DAMAGE}::test_a_list_of_days_that_somebody_changed_keeps_no_job_from_its_end",
+    ),
+    Mutant(
+        "a repair is written into the audit log",
+        f"{POSTGRES}/migrations/0005_repair.sql",
+        "        PERFORM note(doc->'by', done, '{}', NULL, at);\n",
+        "        NULL;\n",
+        f"{PG_DAMAGE}::test_an_operator_mends_and_it_is_in_the_audit_log",
     ),
 ]
 

@@ -104,6 +104,7 @@ async def refuses_to_act(store: Backend, job_id: Any) -> None:
         store.pause("mail", BY),
         store.resume("mail", BY),
         store.note(BY, 1),
+        store.repair(BY),
     ):
         await refuses(call)
 

@@ -170,9 +170,12 @@ def _told(by: Action | None) -> Sequence[str] | None:
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its past attempts as the one JSON text that records are read from."""
+    """Return a row with its past attempts as the one JSON text that records are read from.
+
+    Somebody may have put lists or nothing among them.
+    """
     if row["errors"] is not None:
-        row["errors"] = f"[{','.join(row['errors'])}]"
+        row["errors"] = f"[{','.join(each for each in row['errors'] if isinstance(each, str))}]"
     return row
 
 

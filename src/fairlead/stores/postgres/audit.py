@@ -1,88 +1,145 @@
-"""Check the tables against themselves: every job in one place, every mark in agreement (I3)."""
+"""Check the tables against themselves, and mend them (I3, I22).
 
-from fairlead.core.admin import Finding
-from fairlead.core.clock import SECOND
-from fairlead.core.job import LONGEST_HEAD_START
-from fairlead.stores.postgres.lane import AsyncConnection
+What counts as damage is said once, by the function `flaws` in the database; `repair` there puts
+each of them right, or moves it out, a bounded number at a time.
+"""
 
-_NOW = "SELECT coalesce(%s, {schema}.stamp())"
-_CHECKS = (
-    (
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.core.admin import Action, Finding
+from fairlead.core.errors import StoreRefused
+from fairlead.stores.postgres.lane import Lane
+from fairlead.stores.postgres.statements import statements
+
+BATCH = 200
+"""How many of each kind one step mends."""
+
+_REMEDY = "run `fairlead doctor --repair`"
+_LONGEST = 80
+
+_decode = msgspec.json.Decoder(list[tuple[str, str, str | None]]).decode
+
+
+class Words(NamedTuple):
+    """What is said of a kind of damage: when it is found, and when it was mended."""
+
+    found: str
+    mended: str
+
+
+_CLAMPED = "wrote the nearest numbers that can be into"
+_WORDS: Mapping[str, Words] = {
+    "live and finished": Words(
         "job {} is live and finished at once",
-        "SELECT id FROM {schema}.job JOIN {schema}.finished_record USING (id)",
+        "moved the live one of the two jobs {} to the dead letters, under a new id",
     ),
-    (
-        "job {} is live and a dead letter at once",
-        "SELECT id FROM {schema}.job JOIN {schema}.dead USING (id)",
+    "live and dead": Words(
+        "job {} is live and a dead letter at once", "gave the dead letter {} a new id"
     ),
-    (
-        "job {} is finished and a dead letter at once",
-        "SELECT id FROM {schema}.finished_record JOIN {schema}.dead USING (id)",
+    "finished and dead": Words(
+        "job {} is finished and a dead letter at once", "gave the dead letter {} a new id"
     ),
-    (
-        "job {} is finished twice",
-        "SELECT id FROM {schema}.finished_record GROUP BY id HAVING count(*) > 1",
+    "finished twice": Words(
+        "job {} is finished twice", "removed the older of the two ends of job {}"
     ),
-    (
-        "job {} does not agree with itself about running",
-        """
-        SELECT id FROM {schema}.job
-        WHERE (lease_until > 0) <> (worker IS NOT NULL)
-           OR (lease_until > 0) <> (claimed_at IS NOT NULL)
-        """,
+    "unsound": Words(
+        "job {} has a name or a number that cannot be, or runs without a worker",
+        "made a dead letter of job {}, or wrote anew who runs it",
     ),
-    (
-        "job {} runs and waits for its time at once",
-        "SELECT id FROM {schema}.job WHERE parked = 1 AND lease_until > 0",
+    "half running": Words(
+        "job {} does not agree with itself about running", "wrote that job {} waits"
     ),
-    (
-        "job {} runs without a fence",
-        "SELECT id FROM {schema}.job WHERE lease_until > 0 AND fence = 0",
+    "running and parked": Words(
+        "job {} runs and waits for its time at once", "put job {} into the order"
     ),
-    (
-        "job {} is parked for no known reason",
-        "SELECT id FROM {schema}.job WHERE parked NOT IN (0, 1, 2, 3)",
+    "no fence": Words("job {} runs without a fence", "gave job {} a fence"),
+    "long lease": Words(
+        "job {} has a lease of more than a year", "ended the lease of job {}; it runs again"
     ),
-    (
-        "job {} stands in the order before it is due",
-        """
-        SELECT id FROM {schema}.job
-        WHERE parked IN (0, 3) AND lease_until = 0 AND run_at > %(now)s
-        """,
+    "no place": Words("job {} is parked for no known reason", "put job {} into the order"),
+    "early": Words("job {} stands in the order before it is due", "parked job {} until it is due"),
+    "head start": Words("job {} has a head start beyond a day", "took its head start from job {}"),
+    "errors": Words(
+        "job {} has a history that cannot be read", "kept what can be read of job {}'s history"
     ),
-    (
-        "job {} has a head start beyond a day",
-        "SELECT id FROM {schema}.job WHERE abs(run_at - order_at) > %(longest)s",
+    "unsound dead": Words(
+        "dead letter {} has a name or a number that cannot be", f"{_CLAMPED} dead letter {{}}"
     ),
-    (
-        "finished job {} is in a state that is not final",
-        "SELECT id FROM {schema}.finished_record WHERE state NOT IN ('done', 'cancelled')",
+    "no reason": Words("dead letter {} has no reason", "wrote `unreadable` into dead letter {}"),
+    "dead errors": Words(
+        "dead letter {} has a history that cannot be read",
+        "kept what can be read of dead letter {}'s history",
     ),
-    ("dead letter {} has no reason", "SELECT id FROM {schema}.dead WHERE reason IS NULL"),
-    (
+    "unsound finished": Words(
+        "finished job {} has a name or a number that cannot be", f"{_CLAMPED} finished job {{}}"
+    ),
+    "not final": Words(
+        "finished job {} is in a state that is not final", "wrote that job {} was cancelled"
+    ),
+    "finished errors": Words(
+        "finished job {} has a history that cannot be read",
+        "kept what can be read of finished job {}'s history",
+    ),
+    "one fence twice": Words(
         "job {} has two lines for one fence in the attempt log",
-        """
-        SELECT job_id FROM {schema}.attempt_record
-        GROUP BY job_id, fence HAVING count(*) > 1
-        """,
+        "removed the later of job {}'s two lines in the attempt log",
     ),
-)
+    "unsound attempt": Words(
+        "a line of job {} in the attempt log has a name or a number that cannot be",
+        f"{_CLAMPED} job {{}}'s lines of the attempt log",
+    ),
+    "mark": Words(
+        "the mark of queue {} is a place that cannot be", "moved queue {}'s mark to the beginning"
+    ),
+    "worker": Words(
+        "what worker {} announced cannot be read",
+        "removed worker {}; it announces itself again if it lives",
+    ),
+    "paused": Words("queue {} is paused, and no queue has such a name", "removed that pause of {}"),
+    "audit": Words(
+        "line {} of the audit log has a number that cannot be",
+        f"{_CLAMPED} line {{}} of the audit log",
+    ),
+    "day": Words("day {} is listed, but has no tables", "removed day {} from the list"),
+    "no day": Words("table {} belongs to no day of the list", "added the day of table {}"),
+    "retention": Words(
+        "the instant before which jobs are forgotten{} cannot be",
+        "wrote that nothing is forgotten{} that is still kept",
+    ),
+    "step": Words("step {} of the schema cannot be", "removed or dated step {} of the schema"),
+    "no step": Words(
+        "step {} of the schema is not listed as applied", "listed step {} of the schema"
+    ),
+}
 
 
-async def audit(connection: AsyncConnection, schema: str, at: int | None) -> list[Finding]:
-    """Scan everything in one transaction, which sees one state."""
-    findings = []
-    async with connection.transaction():
-        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        [now] = await (
-            await connection.execute(_NOW.replace("{schema}", schema), [at])
-        ).fetchone() or (0,)
-        # A clock that went back makes due jobs look early: allow for an hour.
-        values = {"now": now + 3600 * SECOND, "longest": LONGEST_HEAD_START * SECOND}
-        for problem, query in _CHECKS:
-            cursor = await connection.execute(query.replace("{schema}", schema), values)
-            findings += [
-                Finding(problem.format(job_id), "keep a copy of the rows, and report it")
-                for (job_id,) in await cursor.fetchall()
-            ]
-    return findings
+def _told(words: str, whose: str) -> str:
+    return words.format(whose if len(whose) <= _LONGEST else f"{whose[:_LONGEST]}…")
+
+
+async def audit(lane: Lane, schema: str, at: int | None) -> list[Finding]:
+    """Return every damage, by one state of the tables."""
+    rows = await lane.ask(statements(schema)["flaws"], at)
+    return [Finding(_told(_WORDS[what].found, whose), _REMEDY) for what, whose in rows]
+
+
+async def repair(lane: Lane, schema: str, at: int | None, by: Action, url: str) -> list[str]:
+    """Mend step by step until nothing is left to mend; says what was done."""
+    doc = {"at": at, "batch": BATCH, "by": msgspec.structs.astuple(by)}
+    text = msgspec.json.encode(doc).decode()
+    done: list[str] = []
+    before: list[tuple[str, str, str | None]] = []
+    while True:
+        [(answer,)] = await lane.ask(statements(schema)["repair"], text)
+        met = _decode(answer)
+        if not met:
+            return done
+        if met == before:
+            what, whose, why = met[0]
+            found = _told(_WORDS[what].found, whose)
+            raise StoreRefused(url, f"{found}, and cannot be mended: {why or 'it is still so'}")
+        done += [_told(_WORDS[what].mended, whose) for what, whose, why in met if why is None]
+        before = met

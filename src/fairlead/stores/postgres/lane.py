@@ -20,7 +20,13 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import tuple_row
 
-from fairlead.core.errors import ConfigError, FairleadError, StoreFull, StoreUnavailable
+from fairlead.core.errors import (
+    ConfigError,
+    FairleadError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from fairlead.stores.postgres.address import Address, told
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -302,7 +308,7 @@ def _is_of_use(connection: Connection | AsyncConnection) -> bool:
 def typed(problem: psycopg.Error, address: Address) -> FairleadError:
     """Return one of our own errors for one of the driver's."""
     match problem:
-        case psycopg.DataError():
+        case psycopg.DataError() if problem.sqlstate in _OF_THE_CALLER:
             return ConfigError(
                 f"PostgreSQL cannot hold this: {told(problem)}; it takes any text but the "
                 "character NUL"
@@ -315,11 +321,27 @@ def typed(problem: psycopg.Error, address: Address) -> FairleadError:
             return StoreFull(address.url, f"the server has no room: {told(problem)}")
         case errors.OutOfMemory() | errors.TooManyConnections():
             text = f"the server has no room: {told(problem)}"
+        case _ if _is_refusal(problem):
+            return StoreRefused(address.url, told(problem))
         case psycopg.OperationalError() | psycopg.InterfaceError():
             text = f"{told(problem)}; {_remedy(told(problem))}"
         case _:
             text = told(problem)
     return StoreUnavailable(address.url, text)
+
+
+_OF_THE_CALLER = (None, "22021", "22P05")
+"""What the driver says, and the server, of a text with a character that it cannot hold."""
+
+_REFUSALS = frozenset(
+    ("0A", "21", "22", "23", "27", "2F", "38", "39", "42", "44", "54", "P0", "XX")
+)
+"""Classes of errors that the same question meets again: a value, a constraint, a limit."""
+
+
+def _is_refusal(problem: psycopg.Error) -> bool:
+    """Say whether the server answered, and will answer the same again."""
+    return (problem.sqlstate or "")[:2] in _REFUSALS
 
 
 _KINDS = {"put": "producer"} | dict.fromkeys(
@@ -363,7 +385,8 @@ def _silent(address: Address, patience: float) -> StoreUnavailable:
 
 def _broke(problem: psycopg.Error) -> bool:
     """Say whether the connection is of no use after this."""
-    return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
+    broken = isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
+    return broken and not _is_refusal(problem)
 
 
 def _heard(task: asyncio.Future[Any]) -> None:

@@ -41,7 +41,7 @@ _MANY = 200
 _encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
 _decode_told = msgspec.json.Decoder(
-    tuple[int, list[tuple[JobId, str, int, str, str | None]], dict[str, Any], list[str], int]
+    tuple[int, list[tuple[JobId, str, int, str, str | None]], dict[str, Any], list[str], int, bool]
 ).decode
 _decode_rest = msgspec.json.Decoder(tuple[list[JobId], dict[JobId, str], list[JobId]]).decode
 
@@ -247,19 +247,21 @@ class PostgresLine:
         """Lease what the selection rule chooses."""
         start = self.heads.start(plan)
         claim = await self._claim(lane, plan, start)
-        if start.look or _is_full(plan, claim):
+        if start.look or claim.cut or _is_full(plan, claim):
             return claim
         # What the heads hide may fill the rest.
         running = dict(plan.running)
         for job in claim.jobs:
             running[job.queue] = running.get(job.queue, 0) + 1
-        rest = replace(plan, running=running, credits=claim.credits)
+        left = max(1, plan.most_bytes - sum(len(job.payload) for job in claim.jobs))
+        rest = replace(plan, running=running, credits=claim.credits, most_bytes=left)
         more = await self._claim(lane, rest, self.heads.start(rest))
-        return Claim(claim.jobs + more.jobs, more.credits, more.now, claim.parked + more.parked)
+        parked = claim.parked + more.parked
+        return Claim(claim.jobs + more.jobs, more.credits, more.now, parked, more.cut)
 
     async def _claim(self, lane: Lane, plan: ClaimPlan, start: Start) -> Claim:
         told, *rows = await lane.ask(self._sql["claim"], self._claim_text(plan, start))
-        now, parked, gated, empty, cost = _decode_told(told[4])
+        now, parked, gated, empty, cost, cut = _decode_told(told[4])
         jobs = {row[0]: Job(*row[:_JOB_FIELDS]) for row in rows}
         selection = select(Snapshot(plan, now, _lines(plan, rows, jobs)))
         claim = Claim(
@@ -267,10 +269,11 @@ class PostgresLine:
             selection.credits,
             now,
             [Unknown(*each) for each in parked],
+            cut,
         )
         taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
         found = Found(now, gated, empty, cost)
-        self.heads.remember(start, taken, found, full=_is_full(plan, claim))
+        self.heads.remember(start, taken, found, full=cut or _is_full(plan, claim))
         for name, place in gated.items():
             if place is not None:
                 self.heads.stop(plan.worker, name, (place[0], place[1]))
@@ -297,6 +300,7 @@ class PostgresLine:
                 "since": start.since,
                 "steps": LOOK,
                 "batch": BATCH,
+                "bytes": plan.most_bytes,
                 "shared": room.shared,
                 "critical": room.critical_share,
                 "queues": queues,

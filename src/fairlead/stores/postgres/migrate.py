@@ -19,7 +19,10 @@ from fairlead.stores.postgres.statements import migrations
 
 PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.25
-_TIMES = "SELECT number, applied_at FROM {schema}.migration"
+_TIMES = "SELECT number, applied_at FROM {schema}.migration WHERE number BETWEEN 1 AND 9999"
+# The last step is told beside the list as well: to make again what is there would fail for ever.
+_TELL = "COMMENT ON TABLE migration IS 'up to step {number}'"
+_TOLD = "SELECT substring(obj_description(to_regclass(%s), 'pg_class') FROM 'step ([0-9]{1,4})$')"
 _SCHEMA = "SELECT to_regnamespace(%s) IS NOT NULL"
 _CREATE = "CREATE SCHEMA {schema}"
 _PATH = "SET LOCAL search_path = {schema}, pg_temp"
@@ -77,17 +80,21 @@ def _script(address: Address, step: Migration) -> str:
             f"{_TABLE};",
             step.sql.strip(),
             f"INSERT INTO migration VALUES ({step.number}, stamp());",
+            f"{_TELL.replace('{number}', str(step.number))};",
             "COMMIT;",
         )
     )
 
 
 def applied_times(connection: Connection, address: Address) -> dict[int, int]:
-    """Return when each step was applied, by its number."""
-    [there] = connection.execute(_FOUND, [f"{address.quoted_schema}.migration"]).fetchone() or (0,)
+    """Return when each step was applied, by its number; of one that somebody unlisted, 0."""
+    table = f"{address.quoted_schema}.migration"
+    [there] = connection.execute(_FOUND, [table]).fetchone() or (0,)
     if not there:
         return {}
-    return dict(connection.execute(_TIMES.replace("{schema}", address.quoted_schema)).fetchall())
+    times = connection.execute(_TIMES.replace("{schema}", address.quoted_schema)).fetchall()
+    [last] = connection.execute(_TOLD, [table]).fetchone() or (None,)
+    return dict.fromkeys(range(1, int(last or 0) + 1), 0) | dict(times)
 
 
 def _check_not_newer(times: dict[int, int]) -> None:
@@ -137,3 +144,4 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
             return
         connection.execute(step.sql.encode())
         connection.execute("INSERT INTO migration VALUES (%s, stamp())", [step.number])
+        connection.execute(_TELL.replace("{number}", str(step.number)).encode())

@@ -32,7 +32,7 @@ from fairlead.stores.gather import Gather
 from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.admin import Hand
-from fairlead.stores.postgres.audit import audit
+from fairlead.stores.postgres.audit import audit, repair
 from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.foreign import arun, check, run
 from fairlead.stores.postgres.lane import (
@@ -427,12 +427,16 @@ class PostgresStore(Backend):
 
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""
-        schema, at = self._address.quoted_schema, self._line.at()
-        return await self._looked(lambda connection: audit(connection, schema, at))
+        lane = (await self._session()).people
+        return await audit(lane, self._address.quoted_schema, self._line.at())
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
-        return []
+        lane, schema = (await self._session()).people, self._address.quoted_schema
+        done = await repair(lane, schema, self._line.at(), by, self.url)
+        self._line.heads.look()
+        self.news.bump(WORK)
+        return done
 
     async def condition(self) -> Condition:
         """Return facts about the server, and what is wrong with its set-up."""

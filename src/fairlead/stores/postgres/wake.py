@@ -5,17 +5,18 @@ told of a change does not tell of the next (see `stores.news`).
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import psycopg
-
-from fairlead.core.errors import StoreError
+from fairlead.core.job import LATEST
 from fairlead.stores.news import PING, WORK, News
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import AsyncConnection, finish, opened
 
 _LISTEN = "LISTEN {schema}"
+_PLACE = re.compile("[0-9]{1,19}")
+"""A place in the order, as it is told; any role may tell anything."""
 _BEGIN_SECONDS = 1.0
 _PING_SECONDS, _PONG_SECONDS = 10.0, 5.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 3.0
@@ -76,7 +77,7 @@ class Listener:
                     _LISTEN.replace("{schema}", self._address.quoted_schema)
                 )
                 await self._hear_all(self._connection)
-            except (psycopg.Error, StoreError, OSError, TimeoutError):
+            except Exception:  # noqa: BLE001, S110 (whatever it was, the next word is to be heard)
                 pass  # Who hears nothing polls, `doctor` says so, and claims tell of an outage.
             finally:
                 # Who has heard is not one that tries in vain.
@@ -112,8 +113,8 @@ class Listener:
             self._began.set()
         if word == PING:
             return
-        if word == WORK and at.isdigit():
-            self._hear(int(at))
+        if word == WORK and _PLACE.fullmatch(at):
+            self._hear(min(int(at), LATEST))
         self._news.hear(word)
 
 

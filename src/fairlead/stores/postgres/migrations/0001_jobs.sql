@@ -81,7 +81,7 @@ CREATE INDEX finished_id ON finished (id);
 CREATE INDEX finished_at ON finished (finished_at);
 
 -- The attempt log: one line per ended run, in the order they ended, by the day as well.
-CREATE SEQUENCE attempt_seq CACHE 100;
+CREATE SEQUENCE attempt_seq CACHE 100 CYCLE;
 CREATE TABLE attempt (
     seq         bigint  NOT NULL DEFAULT nextval('attempt_seq'),
     job_id      text COLLATE "C" NOT NULL,
@@ -106,6 +106,7 @@ CREATE TABLE day (first bigint PRIMARY KEY);
 
 -- What ended before this instant is forgotten: nobody sees it, and its table goes with its day.
 CREATE TABLE retention (before bigint NOT NULL);
+CREATE UNIQUE INDEX retention_one ON retention ((true));
 INSERT INTO retention VALUES (0);
 
 -- Dead letters: kept until a person removes them.
@@ -158,26 +159,40 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_job ON audit (job_id) WHERE job_id IS NOT NULL;
 
+-- The name of a day, as its tables have it.
+CREATE FUNCTION day_of(opens bigint) RETURNS text LANGUAGE sql STABLE
+AS $$ SELECT to_char(to_timestamp(opens / 1000000) AT TIME ZONE 'UTC', 'YYYYMMDD') $$;
+
+CREATE FUNCTION is_part(part text, whole text) RETURNS boolean LANGUAGE sql VOLATILE
+AS $$
+    SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass(quote_ident(part))
+                                             AND inhparent = to_regclass(quote_ident(whole)))
+$$;
+
 -- Make the tables of the day that an instant falls in. Whoever adds the day to the list makes them;
--- others wait for that. They are attached, not created in place: that locks nobody out.
+-- others wait for that. They are attached, not created in place: that locks nobody out. The list is
+-- not believed: somebody may have changed it, and without its tables no job of the day could end.
 CREATE FUNCTION open_day(at bigint) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     opens  bigint := at / 86400000000 * 86400000000;
     closes bigint := opens + 86400000000;
-    day_of text   := to_char(to_timestamp(opens / 1000000) AT TIME ZONE 'UTC', 'YYYYMMDD');
     name   text;
+    part   text;
 BEGIN
     INSERT INTO day VALUES (opens) ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
     FOREACH name IN ARRAY ARRAY['finished', 'attempt'] LOOP
-        EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', name || '_' || day_of, name);
-        EXECUTE format(
-            'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
-            name, name || '_' || day_of, opens, closes
-        );
+        part := name || '_' || day_of(opens);
+        IF NOT is_part(part, name) THEN
+            PERFORM FROM day WHERE first = opens FOR UPDATE;
+        END IF;
+        IF NOT is_part(part, name) THEN
+            EXECUTE format('CREATE TABLE IF NOT EXISTS %I (LIKE %I INCLUDING ALL)', part, name);
+            EXECUTE format(
+                'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
+                name, part, opens, closes
+            );
+        END IF;
     END LOOP;
 END $$;
 
@@ -186,15 +201,17 @@ CREATE FUNCTION close_days(before_ bigint) RETURNS void LANGUAGE plpgsql
 SET lock_timeout = '50ms'
 AS $$
 DECLARE
-    opens  bigint;
-    day_of text;
+    opens bigint;
 BEGIN
     FOR opens IN
-        SELECT first FROM day WHERE first + 86400000000 <= before_ ORDER BY first LIMIT 10
+        SELECT first FROM day
+        WHERE first <= before_ - 86400000000 AND first >= 0 AND first % 86400000000 = 0
+        ORDER BY first LIMIT 10
         FOR UPDATE SKIP LOCKED
     LOOP
-        day_of := to_char(to_timestamp(opens / 1000000) AT TIME ZONE 'UTC', 'YYYYMMDD');
-        EXECUTE format('DROP TABLE %I, %I', 'finished_' || day_of, 'attempt_' || day_of);
+        EXECUTE format(
+            'DROP TABLE IF EXISTS %I, %I', 'finished_' || day_of(opens), 'attempt_' || day_of(opens)
+        );
         DELETE FROM day WHERE first = opens;
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN

@@ -4,13 +4,144 @@
 -- FOR UPDATE or OFFSET 0, which cannot be turned around into a walk through all of them.
 -- In each text "at" is the instant of a test's clock, else null.
 
+-- Whether the names and numbers of a job are what core/job.py says they may be: id of 36 ASCII
+-- characters, instants and fences up to 2^60, a billion runs. What is null is not asked about.
+CREATE FUNCTION in_bounds(
+    id text, queue text, task text, version integer, run_at bigint, order_at bigint,
+    expires_at bigint, enqueued_at bigint, attempt integer, crashes integer, fence bigint,
+    claimed_at bigint
+) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT octet_length(id) = least(char_length(id), 36) AND id <> '' AND queue <> '' AND task <> ''
+       AND greatest(octet_length(queue), octet_length(task)) <= 255
+       AND least(version, attempt, crashes) >= 0 AND greatest(attempt, crashes) <= 1000000000
+       AND least(run_at, enqueued_at, fence, expires_at, claimed_at) >= 0
+       AND greatest(run_at, enqueued_at, fence, expires_at, claimed_at, order_at)
+           <= 1152921504606846976
+       AND order_at >= -1152921504606846976
+$$;
+
+-- Whether a job in the line is sound: within bounds, and a run of it has a worker and a beginning. All
+-- verbs step over one that is not; a claim that meets it makes a dead letter of it. See bury.
+CREATE FUNCTION is_sound(
+    id text, queue text, task text, version integer, run_at bigint, order_at bigint,
+    expires_at bigint, enqueued_at bigint, attempt integer, crashes integer, fence bigint,
+    lease_until bigint, worker text, claimed_at bigint
+) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
+                     crashes, fence, claimed_at)
+       AND lease_until BETWEEN 0 AND 1152921504606846976
+       AND (lease_until = 0 OR (worker IS NOT NULL AND claimed_at IS NOT NULL))
+$$;
+
+-- The nearest value within bounds; what is sound stays as it is, and null stays null.
+CREATE FUNCTION instant(at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN at IS NOT NULL THEN greatest(0, least(at, 1152921504606846976)) END $$;
+CREATE FUNCTION runs(number integer) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$ SELECT greatest(0, least(number, 1000000000)) $$;
+CREATE FUNCTION head_start(run_at bigint, order_at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT greatest(-86400000000, least(86400000000,
+        instant(run_at) - greatest(-1152921504606846976, least(order_at, 1152921504606846976))))
+$$;
+CREATE FUNCTION sound_name(name text) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN octet_length(name) BETWEEN 1 AND 255 THEN name
+                WHEN name = '' THEN 'unreadable' ELSE left(name, 60) END
+$$;
+CREATE FUNCTION sound_id(id text) RETURNS text LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN octet_length(id) = least(char_length(id), 36) AND id <> '' THEN id
+                ELSE left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 32) END
+$$;
+
+-- Jobs in the line as they are written elsewhere when they leave it: their numbers within bounds, so
+-- that what is wrong with one stops nobody.
+CREATE VIEW mended AS
+SELECT id, queue, task, greatest(version, 0) AS version, parked, instant(run_at) AS run_at,
+       instant(run_at) - head_start(run_at, order_at) AS order_at, instant(expires_at) AS expires_at,
+       instant(enqueued_at) AS enqueued_at, payload, options, runs(attempt) AS attempt,
+       runs(crashes) AS crashes, suspect, fence, lease_until, lost, worker,
+       instant(claimed_at) AS claimed_at, cancel, errors
+FROM job;
+
+-- The tasks that a worker knows, by name, with the newest version of each; what is no such thing
+-- counts for nothing.
+CREATE FUNCTION known_tasks(capable jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT coalesce(jsonb_object_agg(key, value), '{}')
+    FROM jsonb_each(CASE WHEN jsonb_typeof(capable) = 'object' THEN capable ELSE '{}' END)
+    WHERE CASE WHEN value::text ~ '^[0-9]{1,10}$' THEN value::text::bigint <= 2147483647 END
+$$;
+CREATE FUNCTION known_version(capable jsonb, task text) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN capable->>task ~ '^[0-9]{1,10}$'
+                THEN least((capable->>task)::bigint, 2147483647)::integer END
+$$;
+
+-- Add to what is kept of a job's failures; a list that is none begins anew.
+CREATE FUNCTION with_error(errors text[], error text) RETURNS text[] LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN array_ndims(errors) > 1 THEN ARRAY[error] ELSE array_append(errors, error) END
+$$;
+
+-- Make dead letters of those of these jobs that are damaged, with as much of them as can be kept.
+-- One that somebody has locked is left for another time. An id is one job: its last end counts.
+CREATE FUNCTION bury(ids text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    buried text[];
+BEGIN
+    WITH bad AS MATERIALIZED (
+        SELECT id, format(
+            'the stored row is damaged: id of %s characters, version %s, run_at %s, order_at %s, '
+            'expires_at %s, enqueued_at %s, attempt %s, crashes %s, fence %s, lease_until %s, '
+            'worker %s, claimed_at %s; `fairlead dead replay` lets it run again',
+            char_length(id), version, run_at, order_at, expires_at, enqueued_at, attempt, crashes,
+            fence, lease_until, left(worker, 100), claimed_at
+        ) AS why
+        FROM job
+        WHERE id = ANY (ids)
+          AND is_sound(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
+                       crashes, fence, lease_until, worker, claimed_at) IS NOT TRUE
+        FOR UPDATE SKIP LOCKED
+    ), moved AS (
+        INSERT INTO dead
+            (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
+        SELECT sound_id(id), sound_name(queue), sound_name(task), version, run_at, order_at,
+               expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
+               claimed_at, with_error(errors, json_build_object(
+                   'attempt', attempt, 'outcome', 'failed', 'worker', worker,
+                   'claimed_at', claimed_at, 'started_at', NULL, 'finished_at', at,
+                   'error', 'Unreadable', 'message', why, 'fingerprint', '89e45653b9f8c718'
+               )::text), at, 'unreadable'
+        FROM bad JOIN mended USING (id)
+        ON CONFLICT (id) DO UPDATE SET
+            queue = excluded.queue, task = excluded.task, version = excluded.version,
+            run_at = excluded.run_at, order_at = excluded.order_at, expires_at = excluded.expires_at,
+            enqueued_at = excluded.enqueued_at, payload = excluded.payload,
+            options = excluded.options, attempt = excluded.attempt, crashes = excluded.crashes,
+            fence = excluded.fence, worker = excluded.worker, claimed_at = excluded.claimed_at,
+            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason
+    ), gone AS (
+        DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM bad)) RETURNING id
+    )
+    SELECT coalesce(array_agg(id), '{}') INTO buried FROM gone;
+    RETURN buried;
+END $$;
+
 -- The first closed gate before a waiting job, as core/selection.py asks them; null if it may start.
 CREATE FUNCTION gate(
-    expires_at bigint, run_at bigint, lease_until bigint, task text, version integer,
-    at bigint, spare boolean, capable jsonb
+    id text, queue text, task text, version integer, run_at bigint, order_at bigint,
+    expires_at bigint, enqueued_at bigint, attempt integer, crashes integer, fence bigint,
+    lease_until bigint, worker text, claimed_at bigint, at bigint, spare boolean, capable jsonb
 ) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE
+        WHEN is_sound(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
+                      crashes, fence, lease_until, worker, claimed_at) IS NOT TRUE THEN 'unreadable'
         WHEN expires_at <= at AND lease_until = 0 THEN 'expired'
         WHEN run_at > at THEN 'not_due'
         WHEN spare AND lease_until > 0 THEN 'lease_spared'
@@ -114,17 +245,29 @@ BEGIN
     RETURN coalesce(to_json(fresh)::text, '[]');
 END $$;
 
--- Let jobs whose time has come into the order; their place is kept.
+-- Let jobs whose time has come into the order; their place is kept. A damaged one may not fit into the
+-- index there.
 CREATE FUNCTION promote(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
-    moved integer;
+    moved   integer;
+    places  tid[];
+    damaged text[];
 BEGIN
-    UPDATE job SET parked = 3 WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM job WHERE parked = 1 AND run_at <= at
+    SELECT array_agg(place) FILTER (WHERE sound), array_agg(id) FILTER (WHERE sound IS NOT TRUE)
+    INTO places, damaged FROM (
+        SELECT ctid AS place, id, is_sound(
+            id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt, crashes,
+            fence, lease_until, worker, claimed_at
+        ) AS sound
+        FROM job WHERE parked = 1 AND run_at <= at
         ORDER BY run_at LIMIT most FOR UPDATE SKIP LOCKED
-    ));
+    ) AS due;
+    UPDATE job SET parked = 3 WHERE ctid = ANY (places);
     GET DIAGNOSTICS moved = ROW_COUNT;
+    IF cardinality(damaged) > 0 THEN
+        PERFORM bury(damaged, at);
+    END IF;
     RETURN moved;
 END $$;
 
@@ -148,9 +291,11 @@ BEGIN
         SELECT back.ctid FROM pair CROSS JOIN LATERAL (
             SELECT ctid FROM job
             WHERE parked = 2 AND task = pair.task AND version = pair.version
+              AND is_sound(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
+                           attempt, crashes, fence, lease_until, worker, claimed_at)
             LIMIT most FOR UPDATE SKIP LOCKED
         ) AS back
-        WHERE known IS NULL OR (known->>pair.task)::integer >= pair.version
+        WHERE known IS NULL OR known_version(known, pair.task) >= pair.version
         LIMIT most
     ));
     GET DIAGNOSTICS moved = ROW_COUNT;
@@ -164,12 +309,17 @@ BEGIN
     IF NOT EXISTS (SELECT FROM day WHERE first = at / 86400000000 * 86400000000) THEN
         PERFORM open_day(at);
     END IF;
-    WITH gone AS (DELETE FROM job WHERE id = ANY (ids) RETURNING *)
+    WITH gone AS MATERIALIZED (
+        SELECT * FROM mended WHERE id = ANY (ids)
+    ), removed AS (
+        DELETE FROM job WHERE id = ANY (ids)
+    )
     INSERT INTO finished
         (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
          options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result)
-    SELECT id, queue, task, version, 'cancelled', run_at, order_at, expires_at, enqueued_at, payload,
-           options, attempt, crashes, fence, worker, claimed_at, errors, at, why, NULL
+    SELECT sound_id(id), sound_name(queue), sound_name(task), version, 'cancelled', run_at, order_at,
+           expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker, claimed_at, errors, at, why,
+           NULL
     FROM gone;
 END $$;
 
@@ -249,20 +399,24 @@ END $$;
 -- The next jobs of a queue that no lease keeps, in order, each with its closed gate, if there is one.
 CREATE FUNCTION walk(
     line stretch, look boolean, at bigint, spare boolean, able jsonb, most integer
-) RETURNS TABLE (id text, order_at bigint, aside boolean, shut text) LANGUAGE plpgsql
+) RETURNS TABLE (id text, order_at bigint, aside boolean, shut text, size integer) LANGUAGE plpgsql
 AS $$
 BEGIN
     RETURN QUERY
     SELECT * FROM (
         (SELECT job.id, job.order_at, false,
-                gate(expires_at, run_at, lease_until, task, version, at, spare, able)
+                gate(job.id, queue, task, version, run_at, job.order_at, expires_at, enqueued_at,
+                     attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
+                octet_length(payload)
          FROM job
          WHERE parked = 0 AND queue = line.name
            AND (job.order_at, job.id) > (line.from_at, line.from_id) AND lease_until <= at
          ORDER BY job.order_at, job.id LIMIT most)
         UNION ALL
         (SELECT job.id, job.order_at, true,
-                gate(expires_at, run_at, lease_until, task, version, at, spare, able)
+                gate(job.id, queue, task, version, run_at, job.order_at, expires_at, enqueued_at,
+                     attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
+                octet_length(payload)
          FROM job
          WHERE look AND parked = 3 AND queue = line.name AND lease_until <= at
            AND (NOT line.resumed OR (job.order_at, job.id) > (line.from_at, line.from_id))
@@ -350,13 +504,13 @@ END $$;
 -- ("look"), it also sees to what fell due, expired or is known again, takes in the jobs out of turn,
 -- and begins at the queue's mark; or before it, where it heard that a job was put ("since").
 --
--- It goes along the queues first and counts what may start, up to the number of slots, stepping over
--- at most "steps" jobs behind gates. How many of each start is the rule's; that many are locked and
--- leased then, without waiting for anybody.
+-- It goes along the queues first and counts what may start, up to the number of slots and to the job
+-- that fills the queue's share of the "bytes", stepping over at most "steps" jobs behind gates. How
+-- many of each start is the rule's; that many are locked and leased then, without waiting for anybody.
 --
 -- The first row has no id: its payload tells the time, the jobs that were parked, the queues with
 -- jobs behind gates, each with the place where the look was broken off, if it was, the queues that
--- have no job that may start, and how many microseconds the look took.
+-- have no job that may start, how many microseconds the look took, and whether the bytes ended it.
 CREATE FUNCTION claim(plan text) RETURNS SETOF claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
@@ -368,6 +522,8 @@ DECLARE
     who       text    := doc->>'worker';
     look      boolean := (doc->>'look')::boolean;
     steps     integer := (doc->>'steps')::integer;
+    share     bigint  := greatest(1, (doc->>'bytes')::bigint
+                                     / greatest(1, jsonb_array_length(doc->'queues')));
     able      jsonb   := nullif(doc->'capable', 'null');
     spare     boolean := (doc->>'spare')::boolean
                          OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
@@ -379,6 +535,9 @@ DECLARE
     upto_at   bigint;
     ready     integer;
     stepped   integer;
+    most      integer;
+    bytes     bigint;
+    cut       boolean   := false;
     flags     boolean[];
     at_line   integer   := 0;
     names     text[]    := '{}';  -- Of each queue: its name and what the rule needs of it,
@@ -395,6 +554,7 @@ DECLARE
     in_turn   integer[];
     out_of_turn integer[];
     strange   text[]    := '{}';
+    damaged   text[]    := '{}';
     gated     jsonb     := '{}';
     empty     text[]    := '{}';
 BEGIN
@@ -408,24 +568,31 @@ BEGIN
         stepped := 0;
         upto_at := NULL;
         -- Mostly the first jobs may all start, and to count them is enough.
-        SELECT count(*), array_agg(aside), count(shut), min(order_at) FILTER (WHERE NOT aside)
-        INTO ready, flags, stepped, from_at
+        SELECT count(*), array_agg(aside), count(shut), min(order_at) FILTER (WHERE NOT aside),
+               sum(size)
+        INTO ready, flags, stepped, from_at, bytes
         FROM walk(line, look, at, spare, able, line.room);
-        IF stepped > 0 THEN
+        IF stepped > 0 OR bytes >= share THEN
+            most := line.room + CASE WHEN stepped > 0 THEN steps ELSE 0 END;
             ready := 0;
             stepped := 0;
+            bytes := 0;
             flags := '{}';
             FOR head IN
-                SELECT * FROM walk(line, look, at, spare, able, line.room + steps)
+                SELECT * FROM walk(line, look, at, spare, able, most)
             LOOP
                 IF head.shut IS NULL THEN
                     ready := ready + 1;
                     flags := flags || head.aside;
-                    EXIT WHEN ready = line.room;
+                    bytes := bytes + head.size;
+                    cut := cut OR bytes >= share;
+                    EXIT WHEN ready = line.room OR bytes >= share;
                 ELSE
                     stepped := stepped + 1;
                     IF head.shut = 'no_capable_worker' THEN
                         strange := strange || head.id;
+                    ELSIF head.shut = 'unreadable' THEN
+                        damaged := damaged || head.id;
                     END IF;
                     EXIT WHEN stepped = steps;
                 END IF;
@@ -455,10 +622,13 @@ BEGIN
             PERFORM move_mark(line.name, line.mark, at, clock_timestamp() - began);
         END IF;
     END LOOP;
+    IF cardinality(damaged) > 0 THEN
+        PERFORM bury(damaged, at);
+    END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, jsonb_build_array(
             at, leave_out(strange, at), gated, empty,
-            (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint
+            (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint, cut
         )::text,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claimed;
@@ -488,7 +658,9 @@ BEGIN
                 SELECT ctid FROM job
                 WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, l.from_id)
                   AND order_at <= l.upto_at AND lease_until <= at
-                  AND gate(expires_at, run_at, lease_until, task, version, at, spare, able) IS NULL
+                  AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
+                           attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
+                           able) IS NULL
                 ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
             ) AS chosen
         ) || ARRAY(
@@ -496,7 +668,9 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT ctid FROM job
                 WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
-                  AND gate(expires_at, run_at, lease_until, task, version, at, spare, able) IS NULL
+                  AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
+                           attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
+                           able) IS NULL
                 ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
             ) AS chosen
         )
@@ -521,7 +695,7 @@ BEGIN
             SELECT ctid FROM job WHERE id = ANY (ids) AND NOT EXISTS (
                 SELECT FROM worker
                 WHERE live_until > at
-                  AND coalesce((worker.capable->>job.task)::integer, 0) >= job.version
+                  AND coalesce(known_version(worker.capable, job.task), 0) >= job.version
             )
             FOR UPDATE SKIP LOCKED
         ))
@@ -613,20 +787,20 @@ BEGIN
                (run->>3)::bigint AS again_at, run->>4 AS result, (run->>5)::integer AS ord
         FROM kind CROSS JOIN jsonb_array_elements(runs) AS run
     ), ended AS MATERIALIZED (
-        SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at, job.expires_at,
-               job.enqueued_at, job.payload, job.options, job.attempt, job.crashes, job.fence,
-               job.worker, job.claimed_at, given.ord, given.state, given.outcome, given.counts,
+        SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at,
+               job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt, job.crashes,
+               job.fence, job.worker, job.claimed_at, given.ord, given.state, given.outcome, given.counts,
                given.crashed, given.suspect, given.again_at, given.result, given.reason,
                given.started_at, given.pool, given.fingerprint,
                CASE WHEN given.error IS NULL THEN job.errors
-                    ELSE array_append(job.errors, json_build_object(
+                    ELSE with_error(job.errors, json_build_object(
                         'attempt', job.attempt, 'outcome', given.outcome, 'worker', job.worker,
                         'claimed_at', job.claimed_at, 'started_at', given.started_at,
                         'finished_at', at, 'error', given.error, 'message', given.message,
                         'traceback', given.traceback, 'fingerprint', given.fingerprint
                     )::text) END AS errors
         FROM given CROSS JOIN LATERAL (
-            SELECT * FROM job
+            SELECT * FROM mended
             WHERE id = given.id AND fence = given.fence AND lease_until > 0
               AND (cancel IS NULL OR ruled)
             FOR UPDATE SKIP LOCKED
@@ -636,35 +810,44 @@ BEGIN
             (job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
              finished_at, outcome, fingerprint)
         SELECT id, fence, attempt, task, queue, pool, worker, greatest(run_at, enqueued_at),
-               claimed_at, started_at, at, outcome, fingerprint
+               coalesce(claimed_at, at), started_at, at, outcome, fingerprint
         FROM ended ORDER BY ord
     ), kept AS (
         INSERT INTO finished
             (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
              options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
              result)
-        SELECT id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
-               options, attempt - (NOT counts)::integer, crashes + crashed::integer, fence, worker,
-               claimed_at, errors, at, reason, result
+        SELECT id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
+               payload, options, greatest(attempt - (NOT counts)::integer, 0),
+               crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, result
         FROM ended WHERE state IN ('done', 'cancelled')
     ), buried AS (
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
              attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
-        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               attempt - (NOT counts)::integer, crashes + crashed::integer, fence, worker,
-               claimed_at, errors, at, reason
+        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload,
+               options, greatest(attempt - (NOT counts)::integer, 0), crashes + crashed::integer,
+               fence, worker, claimed_at, errors, at, reason
         FROM ended WHERE state = 'dead'
+        -- Somebody may have put a letter there by hand. An id is one job: its last end counts.
+        ON CONFLICT (id) DO UPDATE SET
+            queue = excluded.queue, task = excluded.task, version = excluded.version,
+            run_at = excluded.run_at, order_at = excluded.order_at, expires_at = excluded.expires_at,
+            enqueued_at = excluded.enqueued_at, payload = excluded.payload,
+            options = excluded.options, attempt = excluded.attempt, crashes = excluded.crashes,
+            fence = excluded.fence, worker = excluded.worker, claimed_at = excluded.claimed_at,
+            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason
     ), removed AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))
     ), returned AS (
         UPDATE job SET
-            attempt = job.attempt - (NOT ended.counts)::integer,
-            crashes = job.crashes + ended.crashed::integer,
+            queue = sound_name(job.queue),
+            attempt = greatest(ended.attempt - (NOT ended.counts)::integer, 0),
+            crashes = ended.crashes + ended.crashed::integer,
             suspect = ended.suspect,
-            order_at = job.order_at - job.run_at + coalesce(ended.again_at, job.run_at),
-            run_at = coalesce(ended.again_at, job.run_at),
-            parked = CASE WHEN coalesce(ended.again_at, job.run_at) > at THEN 1 ELSE 3 END,
+            order_at = ended.order_at - ended.run_at + coalesce(ended.again_at, ended.run_at),
+            run_at = coalesce(ended.again_at, ended.run_at),
+            parked = CASE WHEN coalesce(ended.again_at, ended.run_at) > at THEN 1 ELSE 3 END,
             errors = ended.errors,
             lease_until = 0, lost = false, worker = NULL, claimed_at = NULL
         FROM ended
@@ -701,6 +884,7 @@ SET jit = off
 AS $$
 DECLARE
     line  queue;
+    low   bigint;
     seen  record;
     fresh integer;
     ids   text[] := ARRAY(
@@ -711,9 +895,11 @@ DECLARE
 BEGIN
     FOR line IN SELECT * FROM queue LOOP
         fresh := 0;
+        low := CASE WHEN line.mark <= stamp() THEN line.mark ELSE -9223372036854775808 END;
         FOR seen IN
             SELECT id, worker, fence FROM job
-            WHERE parked = 0 AND queue = line.name AND (order_at, id) > (line.mark, '')
+            WHERE parked = 0 AND queue = line.name
+              AND (order_at, id) > (low, '')
             ORDER BY order_at, id
         LOOP
             fresh := CASE WHEN seen.fence = 0 THEN fresh + 1 ELSE 0 END;
@@ -725,8 +911,9 @@ BEGIN
     END LOOP;
     RETURN QUERY
     SELECT id, task, version, queue, payload, options, attempt, crashes, fence, run_at, enqueued_at,
-           expires_at, claimed_at, lease_until, worker, false, suspect, order_at, parked = 3
-    FROM job WHERE id = ANY (ids) AND worker = who AND lease_until > 0;
+           expires_at, coalesce(claimed_at, enqueued_at), lease_until, worker, false, suspect, order_at,
+           parked = 3
+    FROM mended WHERE id = ANY (ids) AND worker = who AND lease_until > 0;
 END $$;
 
 -- Say that a worker lives, and let the jobs that it knows into the order.
@@ -766,7 +953,11 @@ DECLARE
     began   timestamptz;
     lowest  bigint;
 BEGIN
-    FOR line IN SELECT * FROM queue WHERE next_look <= at FOR UPDATE SKIP LOCKED LOOP
+    FOR line IN
+        -- What is to be looked at in a day or later was not written by us.
+        SELECT * FROM queue WHERE next_look <= at OR next_look > at + 86400000000
+        FOR UPDATE SKIP LOCKED
+    LOOP
         began := clock_timestamp();
         SELECT order_at INTO lowest FROM job
         WHERE parked = 0 AND queue = line.name AND (order_at, id) < (line.mark, '')
@@ -794,7 +985,7 @@ DECLARE
 BEGIN
     SELECT coalesce(jsonb_object_agg(task, version), '{}') INTO known FROM (
         SELECT key AS task, max(value::integer) AS version
-        FROM worker CROSS JOIN jsonb_each_text(capable) WHERE live_until > at GROUP BY key
+        FROM worker CROSS JOIN jsonb_each_text(known_tasks(capable)) WHERE live_until > at GROUP BY key
     ) AS each;
     counts := ARRAY[promote(at, most), bring_back(known, most), expire(at, most)];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;

@@ -1,14 +1,16 @@
 -- Jobs by one shape: those in the line, those that ended well or were cancelled, the dead letters.
 CREATE VIEW job_record AS
 SELECT id, task, version, queue, CASE WHEN lease_until > 0 THEN 'running' ELSE 'waiting' END AS state,
-       payload, options, run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, parked,
+       payload, options, run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at,
+       CASE WHEN parked IN (1, 2) THEN parked ELSE 0::smallint END AS parked,
        worker, claimed_at, nullif(lease_until, 0) AS lease_until,
        cancel IS NOT NULL AS cancel_requested, NULL::bigint AS finished_at, NULL::text AS result,
        NULL::text AS reason, errors
 FROM job;
 
 CREATE VIEW finished_record AS
-SELECT id, task, version, queue, state, payload, options, run_at, order_at, attempt, crashes, fence,
+SELECT id, task, version, queue, CASE state WHEN 'done' THEN state ELSE 'cancelled' END AS state,
+       payload, options, run_at, order_at, attempt, crashes, fence,
        enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, result, reason, errors
 FROM finished WHERE finished_at >= (SELECT before FROM retention);
@@ -46,7 +48,8 @@ END $$;
 CREATE FUNCTION live_workers(at bigint) RETURNS SETOF worker LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM worker WHERE live_until > coalesce(at, stamp()) ORDER BY id;
+    RETURN QUERY SELECT id, known_tasks(capable), pools, processes, started_at, live_until
+                 FROM worker WHERE live_until > coalesce(at, stamp()) ORDER BY id;
 END $$;
 
 -- The tags of a job; what cannot be read has none.
@@ -54,7 +57,7 @@ CREATE FUNCTION tags_of(options text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     RETURN ARRAY(SELECT json_array_elements_text(options::json->'tags'));
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN '{}';
 END $$;
 
@@ -63,7 +66,7 @@ CREATE FUNCTION last_of(errors text[]) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     RETURN errors[cardinality(errors)]::jsonb;
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN NULL;
 END $$;
 
@@ -140,7 +143,7 @@ BEGIN
     IF 'waiting' = ANY (states) THEN
         WITH sooner AS (
             UPDATE job SET
-                order_at = at - (run_at - order_at), run_at = at,
+                order_at = at - head_start(run_at, order_at), run_at = at,
                 expires_at = CASE WHEN expires_at > at THEN expires_at END,
                 parked = CASE WHEN parked = 1 THEN 3 ELSE parked END,
                 suspect = suspect OR crashes > 0, attempt = 0, crashes = 0
@@ -161,9 +164,9 @@ BEGIN
         INSERT INTO job
             (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
              options, fence, suspect, errors)
-        SELECT id, queue, task, version, 3, at, at - (run_at - order_at),
-               CASE WHEN expires_at > at THEN expires_at END, enqueued_at, payload, options, fence,
-               crashes > 0, errors
+        SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at, at - head_start(run_at, order_at),
+               CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
+               options, instant(fence), crashes > 0, errors
         FROM ended
         ON CONFLICT (id) DO NOTHING
         RETURNING id

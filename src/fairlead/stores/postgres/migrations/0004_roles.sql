@@ -32,7 +32,7 @@ DECLARE
         ]
         WHEN 'operator' THEN ARRAY[
             'find(text)', 'attempts(text)', 'due(bigint)', 'live_workers(bigint)', 'act(text)',
-            'noted(text)', 'upkeep(text)'
+            'noted(text)', 'upkeep(text)', 'flaws(bigint, integer)', 'repair(text)'
         ]
     END;
 BEGIN

@@ -74,10 +74,10 @@ ORDER BY finished_at DESC, seq DESC LIMIT %(limit)s
 
 -- name: oldest
 SELECT queue, min(run_at) FROM {schema}.job
-WHERE lease_until = 0 AND run_at <= coalesce(%(at)s, {schema}.stamp()) GROUP BY queue
+WHERE lease_until = 0 AND run_at BETWEEN 0 AND coalesce(%(at)s, {schema}.stamp()) GROUP BY queue
 
 -- name: running
-SELECT worker, queue, count(*) FROM {schema}.job
+SELECT coalesce(worker, ''), queue, count(*) FROM {schema}.job
 WHERE lease_until > coalesce(%(at)s, {schema}.stamp()) GROUP BY 1, 2
 
 -- name: now
@@ -128,3 +128,9 @@ FROM {schema}.live_workers(%(at)s)
 SELECT done_at, who, verb, target, count, before FROM {schema}.audit
 WHERE %(job_id)s::text IS NULL OR job_id = %(job_id)s::text
 ORDER BY seq DESC LIMIT %(limit)s
+
+-- name: flaws
+SELECT what, whose FROM {schema}.flaws(%s, NULL)
+
+-- name: repair
+SELECT {schema}.repair(%s)

@@ -1,0 +1,446 @@
+"""Whatever is damaged in PostgreSQL, all other jobs go on; `audit` names it, `repair` mends it (I22)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from random import Random
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from fairlead.core.admin import ALL, Action, Filter, Worker
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.errors import ConfigError, StoreFull, StoreRefused, StoreUnavailable
+from fairlead.core.ids import JobId
+from fairlead.core.job import LONGEST_ID, Job, NewJob, Reason, State
+from fairlead.core.queue import Queue
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import typed
+from tests.fuzz.postgres import PostgresVictim
+from tests.fuzz.victim import DEEP, GREATEST, LEAST, Damage
+from tests.words import POLICY, claim, done, failed, new_job, plan, quiet
+
+MAIL, OTHER = Queue("mail"), Queue("other")
+HOUR = 3600
+CAPABLE = {"t": 1, "u": 1}
+IN_THE_LINE = ("waiting", "parked", "unknown", "running", "lost", "retried")
+STATES = {"finished": ("done",), "dead": ("dead",), "attempt": ("done", "dead", "retried")}
+AT_ONCE = 48
+
+
+def by(verb: str = "repair") -> Action:
+    return Action(str(new_job().id), "ann", verb, "all")
+
+
+class Yard:
+    """A store by a test's clock, and somebody who damages it."""
+
+    def __init__(
+        self, store: Backend, clock: ManualClock, victim: PostgresVictim, owner: psycopg.Connection
+    ) -> None:
+        self.store, self.clock, self.victim, self.owner = store, clock, victim, owner
+
+    async def put(self, number: int = 1) -> list[NewJob]:
+        jobs = [new_job("t", queue="mail") for _ in range(number)]
+        await self.store.put(jobs)
+        return jobs
+
+    async def bring(self, states: Sequence[str]) -> list[JobId]:
+        """Put jobs and bring each into a state."""
+        jobs = [new_job("strange" if state == "unknown" else "t", queue="mail") for state in states]
+        later = {job.id for job, state in zip(jobs, states, strict=True) if state == "parked"}
+        state_of = dict(zip((job.id for job in jobs), states, strict=True))
+        claimed = [job for job in jobs if state_of[job.id] not in ("waiting", "parked", "unknown")]
+        await self.store.put(claimed)
+        got = await claim(self.store, MAIL, slots=1_000, worker="old", lease=10)
+        now = self.clock.now()
+        await self.store.settle(
+            [
+                done(job, "1")
+                if state_of[job.id] == "done"
+                else failed(job, now, POLICY if state_of[job.id] == "dead" else None)
+                for job in got
+                if state_of.get(job.id) in ("done", "dead", "retried")
+            ]
+        )
+        self.clock.advance(11)
+        running = [job for job in got if state_of.get(job.id) == "running"]
+        await self.store.extend([(job.id, job.fence) for job in running], HOUR * SECOND)
+        rest = [job for job in jobs if job not in claimed and job.id not in later]
+        parked = [
+            NewJob(job.id, job.task, job.queue, "{}", delay=HOUR * SECOND)
+            for job in jobs
+            if job.id in later
+        ]
+        await self.store.put([*rest, *parked])
+        return [job.id for job in jobs]
+
+    async def works(self) -> None:
+        """Check that jobs beside the damage run, of the same queue and of another."""
+        healthy = [new_job("t", queue=name) for name in ("mail", "other", "mail")]
+        await self.store.put(healthy)
+        missing = {job.id for job in healthy}
+        await self.store.announce(Worker("live", CAPABLE, (), 1, 0, 0), 20 * SECOND)
+        for _ in range(10):
+            jobs = await claim(self.store, MAIL, OTHER, slots=100, capable=CAPABLE)
+            held = {job.id for job in await self.store.held("w1")}
+            assert {job.id for job in jobs if not job.lost} <= held
+            pairs = [(job.id, job.fence) for job in jobs]
+            assert len(await self.store.extend(pairs, 20 * SECOND)) == len(jobs)
+            written = await self.store.settle([done(job) for job in jobs])
+            assert written.keys() == {job.id for job in jobs}
+            missing -= written.keys()
+            if not missing:
+                return
+            self.clock.advance(0.2)
+            await self.store.upkeep(HOUR * SECOND)
+        raise AssertionError(f"{missing} did not run")
+
+    async def looks(self, ids: Sequence[JobId]) -> None:
+        """Ask everything that can be asked."""
+        store = self.store
+        for job_id in ids[:5]:
+            await store.find(job_id)
+            await store.attempts(job_id)
+            await store.ahead(job_id)
+        await store.jobs(ALL, 1_000)
+        await store.jobs(Filter(error="oops", tags=("x",)))
+        await store.count()
+        await store.groups(ALL)
+        await store.recent(0)
+        await store.oldest()
+        await store.running()
+        await store.snapshot(plan(MAIL, OTHER, capable=CAPABLE), 10)
+        await store.unknown()
+        await store.paused()
+        await store.workers()
+        await store.audit_log()
+        await store.upkeep(HOUR * SECOND)
+
+    async def acts(self, ids: Sequence[JobId]) -> None:
+        """Do what a person does."""
+        await self.store.edit(ids[0], "{}", "{}", 1, by("edit"))
+        await self.store.revive(ids, [State.DEAD, State.DONE, State.WAITING], by("revive"))
+        await self.store.cancel(ids, "enough", by=by("cancel"))
+        await self.store.delete(ids, [State.DEAD, State.CANCELLED], by("delete"))
+
+    async def mends(self) -> list[str]:
+        """Check that a repair leaves nothing that the audit finds; returns what was done."""
+        found = await self.store.audit()
+        assert {finding.remedy for finding in found} <= {"run `fairlead doctor --repair`"}
+        told = await self.store.repair(by())
+        assert len(told) >= len(found)
+        assert await self.store.audit() == []
+        assert await self.store.repair(by()) == []
+        return told
+
+
+@pytest.fixture
+def owner(postgres_url: str) -> Iterator[psycopg.Connection]:
+    address = Address.of(postgres_url)
+    with psycopg.connect(**address.parameters, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {address.quoted_schema}")
+        yield connection
+
+
+@pytest.fixture
+async def yard(
+    postgres_url: str, fresh_url: str, clock: ManualClock, owner: psycopg.Connection
+) -> AsyncIterator[Yard]:
+    """A store of a user who has the rights of all roles, and none on any table's rows."""
+    store = store_for(fresh_url, clock)
+    await store.open()
+    victim = PostgresVictim(postgres_url)
+    yield Yard(store, clock, victim, owner)
+    victim.close()
+    await store.close()
+
+
+SEED = 1311
+
+
+def _rounds(victim: PostgresVictim) -> list[list[tuple[Damage, str]]]:
+    """Return every damage with a state that it fits, in random rounds; a shared row is hit once."""
+    random = Random(SEED)
+    damages = list(victim.damages)
+    random.shuffle(damages)
+    rounds: list[list[tuple[Damage, str]]] = [[] for _ in range(1 + len(damages) // AT_ONCE)]
+    for number, damage in enumerate(damages):
+        states = STATES.get(damage.field.partition(".")[0], IN_THE_LINE)
+        rounds[number % len(rounds)].append((damage, random.choice(states)))
+    return rounds
+
+
+async def test_every_damage_harms_only_itself_and_can_be_mended(yard: Yard) -> None:
+    """All of them, many at once; `make chaos` tries each alone, as `tests/fuzz` says."""
+    random = Random(SEED)
+    inflicted: set[Damage] = set()
+    for number, wanted in enumerate(_rounds(yard.victim)):
+        ids = await yard.bring([state for _, state in wanted])
+        # Those that lie in wait for a person's look must be there when one looks.
+        for (damage, _), job_id in zip(wanted, ids, strict=True):
+            if yard.victim.inflict(damage, job_id, random):
+                inflicted.add(damage)
+        await yard.looks(ids)
+        await yard.works()
+        await yard.looks(ids)
+        yard.clock.advance(2 * HOUR)
+        await yard.works()
+        if number % 3 == 0:
+            await yard.acts(ids)
+        await yard.mends()
+        await yard.works()
+    assert len(inflicted) > 500
+
+
+async def _dead_letter(yard: Yard, job_id: JobId) -> None:
+    record = await yard.store.find(job_id)
+    assert record is not None
+    assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
+    assert "the stored row is damaged" in (record.errors[-1].message or "")
+    assert "fairlead dead replay" in (record.errors[-1].message or "")
+
+
+async def test_a_claim_makes_a_dead_letter_of_a_damaged_job(yard: Yard) -> None:
+    for damage in (
+        *("fence = 9223372036854775807", "attempt = 2147483647", "crashes = -1", "version = -1"),
+        *("lease_until = 1", "lease_until = -1", f"run_at = {LEAST}", f"enqueued_at = {GREATEST}"),
+        *("task = repeat('x', 1000000)", "task = ''", f"expires_at = {GREATEST}"),
+    ):
+        [bad, *good] = await yard.put(4)
+        yard.owner.execute(f"UPDATE job SET {damage} WHERE id = %s", [bad.id])
+        assert bad.id in (await yard.store.audit())[0].problem
+        assert _ids(await claim(yard.store)) == [job.id for job in good], damage
+        await _dead_letter(yard, bad.id)
+        assert await yard.store.audit() == []
+
+
+async def test_an_id_that_cannot_be_is_given_another(yard: Yard) -> None:
+    for job_id in ("", "x" * (LONGEST_ID + 1), DEEP, "é\u202e"):
+        [bad, good] = await yard.put(2)
+        yard.owner.execute("UPDATE job SET id = %s WHERE id = %s", [job_id, bad.id])
+        assert _ids(await claim(yard.store)) == [good.id]
+    letters = await yard.store.jobs(Filter(states=(State.DEAD,)))
+    assert len(letters) == 4
+    for letter in letters:
+        assert len(letter.id) <= LONGEST_ID
+        await _dead_letter(yard, letter.id)
+
+
+async def test_a_damaged_job_that_runs_ends_as_others_do(yard: Yard) -> None:
+    """Done, dead and again: all of a batch are written."""
+    for damage in (
+        *("claimed_at = NULL", f"claimed_at = {GREATEST}", f"order_at = {LEAST}, run_at = 0"),
+        *("crashes = 2147483647", "attempt = -2147483648", "worker = NULL", "version = -7"),
+        *("errors = ARRAY[ARRAY['a', 'b']]", "errors = ARRAY[NULL]", "task = repeat('x', 1000000)"),
+    ):
+        await yard.put(6)
+        jobs = await claim(yard.store, slots=6)
+        ids = [[job.id for job in jobs[::2]]]
+        yard.owner.execute(f"UPDATE job SET {damage} WHERE id = ANY (%s)", ids)
+        now = yard.clock.now()
+        ends = [
+            *(done(jobs[0]), done(jobs[1]), failed(jobs[2], now, POLICY)),
+            *(failed(jobs[3], now, POLICY), failed(jobs[4], now), failed(jobs[5], now)),
+        ]
+        assert len(await yard.store.settle(ends)) == 6, damage
+        states = [record.state for record in reversed(await yard.store.jobs(ALL, 6))]
+        assert states == [State.DONE] * 2 + [State.DEAD] * 2 + [State.WAITING] * 2
+    await yard.mends()
+
+
+async def test_a_job_with_the_id_of_a_dead_letter_can_end(yard: Yard) -> None:
+    await yard.put(2)
+    jobs = await claim(yard.store)
+    told = yard.victim.inflict(Damage("job", "a dead letter too"), jobs[0].id, Random(1))
+    assert told is not None
+    [finding] = await yard.store.audit()
+    assert finding.problem == f"job {jobs[0].id} is live and a dead letter at once"
+    settlements = [failed(job, yard.clock.now(), POLICY) for job in jobs]
+    assert len(await yard.store.settle(settlements)) == 2
+    assert await yard.store.audit() == []
+
+
+async def test_a_parked_job_that_no_order_can_hold_keeps_no_other_parked(yard: Yard) -> None:
+    """Its queue is in no index as long as it is parked, and too long for one after that."""
+    jobs = [new_job(queue="mail", delay=SECOND) for _ in range(2)]
+    strange = [new_job("strange", queue="mail") for _ in range(2)]
+    await yard.store.put([*jobs, *strange])
+    await yard.store.claim(plan(capable=CAPABLE))
+    ids = [jobs[0].id, strange[0].id]
+    yard.owner.execute("UPDATE job SET queue = repeat('x', 1000000) WHERE id = ANY (%s)", [ids])
+    yard.clock.advance(2)
+    known = {"t": 1, "strange": 1}
+    assert _ids(await claim(yard.store, capable=known)) == [strange[1].id, jobs[1].id]
+    await yard.store.upkeep(HOUR * SECOND)
+    await yard.mends()
+    await _dead_letter(yard, jobs[0].id)
+    await _dead_letter(yard, strange[0].id)
+
+
+async def test_what_a_worker_announced_stops_no_other(yard: Yard) -> None:
+    """Neither claims that meet a task nobody knows, nor the housekeeping."""
+    await yard.store.announce(Worker("odd", CAPABLE, (), 1, 0, 0), HOUR * SECOND)
+    yard.owner.execute("""UPDATE worker SET capable = '{"t": "x", "strange": [1]}'""")
+    job = new_job("strange")
+    await yard.store.put([job])
+    assert [each.id for each in (await yard.store.claim(plan(capable=CAPABLE))).parked] == [job.id]
+    await yard.store.upkeep(HOUR * SECOND)
+    yard.owner.execute("UPDATE worker SET capable = '[1]', pools = %s", [DEEP])
+    await yard.store.upkeep(HOUR * SECOND)
+    [worker] = await yard.store.workers()
+    assert (worker.capable, worker.pools) == ({}, ())
+    assert await yard.mends() == ["removed worker odd; it announces itself again if it lives"]
+
+
+async def test_the_numbers_of_the_attempt_log_never_end(yard: Yard) -> None:
+    [job] = await yard.put()
+    yard.victim.inflict(Damage("attempt_seq", "at its end"), job.id, Random(1))
+    assert len(await yard.store.settle([done(each) for each in await claim(yard.store)])) == 1
+
+
+async def test_a_list_of_days_that_somebody_changed_keeps_no_job_from_its_end(yard: Yard) -> None:
+    await yard.put()
+    await yard.store.upkeep(HOUR * SECOND)
+    yard.owner.execute(
+        f"UPDATE day SET first = CASE WHEN first % 2 = 0 THEN {GREATEST} - first END"
+    )
+    assert len(await yard.store.settle([done(job) for job in await claim(yard.store)])) == 1
+    await yard.store.upkeep(HOUR * SECOND)
+    await yard.mends()
+
+
+async def test_an_operator_mends_and_it_is_in_the_audit_log(yard: Yard) -> None:
+    """The store's user has rights on no table: repair is a verb."""
+    [bad] = await yard.put()
+    yard.owner.execute("UPDATE job SET parked = 9, fence = -1")
+    assert await yard.mends() == [
+        f"made a dead letter of job {bad.id}, or wrote anew who runs it",
+        f"put job {bad.id} into the order",
+    ]
+    await _dead_letter(yard, bad.id)
+    [line] = await yard.store.audit_log()
+    assert (line.who, line.verb, line.count) == ("ann", "repair", 2)
+    assert await yard.store.repair(by()) == []
+
+
+async def test_a_list_of_steps_that_somebody_changed_is_mended(fresh_url: str, yard: Yard) -> None:
+    """Who opens the store anew neither makes again what is there nor takes it for newer."""
+    yard.owner.execute(
+        "UPDATE migration SET number = CASE number % 2 WHEN 0 THEN -number ELSE 2147483647 - number END"
+    )
+    other = store_for(fresh_url, yard.clock)
+    await yard.put()
+    assert len(await claim(other)) == 1
+    assert all(step.applied_at is not None for step in await other.migrations())
+    await other.close()
+    assert len(await yard.mends()) == 10
+    rows = yard.owner.execute("SELECT number FROM migration ORDER BY number").fetchall()
+    assert [number for (number,) in rows] == [1, 2, 3, 4, 5]
+
+
+# The bytes of a claim (F82)
+
+
+async def _sized(yard: Yard, sizes: Sequence[int], queue: str = "mail") -> list[JobId]:
+    jobs = [NewJob(new_job().id, "t", queue, f'"{"x" * (size - 2)}"') for size in sizes]
+    await yard.store.put(jobs)
+    return [job.id for job in jobs]
+
+
+def _ids(jobs: Sequence[Job]) -> list[JobId]:
+    return [job.id for job in jobs]
+
+
+async def test_a_claim_ends_with_the_job_that_fills_its_bytes(yard: Yard) -> None:
+    ids = await _sized(yard, [100_000] * 12)
+    first = await yard.store.claim(plan(slots=100, most_bytes=450_000))
+    assert (_ids(first.jobs), first.cut) == (ids[:5], True)
+    # Nothing beyond was touched: another has it at once.
+    second = await yard.store.claim(plan(slots=100, worker="w2", most_bytes=500_000))
+    assert (_ids(second.jobs), second.cut) == (ids[5:10], True)
+    rest = await yard.store.claim(plan(slots=100, most_bytes=500_000))
+    assert (_ids(rest.jobs), rest.cut) == (ids[10:], False)
+    [(runs,)] = yard.owner.execute("SELECT sum(attempt) FROM job").fetchall()
+    assert runs == 12
+
+
+async def test_a_job_bigger_than_a_claim_comes_alone(yard: Yard) -> None:
+    ids = await _sized(yard, [900_000, 10, 10])
+    first = await yard.store.claim(plan(slots=100, most_bytes=1_000))
+    assert (_ids(first.jobs), first.cut) == (ids[:1], True)
+    rest = await yard.store.claim(plan(slots=100, most_bytes=1_000))
+    assert (_ids(rest.jobs), rest.cut) == (ids[1:], False)
+
+
+async def test_each_queue_has_its_share_of_the_bytes(yard: Yard) -> None:
+    big = await _sized(yard, [100_000] * 8)
+    small = await _sized(yard, [100] * 8, "other")
+    got = await yard.store.claim(plan(MAIL, OTHER, slots=100, most_bytes=400_000))
+    assert sorted(_ids(got.jobs)) == sorted([*big[:2], *small])
+    assert got.cut
+
+
+# News that anybody may tell
+
+
+async def test_no_word_ends_the_listener(fresh_url: str, yard: Yard) -> None:
+    store = store_for(fresh_url)
+    await store.put([new_job()])
+    assert len(await claim(store, slots=1)) == 1  # So that it knows a place to compare with.
+    await store.wait(0, for_work=True)
+    schema = Address.of(fresh_url).schema
+    ear = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+    [pid] = yard.owner.execute(ear).fetchall()
+    digits = ("²", "9" * 5_000, "9" * 19, "-1", "", "٣")
+    for word in (*(f"work {each}" for each in digits), "\u202e", ""):
+        mark = await quiet(store)
+        yard.owner.execute("SELECT pg_notify(%s, %s)", [schema, word])
+        async with asyncio.timeout(10):
+            assert await store.wait(9, mark) != mark
+        assert yard.owner.execute(ear).fetchall() == [pid]
+        await store.put([new_job()])
+        assert len(await claim(store)) == 1
+    await store.close()
+
+
+# What is an outage, and what is not
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (errors.UniqueViolation, StoreRefused),
+        (errors.NotNullViolation, StoreRefused),
+        (errors.CheckViolation, StoreRefused),
+        (errors.NumericValueOutOfRange, StoreRefused),
+        (errors.InvalidTextRepresentation, StoreRefused),
+        (errors.StatementTooComplex, StoreRefused),
+        (errors.ProgramLimitExceeded, StoreRefused),
+        (errors.RaiseException, StoreRefused),
+        (errors.CardinalityViolation, StoreRefused),
+        (errors.DataCorrupted, StoreRefused),
+        (errors.UntranslatableCharacter, ConfigError),
+        (psycopg.DataError, ConfigError),
+        (errors.DiskFull, StoreFull),
+        (errors.DeadlockDetected, StoreUnavailable),
+        (errors.SerializationFailure, StoreUnavailable),
+        (errors.LockNotAvailable, StoreUnavailable),
+        (errors.QueryCanceled, StoreUnavailable),
+        (errors.AdminShutdown, StoreUnavailable),
+        (errors.CannotConnectNow, StoreUnavailable),
+        (errors.TooManyConnections, StoreUnavailable),
+        (errors.OutOfMemory, StoreUnavailable),
+        (errors.ReadOnlySqlTransaction, StoreUnavailable),
+        (errors.InsufficientPrivilege, StoreUnavailable),
+        (errors.UndefinedFunction, StoreUnavailable),
+        (psycopg.OperationalError, StoreUnavailable),
+        (psycopg.InterfaceError, StoreUnavailable),
+    ],
+)
+def test_only_an_outage_is_an_outage(
+    problem: type[psycopg.Error], expected: type[Exception]
+) -> None:
+    assert type(typed(problem("told"), Address.of("postgresql://localhost/x"))) is expected
