@@ -112,9 +112,9 @@ EMPTY = """
 SET search_path = {schema};
 SELECT close_days(9000000000000000);
 TRUNCATE job, queue, finished, attempt, dead, paused, worker, audit;
-UPDATE retention SET before = 0
+UPDATE retention SET before = 0, keep = NULL
 """
-KINDS = ("producer", "worker", "operator")
+KINDS = ("producer", "worker", "operator", "tester")
 # What there is in a schema, in which shape, and who else is here that could still change it.
 LOOK = """
 WITH ours AS (SELECT oid, nspacl FROM pg_namespace WHERE nspname = %s), seen AS (

@@ -26,6 +26,8 @@ PG_DAMAGE = "tests/stores/test_postgres_damage.py"
 LOCKS = "tests/system/test_postgres_locks.py"
 DAMAGE = "tests/stores/test_sqlite_damage.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
+RIGHTS = "tests/stores/test_postgres_rights.py"
+ATTACKS = "tests/stores/test_postgres_attacks.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -434,10 +436,10 @@ MUTANTS = [
         f"{LOCKS}::test_a_lease_that_was_said_to_be_renewed_lasts",
     ),
     Mutant(
-        "a job that ended is not put again, by COPY either",
+        "a job that ended is not put again, among many either",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "    IF cardinality(known) > 0 THEN\n        WITH back",
-        "    IF false THEN\n        WITH back",
+        "    IF low < high\n        AND NOT EXISTS (SELECT FROM dead",
+        "    IF low < high OR NOT EXISTS (SELECT FROM dead",
         "tests/stores/test_postgres.py",
     ),
     Mutant(
@@ -457,9 +459,9 @@ MUTANTS = [
     Mutant(
         "an answer comes after the commit (I1), PostgreSQL",
         f"{POSTGRES}/line.py",
-        '[(answer,)] = await lane.ask(self._sql["put"], put_text(jobs, self.at(), tell))',
-        '__import__("asyncio").ensure_future(lane.ask(self._sql["put"], '
-        "put_text(jobs, self.at(), tell))); answer = None",
+        '[(answer,)] = await lane.ask(self._sql["put"], parts[0][1])',
+        '__import__("asyncio").ensure_future(lane.ask(self._sql["put"], parts[0][1])); '
+        "answer = None",
         "tests/system/test_postgres_network.py::test_a_put_that_is_repeated_is_one_job",
     ),
     Mutant(
@@ -949,6 +951,170 @@ MUTANTS = [
         "        PERFORM note(doc->'by', done, '{}', NULL, at);\n",
         "        NULL;\n",
         f"{PG_DAMAGE}::test_an_operator_mends_and_it_is_in_the_audit_log",
+    ),
+    Mutant(
+        "a producer sees its own jobs only",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "    IF sees_all() OR is_own(wanted) THEN\n        RETURN QUERY\n        SELECT * FROM job_record",
+        "    IF true THEN\n        RETURN QUERY\n        SELECT * FROM job_record",
+        RIGHTS,
+    ),
+    Mutant(
+        "a put does not tell of the job of another user (T26)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    IF NOT sees_all() THEN\n        fresh :=",
+        "    IF false THEN\n        fresh :=",
+        RIGHTS,
+    ),
+    Mutant(
+        "a producer still sees a job that a person lets run again",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "crashes > 0, errors, put_by\n",
+        "crashes > 0, errors, NULL\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "limits hold inside the database",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "                      OR octet_length(j.payload) <= 262144\n",
+        "                      OR octet_length(j.payload) > 0\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "no action without a line in the audit log, PostgreSQL",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "    IF '' IN (coalesce(by_->>0, ''), coalesce(by_->>1, ''), coalesce(by_->>2, '')) THEN\n"
+        "        RAISE 'an action needs its id, who and verb: say who does what, for the audit log'\n"
+        "            USING ERRCODE = 'JQ001';\n",
+        "    IF jsonb_typeof(by_) <> 'array' THEN\n        RETURN;\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "an action adds to no line of another, PostgreSQL",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "    IF NOT FOUND THEN\n        RAISE 'the audit log",
+        "    IF false THEN\n        RAISE 'the audit log",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "an action adds to no line of another, SQLite",
+        f"{SQLITE}/sql/admin.sql",
+        "WHERE (who, verb, target) = (excluded.who, excluded.verb, excluded.target)\n  AND",
+        "WHERE",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "an action adds to no line of another, Redis",
+        f"{REDIS}/acts.py",
+        "pack([_key_of(by), number,",
+        "pack([by.id, number,",
+        "tests/stores/test_admin.py",
+    ),
+    Mutant(
+        "a worker forgets nothing that an operator wants kept",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    limit_ := least(at - keep_, stamp(), "
+        "(SELECT stamp() - max(keep) FROM retention WHERE keep >= 0));",
+        "    limit_ := least(at - keep_, stamp());",
+        RIGHTS,
+    ),
+    Mutant(
+        "only a tester says what time it is",
+        f"{POSTGRES}/migrations/0001_jobs.sql",
+        "    IF NOT has_function_privilege(session_user, 'moment(bigint)', 'EXECUTE') THEN",
+        "    IF told IS NULL THEN",
+        ATTACKS,
+    ),
+    Mutant(
+        "a call that is too long is refused before it is read (T12)",
+        f"{POSTGRES}/migrations/0001_jobs.sql",
+        "octet_length(batch) > 33554432",
+        "octet_length(batch) > 1000000000",
+        f"{ATTACKS}::test_what_is_far_too_long_or_deep_is_refused_without_work",
+    ),
+    Mutant(
+        "a job ends in no state that there is not",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "ELSE no_state(kind->>0) END AS state",
+        "ELSE kind->>0 END AS state",
+        ATTACKS,
+    ),
+    Mutant(
+        "no run begins without a worker",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    IF coalesce(octet_length(who), 0) NOT BETWEEN 1 AND 1000\n        OR",
+        "    IF",
+        ATTACKS,
+    ),
+    Mutant(
+        "what an operator forgets by housekeeping is noted (T20)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "AND NOT has_function_privilege(session_user, 'claim(text)', 'EXECUTE')",
+        "AND NOT has_function_privilege(session_user, 'upkeep(text)', 'EXECUTE')",
+        ATTACKS,
+    ),
+    Mutant(
+        "the count of what is forgotten cannot be turned off",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "greatest(1, least((doc->>'batch')::integer, 100000))",
+        "least((doc->>'batch')::integer, 100000)",
+        ATTACKS,
+    ),
+    Mutant(
+        "an edit keeps the limits of a put",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "    PERFORM sound_job('any', payload_),",
+        "    PERFORM sound_job('any', '{}'),",
+        ATTACKS,
+    ),
+    Mutant(
+        "the line of an edit names its job",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "        PERFORM note(doc->'by', 1, touched, doc->>'was', at);",
+        "        PERFORM note(doc->'by', 1, ids, doc->>'was', at);",
+        ATTACKS,
+    ),
+    Mutant(
+        "what somebody's trigger raises is not taken for a refusal of ours",
+        f"{POSTGRES}/lane.py",
+        "        case _ if problem.sqlstate in OURS:",
+        '        case _ if problem.sqlstate in (*OURS, "P0001"):',
+        ATTACKS,
+    ),
+    Mutant(
+        "a large put is all or nothing",
+        f"{POSTGRES}/line.py",
+        "            with connection.transaction():\n                for some, text in parts:",
+        "            if parts:\n                for some, text in parts:",
+        f"{ATTACKS}::test_a_put_of_many_megabytes_is_all_or_nothing",
+    ),
+    Mutant(
+        "an application's connection calls nothing of a stranger (T27)",
+        f"{POSTGRES}/store.py",
+        "        if not self._is_open:\n            self._open()  # Nothing",
+        "        if False:\n            self._open()  # Nothing",
+        "tests/stores/test_postgres_owners.py",
+    ),
+    Mutant(
+        "the script for psql stops at what a stranger owns (T27)",
+        f"{POSTGRES}/migrate.py",
+        "            guard(address),\n",
+        "",
+        "tests/stores/test_postgres_owners.py",
+    ),
+    Mutant(
+        "nothing is read of a schema that a stranger owns (T27)",
+        f"{POSTGRES}/migrate.py",
+        "    check_owners(connection, address)\n    return",
+        "    return",
+        "tests/stores/test_postgres_owners.py",
+    ),
+    Mutant(
+        "a superuser trusts superusers only (T27)",
+        f"{POSTGRES}/owners.py",
+        "  AND (me.rolsuper OR owner.rolname",
+        "  AND (owner.rolname",
+        "tests/stores/test_postgres_owners.py",
     ),
 ]
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fairlead import Fairlead
+from fairlead.core.admin import Action
 from fairlead.core.clock import SECOND, ManualClock, SystemClock
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
@@ -26,6 +27,11 @@ from fairlead.stores import store_for
 new_id = IdMaker()
 MAIL = Queue("mail")
 POLICY = Policy(Retry(attempts=1))
+
+
+def by(verb: str = "act") -> Action:
+    """Somebody who does something, under an id of its own."""
+    return Action(str(new_id()), "ada", verb, "what it is done to")
 
 
 def new_job(task: str = "t", queue: str = "mail", **options: Any) -> NewJob:

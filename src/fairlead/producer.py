@@ -9,6 +9,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from fairlead.core.admin import Action
 from fairlead.core.clock import FAR_FUTURE, instant, span
 from fairlead.core.errors import (
     ConfigError,
@@ -18,7 +19,7 @@ from fairlead.core.errors import (
     JobFailed,
     JobNotFound,
 )
-from fairlead.core.ids import JobId
+from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import (
     LONGEST_ID,
     LONGEST_LABEL,
@@ -41,6 +42,7 @@ from fairlead.core.task import (
     check_timeout,
 )
 from fairlead.runtime.commit import apart
+from fairlead.runtime.names import user_name
 from fairlead.sync import Bridge, refuse_to_block
 
 P = ParamSpec("P")
@@ -48,6 +50,10 @@ R = TypeVar("R")
 
 POLL_SECONDS = 1.0
 """How long a wait for a result trusts in hints before it looks again."""
+
+
+OPTIONS_LIMIT = 256 * 1024
+"""How many bytes the options of a job may take, as JSON."""
 
 
 class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
@@ -192,7 +198,7 @@ class BoundTask(Generic[P, R]):
         elif expires is not None:
             changes |= {"expires_in": _span("expires", expires), "expires_at": None}
         options = self._changed(timeout, retry, tags, correlation_id, headers)
-        template = replace(self._template, options=encode_options(options), **changes)
+        template = replace(self._template, options=_encoded(options), **changes)
         connection = self._connection if connection is None else connection
         return BoundTask(self.task, self._producer, template, connection)
 
@@ -283,8 +289,16 @@ class JobHandle(Generic[R]):
 
     async def acancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then."""
-        await apart(self._producer.store).cancel([self.id], reason)
+        await apart(self._producer.store).cancel([self.id], reason, _by_program(self.id))
         return await self.astatus()
+
+
+def _by_program(job_id: JobId) -> Action:
+    """Say that a program cancels a job, for the audit log."""
+    return Action(str(_new_action_id()), f"{user_name()}, a program", "cancel", f"job {job_id}")
+
+
+_new_action_id = IdMaker()
 
 
 async def ended(store: Backend, job_id: JobId, timeout: float | None = None) -> JobRecord:  # noqa: ASYNC109 (public name)
@@ -358,6 +372,16 @@ def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:
         except UnicodeError:
             raise EnqueueError(f"{name}= holds characters that are no valid Unicode") from None
     return tuple(texts)
+
+
+def _encoded(options: JobOptions) -> str | None:
+    text = encode_options(options)
+    if text is not None and len(text.encode()) > OPTIONS_LIMIT:
+        raise EnqueueError(
+            f"the options of a job have {len(text.encode()):,} bytes, and may have "
+            f"{OPTIONS_LIMIT:,}; shorten its tags and headers"
+        )
+    return text
 
 
 def _portable(retry: Retry) -> Curve:

@@ -1,15 +1,18 @@
 """`fairlead enqueue` and `fairlead tasks`: a job from a shell, checked as one from code is."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from fairlead.core.admin import Filter
+from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
 from tests.cli.shop import APP, audit_lines, objects, refused, run, told, with_store
 from tests.servers.postgres import PostgresServer
+from tests.words import new_job
 
 
 def stored(folder: Path) -> list[tuple[str, str, str]]:
@@ -175,6 +178,17 @@ def test_an_app_without_tasks_says_what_is_missing(folder: Path) -> None:
     assert told(folder, "tasks", "list", "bare") == (
         "the app has no tasks; is the module that defines them imported?\n"
     )
+
+
+def test_the_audit_log_shows_the_user_of_the_database(folder: Path, crew_url: str) -> None:
+    store = store_for(crew_url)
+    store.put_blocking([new_job()])
+    asyncio.run(store.close())
+    told(folder, "queues", "pause", "mail", "--url", crew_url, FAIRLEAD_WHO="ada")
+    lines = told(folder, "audit", "--url", crew_url).splitlines()
+    assert lines[0].split() == ["WHEN", "WHO", "USER", "WHAT", "COUNT", "TO"]
+    assert lines[1].split()[-5:] == ["ada", "crew", "pause", "1", "mail"]
+    assert objects(folder, "audit", "--url", crew_url)[0]["user"] == "crew"
 
 
 def test_a_mere_producer_is_warned_that_the_audit_log_hears_nothing(

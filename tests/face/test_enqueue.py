@@ -132,6 +132,7 @@ def test_delay_run_at_and_expires(any_app: Fairlead) -> None:
         ({"tags": 5}, "tags= takes a list of texts"),
         ({"headers": ["a"]}, "headers= takes a dict of texts"),
         ({"tags": "urgent"}, "tags= takes a list of texts, not 'urgent'"),
+        ({"tags": ["𝄞" * 1_024] * 64}, "options of a job have 262,346 bytes, and may have 262,144"),
         ({"tags": ["x" * 2000]}, "at most 1024 characters"),
         ({"tags": ["\ud800"]}, "no valid Unicode"),
         ({"headers": {"a": 1}}, "headers= takes texts"),

@@ -31,9 +31,9 @@ def play(name: str, rounds: int, seed: int) -> list[Report]:
     reports = []
     first, only = (seed // 1_000_000, seed) if seed >= 1_000_000 else (seed, None)
     with GROUNDS[name]() as ground:
-        damages = ground(()).victim.damages
+        victim = ground(()).victim
         most = rounds if only is None else only % 1_000_000 + 1
-        for number, chosen in plans(damages, most, first):
+        for number, chosen in plans(victim.damages, most, first, victim.at_once):
             if only in (None, number):
                 reports.append(asyncio.run(one_round(ground(chosen), chosen, number)))
                 if reports[-1].problems:

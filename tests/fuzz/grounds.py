@@ -2,16 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
+
+from fairlead.stores.postgres.address import Address
 from tests.conftest import EMPTY, admitted, rights
 from tests.fuzz.rounds import Ground
-from tests.fuzz.victim import Damage
+from tests.fuzz.victim import Damage, Victim
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
+ROLES = ("producer", "worker", "operator")
 GroundFor = Callable[[Sequence[Damage]], Ground]
 """Gives a place with nothing in it, for a round with these damages."""
 
@@ -42,22 +47,57 @@ def postgres_grounds() -> Iterator[GroundFor]:
         yield postgres_ground(server, PostgresVictim)
 
 
-def postgres_ground(server: PostgresServer, victim: Callable[[str], object]) -> GroundFor:
-    """Return what gives a place on this server."""
+@contextmanager
+def role_grounds(kind: str) -> Iterator[GroundFor]:
+    """The same, where somebody with the rights of this role does the damage."""
+    from tests.fuzz.roles import RoleVictim, recorded
+
+    with PostgresServer() as server:
+        calls = recorded(admitted(server, "recording"))
+        server.execute("CREATE ROLE mallory LOGIN PASSWORD 'rope'")
+        mallory = psycopg.connect(server.url(user="mallory", password="rope"), autocommit=True)
+
+        def victim(owner_url: str) -> RoleVictim:
+            schema = Address.of(owner_url).schema
+            server.execute(f"SELECT {schema}.allow('mallory', '{kind}')")
+            # So that no worker may forget a job.
+            server.execute(f"SELECT {schema}.retain('1 day')")
+            return RoleVictim(kind, schema, mallory, calls)
+
+        with mallory:
+            yield postgres_ground(server, victim, only_rows=True)
+
+
+def postgres_ground(
+    server: PostgresServer, victim: Callable[[str], Victim], *, only_rows: bool = False
+) -> GroundFor:
+    """Return what gives a place on this server; `only_rows` says that nothing else is damaged."""
     numbers = count()
     used: list[str] = []
 
     def ground(damages: Sequence[Damage]) -> Ground:
-        if used and not all(damage.field.split(".")[0] in EMPTY for damage in damages):
-            server.execute(f"DROP SCHEMA {used.pop()} CASCADE")
+        in_tables = all(damage.field.split(".")[0] in EMPTY for damage in damages)
+        if used and not only_rows and not in_tables:
+            _in_turn(server, f"DROP SCHEMA {used.pop()} CASCADE")
         if not used:
             used.append(f"fuzz_{next(numbers)}")
             admitted(server, used[0])
-        server.execute(EMPTY.replace("{schema}", used[0]))
+        _in_turn(server, EMPTY.replace("{schema}", used[0]))
         url = server.url(user="crew", password="rope", schema=used[0])
-        return Ground(url, victim(server.url(schema=used[0])))  # type: ignore[arg-type]
+        return Ground(url, victim(server.url(schema=used[0])))
 
     return ground
+
+
+def _in_turn(server: PostgresServer, statement: str) -> None:
+    """Run a statement; what the round before left on its way may want the same tables."""
+    for _ in range(5):
+        try:
+            server.execute(statement)
+            return
+        except psycopg.errors.DeadlockDetected:
+            continue
+    server.execute(statement)
 
 
 @contextmanager
@@ -77,4 +117,9 @@ def redis_grounds() -> Iterator[GroundFor]:
         yield ground
 
 
-GROUNDS = {"sqlite": sqlite_grounds, "postgres": postgres_grounds, "redis": redis_grounds}
+GROUNDS = {
+    "sqlite": sqlite_grounds,
+    "postgres": postgres_grounds,
+    **{f"postgres-{kind}": partial(role_grounds, kind) for kind in ROLES},
+    "redis": redis_grounds,
+}

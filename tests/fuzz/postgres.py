@@ -34,11 +34,11 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
     "worker": ("processes", "started_at", "live_until"),
     "audit": ("seq", "done_at", "count"),
     "day": ("first",),
-    "retention": ("before",),
+    "retention": ("before", "keep"),
     "migration": ("applied_at",),
 }
 _TEXTS: dict[str, tuple[str, ...]] = {
-    "job": ("id", "queue", "task", "payload", "options", "worker", "cancel"),
+    "job": ("id", "queue", "task", "payload", "options", "worker", "cancel", "put_by"),
     "finished": (
         "id",
         "queue",
@@ -49,13 +49,14 @@ _TEXTS: dict[str, tuple[str, ...]] = {
         "worker",
         "reason",
         "result",
+        "put_by",
     ),
-    "dead": ("id", "queue", "task", "payload", "options", "worker", "reason"),
+    "dead": ("id", "queue", "task", "payload", "options", "worker", "reason", "put_by"),
     "attempt": ("job_id", "task", "queue", "pool", "worker", "outcome", "fingerprint"),
     "queue": ("name",),
     "worker": ("id", "pools"),
     "paused": ("queue",),
-    "audit": ("id", "who", "verb", "target", "job_id", "before"),
+    "audit": ("id", "who", "verb", "target", "job_id", "before", "by_user"),
 }
 _OF_A_JOB = {"job": "id", "finished": "id", "dead": "id", "attempt": "job_id"}
 _LISTS: dict[str, object] = {
@@ -80,6 +81,12 @@ _TASKS: dict[str, object] = {
     "below": f'{{"t": {LEAST}}}',
     "deep": f'{{"t": {DEEP}}}',
     "nothing": None,
+}
+
+_OTHERS = {
+    **dict.fromkeys(("job.errors", "finished.errors", "dead.errors"), _LISTS),
+    **dict.fromkeys(("job.suspect", "job.lost"), _FLAGS),
+    "worker.capable": _TASKS,
 }
 
 _COPY = (
@@ -139,6 +146,17 @@ _SHAPES: dict[Damage, str] = {
 }
 
 
+def damaged_columns() -> set[str]:
+    """Return the columns that are damaged one by one, each as table.column."""
+    plain = {
+        f"{table}.{name}"
+        for columns in (_NUMBERS, _TEXTS)
+        for table, names in columns.items()
+        for name in names
+    }
+    return {*plain, *_OTHERS, *(each.field for each in _SHAPES if "." in each.field)}
+
+
 class PostgresVictim(Victim):
     """A schema of a PostgreSQL database, by its owner's URL."""
 
@@ -150,11 +168,8 @@ class PostgresVictim(Victim):
             for table, names in columns.items():
                 for name in names:
                     self._add(f"{table}.{name}", values)
-        for table in ("job", "finished", "dead"):
-            self._add(f"{table}.errors", _LISTS)
-        self._add("job.suspect", _FLAGS)
-        self._add("job.lost", _FLAGS)
-        self._add("worker.capable", _TASKS)
+        for field, kinds in _OTHERS.items():
+            self._add(field, kinds)
         # Numbers that are sound by themselves, but not for parked jobs.
         self._add("job.parked", {str(number): number for number in (1, 2, 3, 4, 32_767)})
 

@@ -59,16 +59,16 @@ class Report(NamedTuple):
 
 
 def plans(
-    damages: Sequence[Damage], rounds: int, seed: int
+    damages: Sequence[Damage], rounds: int, seed: int, at_once: int = 1
 ) -> Iterator[tuple[int, tuple[Damage, ...]]]:
-    """Yield a seed and the damages of each round: first every single one, then several at once."""
+    """Yield a seed and the damages of each round: first every one, then a few that may meet."""
     random = Random(seed)
     singles = list(damages)
     random.shuffle(singles)
     for n in range(rounds):
         number = seed * 1_000_000 + n
-        if n < len(singles):
-            yield number, (singles[n],)
+        if n * at_once < len(singles):
+            yield number, tuple(singles[n * at_once : (n + 1) * at_once])
         else:
             yield number, tuple(random.sample(list(damages), k=random.randint(2, 5)))
 
@@ -90,15 +90,25 @@ async def one_round(ground: Ground, damages: Sequence[Damage], seed: int) -> Rep
                 if told is not None:
                     inflicted.append(f"{told} (was {each})")
                     break
-        # Under another id, or with an end so long ago that it is forgotten, a job may be gone.
-        may_go = any(d.field.endswith(("id", "finished_at", "member")) for d in damages)
-        await round_.check(victims, may_go=may_go)
+        await round_.check(victims, may_go=ground.victim.may_remove(damages))
     except Exception as problem:
         round_.problems.append(f"the round broke: {problem!r}")
     finally:
+        ground.victim.close()
         with suppress(FairleadError, TimeoutError):
             await asyncio.wait_for(app.aclose(), PATIENCE)
     return Report(seed, tuple(inflicted), tuple(damages), round_.named, tuple(round_.problems))
+
+
+async def exercise(url: str) -> None:
+    """Do everything that a round does, with no damage in it."""
+    app = _app(url)
+    round_ = _Round(app)
+    victims = await round_.stock()
+    await round_.put_healthy()
+    await round_.check(victims, may_go=False)
+    await app.aclose()
+    assert round_.problems == []
 
 
 def _app(url: str) -> Fairlead:

@@ -5,8 +5,12 @@ from random import Random
 
 import pytest
 
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.migrate import migrate
 from tests.fuzz.grounds import GROUNDS
+from tests.fuzz.postgres import damaged_columns
 from tests.fuzz.rounds import one_round, plans, table
+from tests.servers.postgres import PostgresServer
 
 SHORT, LONG = 25, 500
 SEED = 20_261_116 % 1_000
@@ -17,14 +21,30 @@ SEED = 20_261_116 % 1_000
 def test_whatever_is_damaged_harms_only_itself(name: str) -> None:
     """Another sample of damages with every seed; what fails is told with the way to repeat it."""
     with GROUNDS[name]() as ground:
-        damages = list(ground(()).victim.damages)
-        chosen = Random(SEED).sample(damages, SHORT)
+        victim = ground(()).victim
+        number_of_rounds = SHORT if victim.at_once == 1 else SHORT // 4
+        chosen = Random(SEED).sample(list(victim.damages), number_of_rounds * victim.at_once)
         rounds = [
             asyncio.run(one_round(ground(each), each, number))
-            for number, each in plans(chosen, SHORT, SEED)
+            for number, each in plans(chosen, number_of_rounds, SEED, victim.at_once)
         ]
     assert not any(each.problems for each in rounds), table(rounds)
-    assert any(each.named for each in rounds)
+    assert any(each.inflicted for each in rounds)
+
+
+def test_every_column_of_postgresql_is_damaged(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """Whoever adds a column is told here; of a partition, the whole has it."""
+    address = Address.of(postgres_url)
+    migrate(address)
+    columns = postgres_server.execute(
+        "SELECT c.table_name || '.' || c.column_name FROM information_schema.columns AS c "
+        "JOIN information_schema.tables AS t USING (table_schema, table_name) "
+        "WHERE c.table_schema = %s AND t.table_type = 'BASE TABLE' AND c.table_name !~ '_[0-9]{8}$'",
+        address.schema,
+    )
+    assert damaged_columns() == {name for (name,) in columns}
 
 
 @pytest.mark.chaos
@@ -34,9 +54,11 @@ def test_every_damage_and_many_at_once_harm_only_themselves(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with GROUNDS[name]() as ground:
-        damages = list(ground(()).victim.damages)
+        victim = ground(()).victim
+        damages = list(victim.damages)
+        number_of_rounds = max(LONG, len(damages) // victim.at_once + 100)
         rounds = []
-        for number, each in plans(damages, max(LONG, len(damages) + 100), SEED):
+        for number, each in plans(damages, number_of_rounds, SEED, victim.at_once):
             rounds.append(asyncio.run(one_round(ground(each), each, number)))
     with capsys.disabled():
         print(f"\n{name}: seed {SEED}\n{table(rounds)}")

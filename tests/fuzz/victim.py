@@ -6,7 +6,7 @@ answer, `doctor` must name the damage, and `doctor --repair` must mend it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -61,10 +61,23 @@ TEXTS: dict[str, object] = {
 class Victim(ABC):
     """One store, as its owner sees it."""
 
+    at_once = 1
+    """How many damages a round begins with."""
+
     @property
     @abstractmethod
     def damages(self) -> Sequence[Damage]:
         """Every damage that can be tried here: each stored field with each kind that fits it."""
+
+    def close(self) -> None:  # noqa: B027 (most have nothing open)
+        """Let go of what it has open; a round calls it at its end."""
+
+    def may_remove(self, damages: Collection[Damage]) -> bool:
+        """Say whether a job may be gone afterwards, with nobody saying so.
+
+        It is under another id then, or ended so long ago that it is forgotten.
+        """
+        return any(each.field.endswith(("id", "finished_at", "member")) for each in damages)
 
     @abstractmethod
     def inflict(self, damage: Damage, job_id: JobId, random: Random) -> str | None:

@@ -19,7 +19,7 @@ from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Backend
 from fairlead.insight.explain import explain, plans_of
 from fairlead.stores import store_for
-from tests.words import claim, done, new_job, plan
+from tests.words import by, claim, done, new_job, plan
 
 QUEUES = (
     Queue("mail", weight=3),
@@ -85,7 +85,7 @@ def test_what_explain_says_is_what_the_next_claim_does(
             ClaimPlan("w1/1", QUEUES, earlier, lease * SECOND, capable=worker.capable)
         )
         if paused is not None:
-            await store.pause(paused)
+            await store.pause(paused, by())
         clock.advance(waited)
         await store.announce(worker, 50 * SECOND)
         told = {job.id: await explain(store, job.id) for job in new}
@@ -135,7 +135,7 @@ async def test_a_job_that_may_start_says_so(store: Backend) -> None:
 
 async def test_each_closed_gate_says_what_opens_it(store: Backend) -> None:
     await announce(store)
-    await store.pause("mail")
+    await store.pause("mail", by())
     told = await explained(store, task="strange", delay=60 * SECOND)
     opens = {barrier.gate: barrier.opens for barrier in told.gates if barrier.closed}
     assert set(opens) == {Gate.PAUSED, Gate.NOT_DUE, Gate.NO_CAPABLE_WORKER}

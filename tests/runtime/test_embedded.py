@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from fairlead import (
 )
 from fairlead.core import events
 from fairlead.core import outcome as outcome_module
-from fairlead.core.errors import LeaseLost
+from fairlead.core.errors import EnqueueError, LeaseLost
 from fairlead.core.job import Gate, Job, NewJob, Reason, State
 from fairlead.core.outcome import Snoozed
 from fairlead.core.retry import exponential, fixed
@@ -330,10 +331,15 @@ async def test_an_unreadable_job_is_dead_and_the_worker_goes_on(any_app: Fairlea
         NewJob(new_id(), "t", "default", '{"n":1}', options=options)
         for options in (DEEP, f'{{"later":{DEEP}}}', "nonsense", '{"timeout":"long"}')
     ]
-    await any_app.store.put(bad)
+    accepted = []
+    for job in bad:
+        with suppress(EnqueueError):  # A database may refuse what no producer of ours puts.
+            await any_app.store.put([job])
+            accepted.append(job)
+    assert len(accepted) > 5
     async with any_app.worker():
         assert await (await t.aenqueue(7)).aresult(timeout=10) == 7
-        records = [await ended(any_app.job(job.id)) for job in bad]
+        records = [await ended(any_app.job(job.id)) for job in accepted]
     assert {(record.state, record.reason) for record in records} == {
         (State.DEAD, Reason.UNREADABLE)
     }

@@ -9,6 +9,7 @@ from fairlead.core.job import NewJob
 from tests.simulation.faults import Connection
 from tests.simulation.loop import Process
 from tests.simulation.world import QUEUES, Child, Options, Tree, World, find_job
+from tests.words import by
 
 FAULTS = (
     "child dies",
@@ -96,10 +97,10 @@ async def _interfere(world: World, end: float) -> None:
         queue = random.choice(QUEUES).name
         try:
             if random.random() < 0.3:
-                await connection.pause(queue)
+                await connection.pause(queue, by())
                 await asyncio.sleep(random.uniform(0.0, 10.0))
             elif (job_id := find_job(world, random)) is not None:
-                await connection.cancel([job_id], "by a person")
+                await connection.cancel([job_id], "by a person", by())
         except StoreError:
             pass
         await _resume(connection, queue)
@@ -108,7 +109,7 @@ async def _interfere(world: World, end: float) -> None:
 async def _resume(connection: Connection, queue: str) -> None:
     while True:
         try:
-            return await connection.resume(queue)
+            return await connection.resume(queue, by())
         except StoreError:
             await asyncio.sleep(1.0)
 

@@ -7,6 +7,7 @@ from tests.simulation.chaos import kill_at_point, report
 from tests.simulation.faults import Connection
 from tests.simulation.loop import Process
 from tests.simulation.world import Child, Options, World
+from tests.words import by
 
 SEED = 4
 PAIRS = 100
@@ -18,7 +19,7 @@ async def _scenario(world: World) -> None:
     jobs = [world.new_job(task) for task in 2 * ("note", "pay", "mail", "report", "bomb")]
     await world.put(connection, jobs)
     await asyncio.sleep(2.0)
-    await connection.cancel([jobs[3].id], "by a person")
+    await connection.cancel([jobs[3].id], "by a person", by())
     await asyncio.sleep(5.0)
 
 

@@ -38,6 +38,7 @@ from tests.simulation.faults import Connection, Network, Rates, at_once
 from tests.simulation.loop import Deadlock, Killed, Process, VirtualClock, VirtualLoop, here
 from tests.simulation.witness import Seen, Witness
 from tests.simulation.work import CRASH_LIMIT, registry
+from tests.words import by
 
 WATCH = 0.5
 TICK = 0.5
@@ -410,7 +411,7 @@ class World:
             await asyncio.sleep(2.0)
             self._note_expired()
             for queue in QUEUES:  # A repeated pause may have come after its resume.
-                at_once(self.store.resume(queue.name))
+                at_once(self.store.resume(queue.name, by()))
 
     def _note_expired(self) -> None:
         for job_id, fact in self.witness.facts.items():

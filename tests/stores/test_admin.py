@@ -1,13 +1,17 @@
 """What people ask of a store, and what they do to it."""
 
+import socket
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairlead import Fairlead
 from fairlead.core.admin import Action, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.errors import ConfigError
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import State
@@ -16,7 +20,7 @@ from fairlead.core.queue import Queue, Share
 from fairlead.core.retry import Retry
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from tests.words import MAIL, claim, done, failed, new_job, settled
+from tests.words import MAIL, by, claim, done, failed, new_job, settled
 
 START = ManualClock().now()
 
@@ -26,7 +30,7 @@ async def test_a_waiting_job_is_cancelled_at_once_and_never_starts(
 ) -> None:
     job = new_job()
     await store.put([job])
-    after = await store.cancel([job.id], "not needed")
+    after = await store.cancel([job.id], "not needed", by())
     assert (after[job.id].state, after[job.id].reason) == (State.CANCELLED, "not needed")
     assert await claim(store) == []
 
@@ -34,7 +38,7 @@ async def test_a_waiting_job_is_cancelled_at_once_and_never_starts(
 async def test_a_running_job_is_marked(store: Backend) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
-    after = await store.cancel([job.id], "stop")
+    after = await store.cancel([job.id], "stop", by())
     assert (after[job.id].state, after[job.id].cancel_requested) == (State.RUNNING, True)
 
 
@@ -42,7 +46,7 @@ async def test_a_finished_job_stays_as_it_is(store: Backend) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
     await store.settle([done(job, "1")])
-    assert await store.cancel([job.id], "too late") == {}
+    assert await store.cancel([job.id], "too late", by()) == {}
     after = await store.find(job.id)
     assert after is not None
     assert (after.state, after.result) == (State.DONE, "1")
@@ -55,16 +59,16 @@ async def test_a_job_that_started_meanwhile_is_not_cancelled_as_a_waiting_one(
     [running] = await claim(store, slots=1)
     [waiting] = await store.jobs(Filter(states=(State.WAITING,)))
     both = [running.id, waiting.id]
-    assert set(await store.cancel(both, "stop", [State.WAITING])) == {waiting.id}
+    assert set(await store.cancel(both, "stop", by(), [State.WAITING])) == {waiting.id}
     record = await store.find(running.id)
     assert record is not None
     assert not record.cancel_requested
-    assert set(await store.cancel(both, "stop", [State.RUNNING])) == {running.id}
+    assert set(await store.cancel(both, "stop", by(), [State.RUNNING])) == {running.id}
 
 
 async def test_cancelling_an_unknown_id_has_no_later_effect(store: Backend) -> None:
     job = new_job()
-    assert await store.cancel([job.id], "who?") == {}
+    assert await store.cancel([job.id], "who?", by()) == {}
     await store.put([job])
     assert [j.id for j in await claim(store)] == [job.id]
 
@@ -96,7 +100,7 @@ async def some_jobs(store: Backend, clock: ManualClock) -> dict[str, JobId]:
         "waiting": new_job("b", "mail", delay=60 * SECOND),
     }
     await store.put(list(jobs.values()))
-    await store.cancel([jobs["cancelled"].id], "not needed")
+    await store.cancel([jobs["cancelled"].id], "not needed", by())
     clock.advance(1)
     for job in await claim(store, MAIL, Queue("other"), slots=10):
         if job.id == jobs["done"].id:
@@ -277,11 +281,67 @@ async def test_an_action_is_one_line_however_many_calls_it_takes(
     ]
 
 
-async def test_what_a_program_does_is_not_in_the_audit_log(store: Backend) -> None:
-    job = new_job()
-    await store.put([job])
-    await store.cancel([job.id], "by code")
-    await store.pause("mail")
+async def test_what_a_program_does_is_in_the_audit_log(any_app: Fairlead) -> None:
+    task = any_app.task(name="t")(print)
+    job = await task.aenqueue()
+    assert await job.acancel() is State.CANCELLED
+    [line] = await any_app.store.audit_log()
+    assert line.who.endswith("@" + socket.gethostname() + ", a program")
+    assert (line.verb, line.target, line.count) == ("cancel", f"job {job.id}", 1)
+
+
+@pytest.mark.parametrize("empty", ["id", "who", "verb"])
+def test_an_action_that_names_nobody_is_refused(empty: str) -> None:
+    parts = {"id": "1", "who": "ada", "verb": "cancel", "target": "a job"} | {empty: ""}
+    with pytest.raises(ConfigError, match=f"an action needs its {empty}: say who does what"):
+        Action(**parts)
+
+
+async def test_another_action_does_not_vanish_in_the_line_of_one_with_the_same_id(
+    store: Backend, clock: ManualClock
+) -> None:
+    """It is refused before anything is done, or has a line of its own."""
+    job_id = await dead_job(store, clock)
+    await store.note(Action("1", "ada", "look", "jobs"), 0)
+    for who, verb, target in (("bob", "look", "jobs"), ("ada", "x", "jobs"), ("ada", "look", "y")):
+        action = Action("1", who, verb, target)
+        for act in (
+            store.pause("mail", action),
+            store.resume("mail", action),
+            store.cancel([job_id], "no", action),
+            store.revive([job_id], [State.DEAD], action),
+            store.delete([job_id], [State.DEAD], action),
+            store.edit(job_id, "{}", "[]", 1, action),
+            store.note(action, 1),
+        ):
+            before = (await store.find(job_id), await store.paused())
+            is_done = False
+            with suppress(ConfigError):
+                await act
+                is_done = True
+            if is_done:
+                [newest] = await store.audit_log(1)
+                assert (newest.who, newest.verb, newest.target) == (who, verb, target)
+            else:
+                assert (await store.find(job_id), await store.paused()) == before
+    first = (await store.audit_log())[-1]
+    assert (first.who, first.verb, first.target, first.count) == ("ada", "look", "jobs", 0)
+
+
+async def test_two_edits_are_two_lines_for_each_keeps_what_it_replaced(
+    store: Backend, clock: ManualClock
+) -> None:
+    one, other = await dead_job(store, clock), await dead_job(store, clock)
+    assert await store.edit(one, "{}", "[1]", 1, BY)
+    with suppress(ConfigError):
+        await store.edit(other, "{}", "[1]", 1, BY)
+    edited = [each for each in (one, other) if (await store.find(each)).payload == "[1]"]  # type: ignore[union-attr]
+    assert [line.before for line in await store.audit_log()] == ["{}"] * len(edited)
+
+
+async def test_nothing_is_done_to_less_than_no_job(store: Backend) -> None:
+    with pytest.raises(ConfigError, match="done to 0 jobs or more, not to -1"):
+        await store.note(BY, -1)
     assert await store.audit_log() == []
 
 

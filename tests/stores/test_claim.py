@@ -6,7 +6,7 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, State
 from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
-from tests.words import MAIL, claim, done, failed, new_job, plan, returned
+from tests.words import MAIL, by, claim, done, failed, new_job, plan, returned
 
 
 async def test_a_claim_leases_counts_and_fences(store: Backend, clock: ManualClock) -> None:
@@ -128,10 +128,10 @@ async def test_a_critical_queue_has_its_reserve_and_half_of_the_rest(store: Back
 
 async def test_a_paused_queue_is_not_served(store: Backend) -> None:
     await store.put([new_job(), new_job(queue="other")])
-    await store.pause("mail")
+    await store.pause("mail", by())
     assert await store.paused() == {"mail"}
     assert [j.queue for j in await claim(store, MAIL, Queue("other"))] == ["other"]
-    await store.resume("mail")
+    await store.resume("mail", by())
     assert [j.queue for j in await claim(store, MAIL, Queue("other"))] == ["mail"]
 
 

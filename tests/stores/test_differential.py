@@ -14,7 +14,7 @@ from fairlead.core.queue import Queue
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot, select
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from tests.words import claim, new_job, plan, returned
+from tests.words import by, claim, new_job, plan, returned
 
 jobs_of = st.lists(
     st.tuples(
@@ -66,7 +66,7 @@ async def _compare(
         waiting[queue].append(Head(job.id, task, 1, run_at - priority * SECOND, run_at))
         clock.advance(0.25)
     for queue in paused:
-        await store.pause(queue)
+        await store.pause(queue, by())
     credits: dict[str, float] = {}
     for size in sizes:
         wish = ClaimPlan("w", queues, size, SECOND * 3600, credits=credits, capable={"t": 1})

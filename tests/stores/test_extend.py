@@ -1,6 +1,6 @@
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.store import Backend, Extended
-from tests.words import claim, done, new_job
+from tests.words import by, claim, done, new_job
 
 
 async def test_a_renewed_lease_lasts_from_now(store: Backend, clock: ManualClock) -> None:
@@ -40,7 +40,7 @@ async def test_a_passed_lease_can_be_renewed_until_somebody_takes_the_job(
 async def test_extend_tells_who_is_to_be_cancelled(store: Backend) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
-    await store.cancel([job.id], "enough")
+    await store.cancel([job.id], "enough", by())
     assert await store.extend([(job.id, job.fence)], SECOND) == [Extended(job.id, True)]
 
 

@@ -15,7 +15,6 @@ from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.line import copies
 from tests.servers.postgres import PostgresServer
 from tests.words import claim, done, failed, new_job, returned
 
@@ -203,7 +202,7 @@ async def test_a_day_that_somebody_reads_is_dropped_another_time(
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_copied_jobs_are_as_others_and_known_ones_are_told(
+async def test_many_jobs_are_as_others_and_known_ones_are_told(
     shop: Backend, blocking: bool
 ) -> None:
     async def put(jobs: list[NewJob]) -> list[bool]:
@@ -211,7 +210,6 @@ async def test_copied_jobs_are_as_others_and_known_ones_are_told(
 
     odd = new_job(task="\\N\t\r\n'", queue='"\\.', options='{"tags":["\\u0000\\\\"]}')
     jobs = [odd, *(new_job() for _ in range(299))]
-    assert copies(jobs, None)
     assert await put(jobs) == [True] * 300
     record = await shop.find(odd.id)
     assert record is not None

@@ -10,7 +10,13 @@ from psycopg import errors
 
 from fairlead.core.admin import ALL, Action, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.errors import ConfigError, StoreFull, StoreRefused, StoreUnavailable
+from fairlead.core.errors import (
+    ConfigError,
+    EnqueueError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_ID, Job, NewJob, Reason, State
 from fairlead.core.queue import Queue
@@ -368,7 +374,7 @@ async def test_a_claim_ends_with_the_job_that_fills_its_bytes(yard: Yard) -> Non
 
 
 async def test_a_job_bigger_than_a_claim_comes_alone(yard: Yard) -> None:
-    ids = await _sized(yard, [900_000, 10, 10])
+    ids = await _sized(yard, [250_000, 10, 10])
     first = await yard.store.claim(plan(slots=100, most_bytes=1_000))
     assert (_ids(first.jobs), first.cut) == (ids[:1], True)
     rest = await yard.store.claim(plan(slots=100, most_bytes=1_000))
@@ -409,6 +415,18 @@ async def test_no_word_ends_the_listener(fresh_url: str, yard: Yard) -> None:
 # What is an outage, and what is not
 
 
+class RefusedAction(psycopg.DatabaseError):
+    """What our own functions raise about something that is done."""
+
+    sqlstate = "JQ001"
+
+
+class RefusedJob(psycopg.DatabaseError):
+    """What they raise about a job that is put."""
+
+    sqlstate = "JQ002"
+
+
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
@@ -420,6 +438,9 @@ async def test_no_word_ends_the_listener(fresh_url: str, yard: Yard) -> None:
         (errors.StatementTooComplex, StoreRefused),
         (errors.ProgramLimitExceeded, StoreRefused),
         (errors.RaiseException, StoreRefused),
+        (errors.InvalidParameterValue, StoreRefused),
+        (RefusedAction, ConfigError),
+        (RefusedJob, EnqueueError),
         (errors.CardinalityViolation, StoreRefused),
         (errors.DataCorrupted, StoreRefused),
         (errors.UntranslatableCharacter, ConfigError),

@@ -25,7 +25,7 @@ from fairlead.stores.redis.keys import PARTS, Keys
 from fairlead.stores.redis.scripts import SCRIPTS
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisCluster, RedisServer
-from tests.words import claim, done, new_job, plan
+from tests.words import by, claim, done, new_job, plan
 
 new_id = IdMaker()
 
@@ -170,7 +170,7 @@ async def test_a_full_server_takes_no_job_and_lets_the_others_go_on(
         for job in await claim(store, slots=19):
             assert await store.settle([done(job)])
         await store.announce(Worker("w", {"t": 1}), SECOND)
-        assert await store.cancel([first.id], "late") == {}
+        assert await store.cancel([first.id], "late", by()) == {}
         await store.upkeep(-SECOND)
         assert await store.count() == {}
     finally:

@@ -19,7 +19,7 @@ from fairlead.stores.redis import acts, admin, history, listing
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
 from tests.servers.redis import RedisServer
-from tests.words import MAIL, claim, done, failed, new_job, returned
+from tests.words import MAIL, by, claim, done, failed, new_job, returned
 
 BY = Action("action-1", "ada", "delete", "some jobs")
 FINAL = (State.DONE, State.DEAD, State.CANCELLED)
@@ -168,7 +168,7 @@ async def test_a_job_that_came_to_another_queue_is_found_there(
     found = await shop.find(job_id)
     assert found is not None
     assert found.queue == "other"
-    assert set(await shop.cancel([job_id], "not needed")) == {job_id}
+    assert set(await shop.cancel([job_id], "not needed", by())) == {job_id}
     await other.close()
 
 
@@ -257,7 +257,7 @@ async def test_the_audit_has_no_false_alarm_while_jobs_move(redis_crew_url: str)
             await store.put([new_job(expires_in=60 * SECOND, delay=5_000) for _ in range(10)])
             jobs = await claim(store, slots=12, worker=f"w{number}")
             await store.settle([(returned if n % 3 else done)(job) for job in jobs])
-            await store.cancel(ids[:1], "because")
+            await store.cancel(ids[:1], "because", by())
             await store.delete(ids[:3], FINAL, BY)
             await store.put([new_job(id=each) for each in ids[:2]])
 

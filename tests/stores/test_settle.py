@@ -17,7 +17,7 @@ from fairlead.core.outcome import (
 )
 from fairlead.core.retry import Retry
 from fairlead.core.store import Backend
-from tests.words import claim, done, failed, new_job, returned, settled
+from tests.words import by, claim, done, failed, new_job, returned, settled
 
 
 async def test_a_done_job_is_finished_with_its_result(store: Backend, clock: ManualClock) -> None:
@@ -180,7 +180,7 @@ async def test_a_run_cancelled_meanwhile_ends_as_cancelled(
     """Its result is not stored as a success, and it is not tried again (I17)."""
     await store.put([new_job()])
     [job] = await claim(store)
-    await store.cancel([job.id], "changed my mind")
+    await store.cancel([job.id], "changed my mind", by())
     assert set(await store.settle([settled(job, outcome, clock.now())])) == {job.id}
     record = await store.find(job.id)
     assert record is not None

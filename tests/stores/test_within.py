@@ -16,7 +16,7 @@ from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.memory.store import MemoryStore
 from tests.conftest import WITH_TRANSACTIONS, new_urls
-from tests.words import claim, done, new_job
+from tests.words import by, claim, done, new_job
 
 
 @pytest.fixture(params=WITH_TRANSACTIONS)
@@ -127,7 +127,7 @@ async def test_a_job_somebody_cancelled_is_not_completed(hand: Hand) -> None:
     store = hand.store
     await store.put([new_job()])
     [job] = await claim(store)
-    await store.cancel([job.id], "enough")
+    await store.cancel([job.id], "enough", by())
     async with hand.transaction() as connection:
         ruled = await hand.complete(connection, done(job))
     assert ruled is not None

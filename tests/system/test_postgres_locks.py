@@ -17,7 +17,7 @@ from fairlead.core.errors import StoreError
 from fairlead.stores import store_for
 from tests.servers.postgres import PostgresServer
 from tests.system.faults import PostgresShop, Producer, transaction
-from tests.words import claim, done, new_job
+from tests.words import by, claim, done, new_job
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_a_deadlock_is_tried_again(pg_shop: PostgresShop) -> None:
     before = pg_shop.server.log.count("deadlock detected")
     async with await psycopg.AsyncConnection.connect(pg_shop.server.url()) as theirs:
         await theirs.execute(lock, [jobs[1].id])
-        cancelling = asyncio.ensure_future(store.cancel([job.id for job in jobs], "enough"))
+        cancelling = asyncio.ensure_future(store.cancel([job.id for job in jobs], "enough", by()))
         await asyncio.sleep(0.3)
         await theirs.execute(lock, [jobs[0].id])
         await theirs.rollback()
@@ -145,7 +145,7 @@ async def test_a_cancel_waits_for_a_locked_job_and_a_settlement_comes_back_for_i
     lock = f"SELECT FROM {pg_shop.schema}.job WHERE id = '{first.id}' FOR UPDATE"
     with transaction(pg_shop.server.url(), lock) as holder:
         settling = asyncio.ensure_future(store.settle([done(first), done(second)]))
-        cancelling = asyncio.ensure_future(store.cancel([first.id], "no more"))
+        cancelling = asyncio.ensure_future(store.cancel([first.id], "no more", by()))
         renewed = await store.extend([(first.id, first.fence)], 20_000_000)
         assert [each.id for each in renewed] == [first.id], "a locked job counted as lost"
         found = await store.find(second.id)

@@ -17,7 +17,7 @@ from fairlead.stores import store_for
 from tests.servers.redis import RedisServer
 from tests.system.redis_faults import CREW, LOOP, RedisShop
 from tests.system.tree import until
-from tests.words import claim, done, failed, new_job, returned
+from tests.words import by, claim, done, failed, new_job, returned
 
 # Memory
 
@@ -86,7 +86,7 @@ async def test_jobs_it_has_go_on(redis_shop: RedisShop) -> None:
         *(returned(job) for job in jobs[7:]),
     ]
     assert len(await store.settle(settlements)) == 10
-    assert len(await store.cancel([job.id for job in jobs[7:]], "no more")) == 3
+    assert len(await store.cancel([job.id for job in jobs[7:]], "no more", by())) == 3
     await store.upkeep(3600 * SECOND)
     assert (await store.count())["loop"] == {
         State.DONE: 4,

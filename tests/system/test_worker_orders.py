@@ -7,12 +7,13 @@ import time
 from fairlead import Retry, State
 from fairlead.core.ids import JobId
 from tests.system.tree import Shop, Tree, until
+from tests.words import by
 
 LEASE = ("--lease", "2")
 
 
 def cancel(shop: Shop, *jobs: JobId) -> None:
-    shop.app.bridge.run(shop.app.store.cancel(jobs, "not wanted any more"))
+    shop.app.bridge.run(shop.app.store.cancel(jobs, "not wanted any more", by()))
 
 
 def test_a_cancelled_job_never_starts_and_a_running_one_ends_soon(shop: Shop) -> None:

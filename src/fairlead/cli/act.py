@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 async def _cancel(
     store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
 ) -> Collection[JobId]:
-    return await store.cancel(ids, Reason.CANCELLED, states, by)
+    return await store.cancel(ids, Reason.CANCELLED, by, states)
 
 
 async def _revive(

@@ -24,6 +24,7 @@ from fairlead.core.admin import AuditLine
 def audit(desk: Desk, limit: int, output: Output) -> None:
     """Show the audit log: who did what, to which jobs and how many, newest first.
 
+    WHO is what the program says. USER is whom the store knows it as, if it can tell.
     An edit keeps the arguments it replaced; --json shows them.
     """
     show(
@@ -38,14 +39,18 @@ def audit(desk: Desk, limit: int, output: Output) -> None:
 def _lines(lines: Sequence[AuditLine]) -> list[str]:
     if not lines:
         return ["nobody has done anything by hand"]
-    columns = (
+    columns = [
         Column("WHEN", right=True),
         Column("WHO", least=8),
         Column("WHAT"),
         Column("COUNT", right=True),
         Column("TO", least=16),
-    )
-    rows = [
-        (ago(line.done_at), line.who, line.verb, f"{line.count:,}", line.target) for line in lines
     ]
+    rows = [
+        [ago(line.done_at), line.who, line.verb, f"{line.count:,}", line.target] for line in lines
+    ]
+    if any(line.user for line in lines):
+        columns.insert(2, Column("USER", least=8))
+        for row, line in zip(rows, lines, strict=True):
+            row.insert(2, line.user or "")
     return table(columns, rows, screen_width())

@@ -2,10 +2,8 @@
 
 import asyncio
 import functools
-import getpass
 import os
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,6 +23,7 @@ from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import LONGEST_LABEL
 from fairlead.core.store import Backend
 from fairlead.core.text import SHOWN, cut
+from fairlead.runtime.names import user_name
 from fairlead.stores import store_for
 
 Value = TypeVar("Value")
@@ -155,16 +154,8 @@ def on_ctrl_c(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]
 def action(verb: str, target: str) -> Action:
     """Say who does something now; $FAIRLEAD_WHO names somebody else than this user."""
     # An environment may hold bytes that are no text.
-    who = (os.environ.get("FAIRLEAD_WHO") or _user()).encode(errors="replace").decode()
+    who = (os.environ.get("FAIRLEAD_WHO") or user_name()).encode(errors="replace").decode()
     return Action(str(_new_id()), cut(who, LONGEST_LABEL), verb, cut(target, SHOWN))
-
-
-def _user() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # A user without a name, as in some containers.
-        name = str(os.getuid())
-    return f"{name}@{socket.gethostname()}"
 
 
 _new_id: Callable[[], JobId] = IdMaker()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from fairlead.core.errors import DecodeError
+from fairlead.core.errors import ConfigError, DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State, decode_options
 from fairlead.core.queue import Share
@@ -101,13 +101,35 @@ class Action(msgspec.Struct, frozen=True):
     """Something a person does: who, what, and to which jobs, in words.
 
     One action may take many calls; they share its id, and are one line of the
-    audit log with one count.
+    audit log with one count. Calls of another action under the same id are refused.
     """
 
     id: str
     who: str
     verb: str
     target: str
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave a line of the audit log that tells nothing."""
+        for name in ("id", "who", "verb"):
+            if not getattr(self, name):
+                raise ConfigError(
+                    f"an action needs its {name}: say who does what, for the audit log"
+                )
+
+
+def reused(by: Action) -> ConfigError:
+    """Return the error for an action whose id another one has in the audit log."""
+    return ConfigError(
+        f"the audit log has another action with the id {by.id!r}; give each action a new id"
+    )
+
+
+def check_count(count: int) -> int:
+    """Return to how many jobs something was done, which cannot be less than none."""
+    if count < 0:
+        raise ConfigError(f"an action is done to 0 jobs or more, not to {count}")
+    return count
 
 
 class AuditLine(msgspec.Struct, frozen=True):
@@ -271,8 +293,8 @@ class Admin(ABC):
         self,
         job_ids: Collection[JobId],
         reason: str,
+        by: Action,
         states: Collection[State] = LIVE,
-        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel those of these jobs that are in one of these states: waiting, running.
 
@@ -313,11 +335,11 @@ class Admin(ABC):
         """
 
     @abstractmethod
-    async def pause(self, queue: str, by: Action | None = None) -> bool:
+    async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start; running ones go on. Says whether that is new."""
 
     @abstractmethod
-    async def resume(self, queue: str, by: Action | None = None) -> bool:
+    async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again; says whether it was paused."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from fairlead.core.errors import StoreError
+from fairlead.core.errors import StoreUnavailable
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -54,7 +54,7 @@ class Gather(Generic[Item, Answer]):
         try:
             answers = await self._work([item for items, _ in batch for item in items])
         except Exception as problem:  # noqa: BLE001 (it is told to those who wait)
-            if len(batch) > 1 and not isinstance(problem, StoreError):
+            if len(batch) > 1 and not isinstance(problem, StoreUnavailable):
                 for each in batch:  # One caller's bad item must not fail the others.
                     await self._hand_over([each])
                 return

@@ -18,7 +18,9 @@ from fairlead.core.admin import (
     Finding,
     Migration,
     Worker,
+    check_count,
     matches,
+    reused,
 )
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
@@ -193,12 +195,13 @@ class MemoryStore(MemoryLine, Backend):
         self,
         job_ids: Collection[JobId],
         reason: str,
+        by: Action,
         states: Collection[State] = LIVE,
-        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
         touched = {}
         with self._lock:
+            self._check(by)
             now = self._clock.now()
             for job_id in job_ids:
                 entry = self._live.get(job_id)
@@ -220,6 +223,7 @@ class MemoryStore(MemoryLine, Backend):
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
         with self._lock:
+            self._check(by)
             now = self._clock.now()
             done = [job_id for job_id in job_ids if self._revive(job_id, states, now)]
             self._add(by, len(done), job_ids)
@@ -261,6 +265,7 @@ class MemoryStore(MemoryLine, Backend):
             job = self._dead.get(job_id)
             if job is None or job.payload != was:
                 return False
+            self._check(by, was)
             self._dead[job_id] = replace(job, payload=payload, version=version)
             self._add(by, 1, [job_id], was)
             return True
@@ -270,6 +275,7 @@ class MemoryStore(MemoryLine, Backend):
     ) -> list[JobId]:
         """Forget final jobs for good."""
         with self._lock:
+            self._check(by)
             deleted = []
             for job_id in job_ids:
                 place = self._place_of(job_id, states)
@@ -279,17 +285,19 @@ class MemoryStore(MemoryLine, Backend):
             self._add(by, len(deleted), job_ids)
         return deleted
 
-    async def pause(self, queue: str, by: Action | None = None) -> bool:
+    async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
         with self._lock:
+            self._check(by)
             new = queue not in self._paused
             self._paused.add(queue)
             self._add(by, new)
         return new
 
-    async def resume(self, queue: str, by: Action | None = None) -> bool:
+    async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
         with self._lock:
+            self._check(by)
             was = queue in self._paused
             self._paused.discard(queue)
             self._add(by, was)
@@ -299,17 +307,26 @@ class MemoryStore(MemoryLine, Backend):
     async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
         with self._lock:
-            self._add(by, count, [job_id] if job_id else ())
+            self._check(by)
+            self._add(by, check_count(count), [job_id] if job_id else ())
+
+    def _check(self, by: Action, before: str | None = None) -> None:
+        """Raise if another action has this id; before anything is changed."""
+        noted = self._audit_log.get(by.id)
+        if noted is None:
+            return
+        line = noted.line
+        is_same = (line.who, line.verb, line.target) == (by.who, by.verb, by.target)
+        if not is_same or line.before is not None or before is not None:
+            raise reused(by)
 
     def _add(
         self,
-        by: Action | None,
+        by: Action,
         count: int,
         job_ids: Collection[JobId] = (),
         before: str | None = None,
     ) -> None:
-        if by is None:
-            return
         noted = self._audit_log.get(by.id)
         if noted is None:
             job_id = next(iter(job_ids)) if len(job_ids) == 1 else None

@@ -17,7 +17,7 @@ from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.text import brief, cut
 from fairlead.core.url import split_url
 
-_OURS = ("schema", "listen", "timeout")
+_OURS = ("schema", "listen", "timeout", "owner")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 _DEFAULTS = {
     "application_name": "fairlead",
@@ -50,7 +50,8 @@ class Address(msgspec.Struct, frozen=True):
 
     `listen` says where to hear of news: on the same server, at another URL (past a
     pooler, which cannot pass them on), or nowhere (None), which means to poll.
-    `timeout` is how many seconds an answer may take.
+    `timeout` is how many seconds an answer may take. `owner` is a role that is trusted to own
+    the schema.
     """
 
     parameters: Mapping[str, Any]
@@ -59,6 +60,7 @@ class Address(msgspec.Struct, frozen=True):
     timeout: float = 10.0
     host: str = "localhost"
     doubt: str | None = None
+    owner: str | None = None
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -77,6 +79,7 @@ class Address(msgspec.Struct, frozen=True):
             _timeout(ours.get("timeout", "10")),
             way.host,
             way.doubt or doubt,
+            ours.get("owner"),
         )
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
 """What people ask of the server: look, count, cancel, revive, delete, pause."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
-import msgspec
+from msgspec.structs import astuple
 from psycopg.rows import dict_row
 
 from fairlead.core.admin import (
@@ -13,6 +13,7 @@ from fairlead.core.admin import (
     ErrorGroup,
     Filter,
     Worker,
+    check_count,
 )
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
@@ -148,25 +149,21 @@ class Hand:
         self,
         lane: Lane,
         verb: str,
-        by: Action | None,
+        by: Action,
         job_ids: Collection[JobId] = (),
         states: Collection[State] = (),
         **more: object,
     ) -> list[JobId]:
         """Do something to jobs, or to a queue; returns the ids, or the queue, it was done to."""
         doc = {"at": self._at(), "verb": verb, "ids": list(job_ids), "states": list(states)}
-        [(touched,)] = await lane.ask(self._sql["act"], to_json(doc | {"by": _told(by)} | more))
+        [(touched,)] = await lane.ask(self._sql["act"], to_json(doc | {"by": astuple(by)} | more))
         return list(touched)
 
     async def note(self, lane: Lane, by: Action, count: int, job_id: JobId | None) -> None:
         """Add to the audit log something that was done by other verbs."""
         ids = [job_id] if job_id else []
-        doc = {"at": self._at(), "by": _told(by), "count": count, "ids": ids}
+        doc = {"at": self._at(), "by": astuple(by), "count": check_count(count), "ids": ids}
         await lane.ask(self._sql["noted"], to_json(doc))
-
-
-def _told(by: Action | None) -> Sequence[str] | None:
-    return None if by is None else msgspec.structs.astuple(by)
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:

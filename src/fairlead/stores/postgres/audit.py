@@ -106,7 +106,7 @@ _WORDS: Mapping[str, Words] = {
     "day": Words("day {} is listed, but has no tables", "removed day {} from the list"),
     "no day": Words("table {} belongs to no day of the list", "added the day of table {}"),
     "retention": Words(
-        "the instant before which jobs are forgotten{} cannot be",
+        "the retention{} cannot be: until when jobs are forgotten, or how long they are kept",
         "wrote that nothing is forgotten{} that is still kept",
     ),
     "step": Words("step {} of the schema cannot be", "removed or dated step {} of the schema"),

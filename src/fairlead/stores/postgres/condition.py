@@ -12,6 +12,7 @@ from fairlead.core.clock import SECOND
 from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.lane import AsyncConnection
 from fairlead.stores.postgres.migrate import newest
+from fairlead.stores.postgres.owners import find_strangers
 
 _OLDEST = 130_000
 _HELD_SECONDS = 600
@@ -58,7 +59,8 @@ class _Server(msgspec.Struct, frozen=True):
 async def condition(
     connection: AsyncConnection, address: Address, now: int, *, hears: bool
 ) -> Condition:
-    """Look at the server, its settings and who holds it up."""
+    """Look at the server, its settings, who holds it up, and who owns what we use."""
+    strangers = await find_strangers(connection, address)
     cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(_QUESTION.replace("{schema}", address.quoted_schema))
     server = msgspec.convert(await cursor.fetchone(), _Server)
@@ -73,7 +75,7 @@ async def condition(
         "tls": "on" if server.tls else "off",
         "news": _news(address, hears=hears),
     }
-    findings = [*_settings(server), *_circumstances(server, now)]
+    findings = [*strangers, *_settings(server), *_circumstances(server, now)]
     if address.listen is not None and not hears:
         findings.append(_DEAF)
     if address.doubt:

@@ -16,6 +16,7 @@ from psycopg.rows import tuple_row
 
 from fairlead.core.errors import ConfigError
 from fairlead.stores.postgres.address import told
+from fairlead.stores.postgres.lane import refusal
 
 _KNOWN = (
     "a psycopg, psycopg2 or asyncpg connection, a SQLAlchemy Session or Connection (async ones "
@@ -89,8 +90,10 @@ def _plain(connection: Any) -> Executor:  # noqa: ANN401 (as above)
 
 
 def explained(problem: Exception) -> Exception:
-    """Tell those whose database lacks our schema, or does not let them; the rest is theirs."""
+    """Tell what we refuse, and who lacks our schema or our leave; the rest is theirs."""
     match _state(problem):
+        case "JQ001" | "JQ002" as code:
+            return refusal(code, told(problem))
         case "3F000" | "42883" | "42P01":
             return ConfigError(
                 "the database of this connection has no jobs in it, or not in this schema; point "

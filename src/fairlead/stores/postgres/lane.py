@@ -22,6 +22,7 @@ from psycopg.rows import tuple_row
 
 from fairlead.core.errors import (
     ConfigError,
+    EnqueueError,
     FairleadError,
     StoreFull,
     StoreRefused,
@@ -308,6 +309,8 @@ def _is_of_use(connection: Connection | AsyncConnection) -> bool:
 def typed(problem: psycopg.Error, address: Address) -> FairleadError:
     """Return one of our own errors for one of the driver's."""
     match problem:
+        case _ if problem.sqlstate in OURS:
+            return refusal(problem.sqlstate, told(problem))
         case psycopg.DataError() if problem.sqlstate in _OF_THE_CALLER:
             return ConfigError(
                 f"PostgreSQL cannot hold this: {told(problem)}; it takes any text but the "
@@ -328,6 +331,17 @@ def typed(problem: psycopg.Error, address: Address) -> FairleadError:
         case _:
             text = told(problem)
     return StoreUnavailable(address.url, text)
+
+
+OURS = ("JQ001", "JQ002")
+"""What our own functions in the database refuse: something that is done, or a job that is put."""
+
+
+def refusal(code: str | None, words: str) -> FairleadError:
+    """Return what our own functions refuse, in their words, as an error of the caller's."""
+    if code == "JQ002":
+        return EnqueueError(f"the database refuses this job: {words}")
+    return ConfigError(words)
 
 
 _OF_THE_CALLER = (None, "22021", "22P05")

@@ -1,16 +1,14 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from psycopg import errors
 
 from fairlead.core.admin import Worker
-from fairlead.core.clock import SECOND, Clock
-from fairlead.core.ids import JobId, made_at
+from fairlead.core.clock import Clock
+from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
@@ -29,14 +27,9 @@ from fairlead.stores.postgres.heads import Found, Heads, Start, Taken
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane
 from fairlead.stores.postgres.statements import statements
 
-_DAY = 24 * 3600 * SECOND
-_NEVER = 2**62
-_ONE_TIME = 60 * SECOND
-_SPECIAL = re.compile(r"[\\\t\n\r]")
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _JOB_FIELDS = 17
-_MANY = 200
-"""From how many jobs on a put is quicker by COPY."""
+_LONGEST_PUT = 4 * 1024 * 1024
+"""How many characters one put has at most, if it has several jobs; the database takes 32 MiB."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
@@ -52,14 +45,16 @@ def to_json(value: object) -> str:
 
 
 def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
-    """Return the one parameter of a put."""
-    rows = [
-        (
-            job.id,
+    """Return the one parameter of a put. Jobs that are alike share what they have in common."""
+    kinds: list[tuple[object, ...]] = []
+    last: tuple[object, ...] = ()
+    ids: list[JobId] = []
+    payloads: list[str] = []
+    for job in _in_order(jobs):
+        kind = (
             job.queue,
             job.task,
             job.version,
-            job.payload,
             job.options,
             job.run_at,
             job.delay,
@@ -67,61 +62,26 @@ def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
             job.expires_at,
             job.expires_in,
         )
-        for job in _in_order(jobs)
-    ]
-    doc: dict[str, object] = {"at": at, "since": _since(jobs), "jobs": rows}
+        if kind != last:
+            ids, payloads, last = [], [], kind
+            kinds.append((*kind, ids, payloads))
+        ids.append(job.id)
+        payloads.append(job.payload)
+    doc: dict[str, object] = {"at": at, "count": len(jobs), "kinds": kinds}
     if tell is not None:
         doc["tell"] = tell
     return to_json(doc)
 
 
-def copies(jobs: Sequence[NewJob], at: int | None) -> bool:
-    """Say whether these jobs are best put by COPY: many, of one time, with nothing special."""
-    if at is not None or len(jobs) < _MANY or not all(map(_is_plain, jobs)):
-        return False
-    low, high = _ends(jobs)
-    return (made_at(high) or _NEVER) - (made_at(low) or 0) < _ONE_TIME
-
-
-def _ends(jobs: Sequence[NewJob]) -> tuple[JobId, JobId]:
-    """Return the first and the last id; if these were made at one time, so were those between."""
-    ids = [job.id for job in jobs]
-    return min(ids), max(ids)
-
-
-def _is_plain(job: NewJob) -> bool:
-    special = job.delay or job.priority or job.expires_in is not None or job.expires_at is not None
-    return job.run_at is None and not special
-
-
-def copy_text(jobs: Sequence[NewJob]) -> str:
-    """Return jobs as the rows of a COPY."""
-    middles: dict[tuple[str, str, int], str] = {}  # There are few, and each is told often.
-    rows = []
-    for job in _in_order(jobs):
-        kind = (job.queue, job.task, job.version)
-        middle = middles.get(kind)
-        if middle is None:
-            middle = middles[kind] = "\t".join(_escaped(str(each)) for each in kind)
-        payload, options = job.payload, job.options
-        if _SPECIAL.search(payload):
-            payload = _escaped(payload)
-        told = "\\N" if options is None else _escaped(options)
-        rows.append(f"{job.id}\t{middle}\t{payload}\t{told}\n")
-    return "".join(rows)
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(lambda found: _ESCAPES[found.group()], text)
-
-
-def copied_text(jobs: Sequence[NewJob], tell: str | None) -> str:
-    """Return the one parameter of what ends a put by COPY."""
-    low, high = _ends(jobs)
-    doc: dict[str, object] = {"since": (made_at(low) or _DAY) - _DAY, "low": low, "high": high}
-    if tell is not None:
-        doc["tell"] = tell
-    return to_json(doc)
+def put_parts(
+    jobs: Sequence[NewJob], at: int | None, tell: str | None
+) -> list[tuple[Sequence[NewJob], str]]:
+    """Return the puts that a put takes, each with its jobs: one, unless it would be too long."""
+    text = put_text(jobs, at, tell)
+    if len(text) <= _LONGEST_PUT or len(jobs) == 1:
+        return [(jobs, text)]
+    half = len(jobs) // 2
+    return [*put_parts(jobs[:half], at, tell), *put_parts(jobs[half:], at, tell)]
 
 
 def _in_order(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -139,14 +99,6 @@ def fresh_ones(jobs: Sequence[NewJob], answer: str | None) -> list[bool]:
         fresh.append(job.id in added)
         added.discard(job.id)  # An id that stands twice in the batch is new only once.
     return fresh
-
-
-def _since(jobs: Sequence[NewJob]) -> int:
-    """Return an instant before which none of these can have ended, by the time in their ids.
-
-    The clocks of producers may be a day wrong. Of an id that tells no time nothing is known.
-    """
-    return min((made_at(job.id) or _DAY for job in jobs), default=_DAY) - _DAY
 
 
 def settle_text(
@@ -195,53 +147,49 @@ class PostgresLine:
         return self._clock.now() if self._clock else None
 
     async def put(self, lane: Lane, jobs: Sequence[NewJob], tell: str | None) -> list[bool]:
-        """Add jobs."""
-        if copies(jobs, self.at()):
-            known = await lane.run(lambda connection: self._copy(connection, jobs, tell))
-            if known is not None:
-                return [job.id not in known for job in jobs]
-        [(answer,)] = await lane.ask(self._sql["put"], put_text(jobs, self.at(), tell))
-        if any(job.priority or job.run_at is not None for job in jobs):
-            self.heads.look()
-        return fresh_ones(jobs, answer)
+        """Add jobs, all or none."""
+        parts = put_parts(jobs, self.at(), tell)
+        if len(parts) == 1:
+            [(answer,)] = await lane.ask(self._sql["put"], parts[0][1])
+            return self._added(jobs, fresh_ones(jobs, answer))
 
-    async def _copy(
-        self, connection: AsyncConnection, jobs: Sequence[NewJob], tell: str | None
-    ) -> set[JobId] | None:
-        """Put by COPY; returns those that ended before, None if some are in the line."""
-        try:
-            async with connection.transaction(), connection.cursor() as cursor:
-                async with cursor.copy(self._sql["copy"]) as copy:
-                    await copy.write(copy_text(jobs))
-                await cursor.execute(self._sql["copied"], [copied_text(jobs, tell)])
-                return _known(await cursor.fetchone())
-        except errors.UniqueViolation:
-            return None  # The plain way tells which.
+        async def all_parts(connection: AsyncConnection) -> list[bool]:
+            async with connection.transaction():
+                return [
+                    fresh
+                    for some, text in parts
+                    for fresh in fresh_ones(some, await self._put_part(connection, text))
+                ]
+
+        return self._added(jobs, await lane.run(all_parts))
+
+    async def _put_part(self, connection: AsyncConnection, text: str) -> str | None:
+        row = await (await connection.execute(self._sql["put"], [text])).fetchone()
+        return row[0] if row else None
 
     def put_blocking(
         self, lanes: BlockingLanes, jobs: Sequence[NewJob], tell: str | None
     ) -> list[bool]:
-        """Add jobs from synchronous code."""
-        if copies(jobs, self.at()):
-            known = lanes.run(lambda connection: self._copy_blocking(connection, jobs, tell))
-            if known is not None:
-                return [job.id not in known for job in jobs]
-        [(answer,)] = lanes.ask(self._sql["put"], put_text(jobs, self.at(), tell))
+        """Add jobs from synchronous code, all or none."""
+        parts = put_parts(jobs, self.at(), tell)
+        if len(parts) == 1:
+            [(answer,)] = lanes.ask(self._sql["put"], parts[0][1])
+            return self._added(jobs, fresh_ones(jobs, answer))
+
+        def all_parts(connection: Connection) -> list[bool]:
+            fresh = []
+            with connection.transaction():
+                for some, text in parts:
+                    row = connection.execute(self._sql["put"], [text]).fetchone()
+                    fresh += fresh_ones(some, row[0] if row else None)
+            return fresh
+
+        return self._added(jobs, lanes.run(all_parts))
+
+    def _added(self, jobs: Sequence[NewJob], fresh: list[bool]) -> list[bool]:
         if any(job.priority or job.run_at is not None for job in jobs):
             self.heads.look()
-        return fresh_ones(jobs, answer)
-
-    def _copy_blocking(
-        self, connection: Connection, jobs: Sequence[NewJob], tell: str | None
-    ) -> set[JobId] | None:
-        try:
-            with connection.transaction(), connection.cursor() as cursor:
-                with cursor.copy(self._sql["copy"]) as copy:
-                    copy.write(copy_text(jobs))
-                cursor.execute(self._sql["copied"], [copied_text(jobs, tell)])
-                return _known(cursor.fetchone())
-        except errors.UniqueViolation:
-            return None  # The plain way tells which.
+        return fresh
 
     async def claim(self, lane: Lane, plan: ClaimPlan) -> Claim:
         """Lease what the selection rule chooses."""
@@ -393,11 +341,6 @@ class PostgresLine:
         [(counts,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
         self.heads.look()
         return Upkeep(*counts)
-
-
-def _known(row: tuple[Any, ...] | None) -> set[JobId]:
-    assert row is not None
-    return set(row[0] or ())
 
 
 def end_of(settlement: Settlement, answer: str | None) -> Settlement | None:

@@ -15,6 +15,7 @@ from fairlead.core.admin import Migration
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import Connection, connect, finish, typed
+from fairlead.stores.postgres.owners import check_owners, guard
 from fairlead.stores.postgres.statements import migrations
 
 PATIENCE_SECONDS = 60.0
@@ -76,6 +77,7 @@ def _script(address: Address, step: Migration) -> str:
         (
             "BEGIN;",
             f"CREATE SCHEMA IF NOT EXISTS {address.quoted_schema};",
+            guard(address),
             f"{_PATH.replace('{schema}', address.quoted_schema)};",
             f"{_TABLE};",
             step.sql.strip(),
@@ -87,7 +89,13 @@ def _script(address: Address, step: Migration) -> str:
 
 
 def applied_times(connection: Connection, address: Address) -> dict[int, int]:
-    """Return when each step was applied, by its number; of one that somebody unlisted, 0."""
+    """Return when each step was applied, by its number; nothing is read that others own."""
+    check_owners(connection, address)
+    return _times(connection, address)
+
+
+def _times(connection: Connection, address: Address) -> dict[int, int]:
+    """Return the same; of a step that somebody unlisted, 0."""
     table = f"{address.quoted_schema}.migration"
     [there] = connection.execute(_FOUND, [table]).fetchone() or (0,)
     if not there:
@@ -138,9 +146,10 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
         [there] = connection.execute(_SCHEMA, [schema]).fetchone() or (False,)
         if not there:
             connection.execute(_CREATE.replace("{schema}", schema))
+        check_owners(connection, address)
         connection.execute(_PATH.replace("{schema}", schema))
         connection.execute(_TABLE)
-        if step.number in applied_times(connection, address):
+        if step.number in _times(connection, address):
             return
         connection.execute(step.sql.encode())
         connection.execute("INSERT INTO migration VALUES (%s, stamp())", [step.number])

@@ -42,7 +42,7 @@ from fairlead.stores.postgres.lane import (
     Lane,
     LentLanes,
 )
-from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_text
+from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
 from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import Listener
@@ -206,19 +206,32 @@ class PostgresStore(Backend):
         if not jobs:
             check(connection, is_async=False)
             return []
-        return fresh_ones(jobs, run(connection, self._sql["put"], self._put_text(jobs)))
+        if not self._is_open:
+            self._open()  # Nothing of the schema is used before its owner is known.
+        put = self._sql["put"]
+        return [
+            fresh
+            for some, text in self._put_parts(jobs)
+            for fresh in fresh_ones(some, run(connection, put, text))
+        ]
 
     async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
         """Put on the caller's own connection, which may be async."""
         if not jobs:
             check(connection, is_async=True)
             return []
-        return fresh_ones(jobs, await arun(connection, self._sql["put"], self._put_text(jobs)))
+        await self.open()
+        put = self._sql["put"]
+        return [
+            fresh
+            for some, text in self._put_parts(jobs)
+            for fresh in fresh_ones(some, await arun(connection, put, text))
+        ]
 
-    def _put_text(self, jobs: Sequence[NewJob]) -> str:
+    def _put_parts(self, jobs: Sequence[NewJob]) -> list[tuple[Sequence[NewJob], str]]:
         # These become visible when the caller commits, whenever that is.
         self._line.heads.look()
-        return put_text(jobs, self._line.at(), self._bell.word(WORK))
+        return put_parts(jobs, self._line.at(), self._bell.word(WORK))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -371,8 +384,8 @@ class PostgresStore(Backend):
         self,
         job_ids: Collection[JobId],
         reason: str,
+        by: Action,
         states: Collection[State] = LIVE,
-        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
         lane = (await self._session()).people
@@ -398,18 +411,18 @@ class PostgresStore(Backend):
         """Forget final jobs for good."""
         return await self._act("delete", by, job_ids, states)
 
-    async def pause(self, queue: str, by: Action | None = None) -> bool:
+    async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
         return bool(await self._act("pause", by, queue=queue))
 
-    async def resume(self, queue: str, by: Action | None = None) -> bool:
+    async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
         return bool(await self._act("resume", by, queue=queue))
 
     async def _act(
         self,
         verb: str,
-        by: Action | None,
+        by: Action,
         job_ids: Collection[JobId] = (),
         states: Collection[State] = (),
         **more: object,

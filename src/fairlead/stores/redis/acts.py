@@ -5,6 +5,7 @@ on several queues has one in each. What met no queue is kept `NOWHERE`. Read tog
 lines of an action are one, and its place is that of the first of them.
 """
 
+import hashlib
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -52,19 +53,16 @@ class Acts:
         self._queues = queues
         self._clock = clock
 
-    def told(self, by: Action | None, job_ids: Collection[str] = ()) -> Conversation[bytes]:
-        """Return who does something, as scripts write it down; nothing for a program."""
-        if by is None:
-            return b""
+    def told(self, by: Action, job_ids: Collection[str] = ()) -> Conversation[bytes]:
+        """Return who does something, as scripts write it down."""
         [number] = yield [run("count", self._keys.number)]
         job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
-        return pack([by.id, number, by.who, by.verb, by.target, job_id])
+        return pack([_key_of(by), number, by.who, by.verb, by.target, job_id])
 
     def write(self, told: bytes, count: int) -> Conversation[None]:
         """Write down what was done to no queue."""
-        if told:
-            at = moment(self._clock.now() if self._clock else None)
-            yield [script(self._keys, "note", NOWHERE, at, told, count)]
+        at = moment(self._clock.now() if self._clock else None)
+        yield [script(self._keys, "note", NOWHERE, at, told, count)]
 
     def log(self, limit: int, job_id: JobId | None) -> Conversation[list[AuditLine]]:
         """Return the audit log, newest first."""
@@ -124,6 +122,12 @@ class Acts:
                 if text is not None and number is not None:
                     lines.setdefault(action, []).append((round(float(number)), _line_of(text)))
         return {action: _joined(each) for action, each in lines.items()}
+
+
+def _key_of(by: Action) -> str:
+    """Return what the lines of an action have in common; another one with its id has another."""
+    told = pack([by.who, by.verb, by.target])
+    return f"{by.id} {hashlib.sha256(told).hexdigest()[:16]}"
 
 
 def _line_of(text: bytes) -> _Line:

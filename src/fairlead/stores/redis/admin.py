@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from typing import Any
 
-from fairlead.core.admin import Action, AuditLine, ErrorGroup, Filter, Worker
+from fairlead.core.admin import Action, AuditLine, ErrorGroup, Filter, Worker, check_count
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_HEAD_START, Attempt, JobRecord, State
@@ -218,8 +218,8 @@ class Hand:
         self,
         job_ids: Collection[JobId],
         reason: str,
+        by: Action,
         states: Collection[State],
-        by: Action | None,
     ) -> Conversation[dict[JobId, JobRecord]]:
         """Cancel waiting jobs at once, and mark running ones."""
         values = (pack(list(states)), reason)
@@ -264,7 +264,7 @@ class Hand:
         self,
         verb: str,
         job_ids: Collection[JobId],
-        by: Action | None,
+        by: Action,
         values: tuple[Word, ...],
         word: str | None,
     ) -> Conversation[list[tuple[str, Any]]]:
@@ -286,15 +286,15 @@ class Hand:
         ]
         return [(queue, answer) for (queue, _), answer in zip(parts, answers, strict=True)]
 
-    def pause(self, queue: str, by: Action | None) -> Conversation[bool]:
+    def pause(self, queue: str, by: Action) -> Conversation[bool]:
         """Let no further job of this queue start."""
         return (yield from self._pause(queue, "1", by, ""))
 
-    def resume(self, queue: str, by: Action | None) -> Conversation[bool]:
+    def resume(self, queue: str, by: Action) -> Conversation[bool]:
         """Let jobs of this queue start again."""
         return (yield from self._pause(queue, "0", by, WORK))
 
-    def _pause(self, queue: str, how: str, by: Action | None, word: str) -> Conversation[bool]:
+    def _pause(self, queue: str, how: str, by: Action, word: str) -> Conversation[bool]:
         yield from self._queues.register([queue])
         told = yield from self._acts.told(by)
         news = (self._keys.news, word)
@@ -304,7 +304,7 @@ class Hand:
     def note(self, by: Action, count: int, job_id: JobId | None) -> Conversation[None]:
         """Add to the audit log something that was done by other verbs."""
         told = yield from self._acts.told(by, [job_id] if job_id else [])
-        yield from self._acts.write(told, count)
+        yield from self._acts.write(told, check_count(count))
 
 
 def _head(

@@ -315,11 +315,11 @@ class RedisStore(Untransacted, Backend):
         self,
         job_ids: Collection[JobId],
         reason: str,
+        by: Action,
         states: Collection[State] = LIVE,
-        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
-        return await self._act(self._hand.cancel(job_ids, reason, states, by))
+        return await self._act(self._hand.cancel(job_ids, reason, by, states))
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
@@ -337,11 +337,11 @@ class RedisStore(Untransacted, Backend):
         """Forget final jobs for good."""
         return await self._act(self._hand.delete(job_ids, states, by))
 
-    async def pause(self, queue: str, by: Action | None = None) -> bool:
+    async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
         return await self._act(self._hand.pause(queue, by))
 
-    async def resume(self, queue: str, by: Action | None = None) -> bool:
+    async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
         return await self._act(self._hand.resume(queue, by))
 

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlead.core.admin import MOST_LISTED, Action, AuditLine, ErrorGroup, Filter, Worker
+from fairlead.core.admin import (
+    MOST_LISTED,
+    Action,
+    AuditLine,
+    ErrorGroup,
+    Filter,
+    Worker,
+    reused,
+)
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, Job, JobRecord, State
@@ -209,7 +217,7 @@ class Request(NamedTuple):
     """What a person wants done with some jobs."""
 
     job_ids: Collection[JobId]
-    by: Action | None
+    by: Action
     states: Collection[State] = ()
     reason: str = ""
 
@@ -297,19 +305,19 @@ class SqliteHand:
         return done
 
     def pause(
-        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action | None]]
+        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action]]
     ) -> list[bool]:
         """Pause queues."""
         return [self._switch(connection, "pause", *item) for item in items]
 
     def resume(
-        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action | None]]
+        self, connection: sqlite3.Connection, items: Sequence[tuple[str, Action]]
     ) -> list[bool]:
         """Resume queues."""
         return [self._switch(connection, "resume", *item) for item in items]
 
     def _switch(
-        self, connection: sqlite3.Connection, statement: str, queue: str, by: Action | None
+        self, connection: sqlite3.Connection, statement: str, queue: str, by: Action
     ) -> bool:
         changed = tell(connection, statement, queue=queue)
         self._note(connection, by, changed)
@@ -344,15 +352,15 @@ class SqliteHand:
     def _note(
         self,
         connection: sqlite3.Connection,
-        by: Action | None,
+        by: Action,
         number: int,
         job_ids: Collection[JobId] = (),
         before: str | None = None,
     ) -> None:
-        if by is not None:
-            job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
-            line = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
-            tell(connection, "note", now=self._clock.now(), count=number, **line)
+        job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
+        line = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
+        if not tell(connection, "note", now=self._clock.now(), count=number, **line):
+            raise reused(by)
 
 
 def _ids(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> list[JobId]:

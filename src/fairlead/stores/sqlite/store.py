@@ -22,6 +22,7 @@ from fairlead.core.admin import (
     Finding,
     Migration,
     Worker,
+    check_count,
 )
 from fairlead.core.clock import SECOND, Clock, SystemClock
 from fairlead.core.errors import ConfigError, did_you_mean
@@ -387,8 +388,8 @@ class SqliteStore(Backend):
         self,
         job_ids: Collection[JobId],
         reason: str,
+        by: Action,
         states: Collection[State] = LIVE,
-        by: Action | None = None,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
         request = Request(job_ids, by, states, reason)
@@ -411,17 +412,17 @@ class SqliteStore(Backend):
         """Forget final jobs for good."""
         return (await self._write(self._hand.delete, [Request(job_ids, by, states)]))[0]
 
-    async def pause(self, queue: str, by: Action | None = None) -> bool:
+    async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
         return (await self._write(self._hand.pause, [(queue, by)]))[0]
 
-    async def resume(self, queue: str, by: Action | None = None) -> bool:
+    async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
         return (await self._write(self._hand.resume, [(queue, by)]))[0]
 
     async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
-        await self._write(self._hand.note, [(by, count, job_id)])
+        await self._write(self._hand.note, [(by, check_count(count), job_id)])
 
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""

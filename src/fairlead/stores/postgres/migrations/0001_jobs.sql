@@ -2,25 +2,48 @@
 CREATE FUNCTION stamp() RETURNS bigint LANGUAGE sql VOLATILE
 AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 
--- The same for all rows of a statement; what COPY puts has its times by default.
-CREATE FUNCTION arrival() RETURNS bigint LANGUAGE sql STABLE
-AS $$ SELECT (date_part('epoch', statement_timestamp()) * 1000000)::bigint $$;
+-- The instant of a test's clock. It needs a right of its own, see allow: whoever else could say what
+-- time it is could let jobs end so long ago that they are forgotten, and write lies into the audit log.
+-- What we refuse to callers has codes of our own, JQ001 for what they do and JQ002 for what they put:
+-- what a trigger or a function of somebody else raises is never taken for it.
+CREATE FUNCTION moment(told bigint) RETURNS bigint LANGUAGE plpgsql STABLE STRICT
+AS $$
+BEGIN
+    IF NOT has_function_privilege(session_user, 'moment(bigint)', 'EXECUTE') THEN
+        RAISE 'only a role that is allowed to be a tester goes by a clock of its own'
+            USING ERRCODE = 'JQ001';
+    END IF;
+    RETURN told;
+END $$;
+
+-- The document that a verb is given. One that is too long is refused before it is read.
+CREATE FUNCTION document(batch text, code text DEFAULT 'program_limit_exceeded') RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    IF octet_length(batch) > 33554432 THEN
+        RAISE 'one call takes at most 33,554,432 bytes, not %', octet_length(batch)
+            USING ERRCODE = code;
+    END IF;
+    RETURN batch;
+END $$;
 
 -- Waiting and running jobs. A claim writes only columns that no index holds (fence, lease_until,
 -- attempt, worker, claimed_at, lost), and finds room in the page for it, so no index changes.
 -- order_at is run_at minus the head start. parked: 0 in the order, 1 not due, 2 no capable worker,
 -- 3 in the order too, but out of turn: given back, promoted, with a head start. The ones out of turn
 -- have an index of their own, because claims go along the order from where they were.
+-- put_by is the user that the database knows the producer as: a producer sees its own jobs only.
 CREATE TABLE job (
     id          text COLLATE "C" PRIMARY KEY,
     queue       text COLLATE "C" NOT NULL,
     task        text COLLATE "C" NOT NULL,
     version     integer  NOT NULL,
     parked      smallint NOT NULL DEFAULT 0,
-    run_at      bigint   NOT NULL DEFAULT arrival(),
-    order_at    bigint   NOT NULL DEFAULT arrival(),
+    run_at      bigint   NOT NULL,
+    order_at    bigint   NOT NULL,
     expires_at  bigint,
-    enqueued_at bigint   NOT NULL DEFAULT arrival(),
+    enqueued_at bigint   NOT NULL,
     payload     text     NOT NULL,
     options     text,
     attempt     integer  NOT NULL DEFAULT 0,
@@ -32,7 +55,8 @@ CREATE TABLE job (
     worker      text,
     claimed_at  bigint,
     cancel      text,
-    errors      text[]
+    errors      text[],
+    put_by      text
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
@@ -75,7 +99,8 @@ CREATE TABLE finished (
     errors      text[],
     finished_at bigint  NOT NULL,
     reason      text,
-    result      text
+    result      text,
+    put_by      text
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX finished_id ON finished (id);
 CREATE INDEX finished_at ON finished (finished_at);
@@ -105,9 +130,14 @@ CREATE INDEX attempt_at  ON attempt (finished_at, seq);
 CREATE TABLE day (first bigint PRIMARY KEY);
 
 -- What ended before this instant is forgotten: nobody sees it, and its table goes with its day.
-CREATE TABLE retention (before bigint NOT NULL);
+-- keep is for how many microseconds an operator wants everything kept, whatever workers say.
+CREATE TABLE retention (before bigint NOT NULL, keep bigint);
 CREATE UNIQUE INDEX retention_one ON retention ((true));
 INSERT INTO retention VALUES (0);
+
+-- From when on what ended is kept. An instant that is still to come, or none, is damage and hides nothing.
+CREATE VIEW kept AS
+SELECT coalesce(max(before), 0) AS since FROM retention WHERE before <= stamp() + 86400000000;
 
 -- Dead letters: kept until a person removes them.
 CREATE TABLE dead (
@@ -128,7 +158,8 @@ CREATE TABLE dead (
     claimed_at  bigint,
     errors      text[],
     finished_at bigint  NOT NULL,
-    reason      text
+    reason      text,
+    put_by      text
 );
 
 -- Queues that a person paused.
@@ -145,7 +176,8 @@ CREATE TABLE worker (
 ) WITH (fillfactor = 50);
 
 -- The audit log: what people did, to which jobs in words, and to how many. What was done to
--- single jobs is found by their id; before is the payload that an edit replaced.
+-- single jobs is found by their id; before is the payload that an edit replaced. who is what the
+-- program says, by_user whom the database knows it as.
 CREATE TABLE audit (
     seq     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id      text    NOT NULL UNIQUE,
@@ -155,7 +187,8 @@ CREATE TABLE audit (
     target  text    NOT NULL,
     count   integer NOT NULL,
     job_id  text COLLATE "C",
-    before  text
+    before  text,
+    by_user text    NOT NULL DEFAULT session_user
 );
 CREATE INDEX audit_job ON audit (job_id) WHERE job_id IS NOT NULL;
 

@@ -63,7 +63,7 @@ SELECT id, queue, task, greatest(version, 0) AS version, parked, instant(run_at)
        instant(run_at) - head_start(run_at, order_at) AS order_at, instant(expires_at) AS expires_at,
        instant(enqueued_at) AS enqueued_at, payload, options, runs(attempt) AS attempt,
        runs(crashes) AS crashes, suspect, fence, lease_until, lost, worker,
-       instant(claimed_at) AS claimed_at, cancel, errors
+       instant(claimed_at) AS claimed_at, cancel, errors, put_by
 FROM job;
 
 -- The tasks that a worker knows, by name, with the newest version of each; what is no such thing
@@ -109,14 +109,14 @@ BEGIN
     ), moved AS (
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
+             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
         SELECT sound_id(id), sound_name(queue), sound_name(task), version, run_at, order_at,
                expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
                claimed_at, with_error(errors, json_build_object(
                    'attempt', attempt, 'outcome', 'failed', 'worker', worker,
                    'claimed_at', claimed_at, 'started_at', NULL, 'finished_at', at,
                    'error', 'Unreadable', 'message', why, 'fingerprint', '89e45653b9f8c718'
-               )::text), at, 'unreadable'
+               )::text), at, 'unreadable', put_by
         FROM bad JOIN mended USING (id)
         ON CONFLICT (id) DO UPDATE SET
             queue = excluded.queue, task = excluded.task, version = excluded.version,
@@ -124,7 +124,8 @@ BEGIN
             enqueued_at = excluded.enqueued_at, payload = excluded.payload,
             options = excluded.options, attempt = excluded.attempt, crashes = excluded.crashes,
             fence = excluded.fence, worker = excluded.worker, claimed_at = excluded.claimed_at,
-            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason
+            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason,
+            put_by = excluded.put_by
     ), gone AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM bad)) RETURNING id
     )
@@ -150,20 +151,168 @@ AS $$
     END
 $$;
 
--- Take back those of these jobs, just put, that ended before, and say which they are. Looked for
--- after the rows are there: what is put a second time while its first put is on its way cannot slip
--- through in between. None of them ended before since_, if the clocks agree by a day.
-CREATE FUNCTION take_back(fresh text[], since_ bigint, at bigint) RETURNS text[] LANGUAGE plpgsql
+-- Whether something is nested more than 64 levels deep.
+CREATE FUNCTION is_deep(read jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT jsonb_path_exists(
+        read, 'strict $.**{64 to last} ? (@.type() == "array" || @.type() == "object")'
+    )
+$$;
+
+-- Say what is wrong with the kind of a put. The numbers are those of core/codec.py, core/queue.py,
+-- core/job.py and producer.py; here they hold for those who do not use our programs. A text with
+-- NUL in it is JSON, but jsonb does not take it.
+CREATE FUNCTION sound_kind(
+    queue text, task text, version integer, options text, run_at bigint, head_start bigint,
+    expires_at bigint
+) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    since bigint := least(since_, at - 86400000000);
-    known text[];
+    fault text;
+    read  jsonb;
 BEGIN
+    fault := CASE
+        WHEN coalesce(char_length(queue), 0) NOT BETWEEN 1 AND 128
+            THEN 'the name of a queue has 1 to 128 characters'
+        WHEN coalesce(char_length(task), 0) NOT BETWEEN 1 AND 128
+            THEN 'the name of a task has 1 to 128 characters'
+        WHEN coalesce(version, 0) < 1 THEN 'the version of a task is 1 or more'
+        WHEN coalesce(abs(head_start), 86400000001) > 86400000000
+            THEN 'a head start is at most a day'
+        WHEN coalesce(run_at, -1) NOT BETWEEN 0 AND 1152921504606846976
+            OR coalesce(expires_at, 0) NOT BETWEEN 0 AND 1152921504606846976
+            THEN 'instants are from 0 to 2^60 microseconds since 1970'
+        WHEN octet_length(options) > 262144 THEN 'the options of a job have at most 262,144 bytes'
+    END;
+    IF fault IS NULL AND options IS NOT NULL THEN
+        BEGIN
+            read := replace(options, '\u0000', '\u0001');
+            fault := CASE
+                WHEN is_deep(read)
+                    THEN 'the options of a job are nested at most 64 levels deep'
+                WHEN jsonb_typeof(read->'tags') = 'array' AND jsonb_array_length(read->'tags') > 64
+                    THEN 'a job has at most 64 tags'
+            END;
+        EXCEPTION
+            WHEN data_exception THEN fault := 'the options of a job are JSON';
+            WHEN program_limit_exceeded THEN
+                fault := 'the options of a job are nested at most 64 levels deep';
+        END;
+    END IF;
+    IF fault IS NOT NULL THEN
+        RAISE '%', fault USING ERRCODE = 'JQ002';
+    END IF;
+    RETURN queue;
+END $$;
+
+-- The same for a job of the put.
+CREATE FUNCTION sound_job(id text, payload text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    fault text;
+BEGIN
+    fault := CASE
+        WHEN id IS NULL OR payload IS NULL THEN 'a job has an id and a payload'
+        WHEN octet_length(id) NOT BETWEEN 1 AND 36 OR id ~ '[^[:ascii:]]'
+            THEN 'the id of a job has 1 to 36 ASCII characters'
+        WHEN octet_length(payload) > 262144 THEN 'a payload has at most 262,144 bytes'
+    END;
+    IF fault IS NULL THEN
+        BEGIN
+            IF is_deep(replace(payload, '\u0000', '\u0001')::jsonb) THEN
+                fault := 'a payload is nested at most 64 levels deep';
+            END IF;
+        EXCEPTION
+            WHEN data_exception THEN fault := 'a payload is JSON';
+            WHEN program_limit_exceeded THEN
+                fault := 'a payload is nested at most 64 levels deep';
+        END;
+    END IF;
+    IF fault IS NOT NULL THEN
+        RAISE '%', fault USING ERRCODE = 'JQ002';
+    END IF;
+    RETURN id;
+END $$;
+
+-- The kinds of jobs of a put, checked: [queue, task, version, options, run_at, delay, priority,
+-- expires_at, expires_in, ids, payloads]. What is short cannot be nested deep, nor have many tags, and
+-- is not looked into.
+CREATE FUNCTION kinds(doc jsonb, at bigint) RETURNS TABLE (
+    queue text, task text, version integer, options text, parked smallint, run_at bigint,
+    order_at bigint, expires_at bigint, ids jsonb, payloads jsonb
+) LANGUAGE sql STABLE ROWS 10
+AS $$
+    SELECT CASE WHEN char_length(k.queue) BETWEEN 1 AND 128 AND char_length(k.task) BETWEEN 1 AND 128
+                 AND k.version >= 1 AND k.head_start BETWEEN -86400000000 AND 86400000000
+                 AND k.run_at BETWEEN 0 AND 1152921504606846976
+                 AND coalesce(k.expires_at BETWEEN 0 AND 1152921504606846976, true)
+                 AND coalesce(octet_length(k.options) < 130, true)
+                THEN k.queue
+                ELSE sound_kind(
+                    k.queue, k.task, k.version, k.options, k.run_at, k.head_start, k.expires_at
+                ) END,
+           k.task, k.version, k.options,
+           (CASE WHEN k.run_at > at THEN 1 WHEN k.run_at - k.head_start < at THEN 3
+                 ELSE 0 END)::smallint,
+           k.run_at, k.run_at - k.head_start, k.expires_at, k.ids, k.payloads
+    FROM (
+        SELECT kind->>0 AS queue, kind->>1 AS task, (kind->>2)::integer AS version,
+               kind->>3 AS options, coalesce((kind->>4)::bigint, at + (kind->>5)::bigint) AS run_at,
+               (kind->>6)::bigint * 1000000 AS head_start,
+               coalesce(at + (kind->>8)::bigint, (kind->>7)::bigint) AS expires_at,
+               kind->9 AS ids, kind->10 AS payloads
+        FROM jsonb_array_elements(doc->'kinds') AS kind
+        OFFSET 0
+    ) AS k
+$$;
+
+-- The jobs of a put, checked, in the order they are told in.
+CREATE FUNCTION given(doc jsonb, at bigint) RETURNS TABLE (
+    id text, queue text, task text, version integer, parked smallint, run_at bigint, order_at bigint,
+    expires_at bigint, payload text, options text
+) LANGUAGE sql STABLE ROWS 1000
+AS $$
+    SELECT CASE WHEN octet_length(j.id) BETWEEN 1 AND 36 AND char_length(j.id) = octet_length(j.id)
+                 AND (octet_length(j.payload) < 130
+                      OR octet_length(j.payload) <= 262144
+                         AND octet_length(j.payload)
+                             - octet_length(replace(replace(j.payload, '[', ''), '{', '')) <= 64)
+                THEN j.id ELSE sound_job(j.id, j.payload) END,
+           queue, task, version, parked, run_at, order_at, expires_at, j.payload, options
+    FROM kinds(doc, at) CROSS JOIN LATERAL ROWS FROM (
+        jsonb_array_elements_text(ids), jsonb_array_elements_text(payloads)
+    ) AS j(id, payload)
+$$;
+
+-- Take back those of these jobs, just put, that ended before, and say which they are. Looked for
+-- after the rows are there: what is put a second time while its first put is on its way cannot slip
+-- through in between. None of them ended before its id was made, if the clocks agree by a day.
+-- Of many mostly none has ended, nor any other of their time, which is one look.
+CREATE FUNCTION take_back(fresh text[], low text, high text, at bigint) RETURNS text[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    dated    text   := '________-____-7_____________________';
+    digits   text   := left(low, 8) || substr(low, 10, 4);
+    earliest bigint := 0;
+    known    text[];
+BEGIN
+    IF low LIKE dated AND high LIKE dated AND translate(digits, '0123456789abcdef', '') = '' THEN
+        earliest := least(at, stamp(), ('x' || digits)::bit(48)::bigint * 1000) - 86400000000;
+    END IF;
+    IF low < high
+        AND NOT EXISTS (SELECT FROM dead WHERE id BETWEEN low AND high)
+        AND NOT EXISTS (
+            SELECT FROM finished WHERE id BETWEEN low AND high AND finished_at >= earliest
+        )
+    THEN
+        RETURN NULL;
+    END IF;
     SELECT array_agg(id) INTO known FROM (
         SELECT id FROM dead WHERE id = ANY (fresh)
         UNION ALL
-        SELECT id FROM finished WHERE id = ANY (fresh) AND finished_at >= since
-                                  AND finished_at >= (SELECT before FROM retention)
+        SELECT id FROM finished WHERE id = ANY (fresh) AND finished_at >= earliest
+                                  AND finished_at >= (SELECT since FROM kept)
     ) AS ended;
     IF known IS NOT NULL THEN
         DELETE FROM job WHERE id = ANY (known);
@@ -171,78 +320,76 @@ BEGIN
     RETURN known;
 END $$;
 
--- The end of a put by COPY: take back those that ended before, and return them. Their ids are between
--- "low" and "high", and all that is live and ended at once must be of this put, so there is no need
--- to look for each: mostly nothing of that time has ended yet.
-CREATE FUNCTION copied(batch text) RETURNS text[] LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+-- Add the jobs of a put as if all were new, which is twice as quick, and say whether they are.
+CREATE FUNCTION add_all(doc jsonb, at bigint) RETURNS boolean LANGUAGE plpgsql
 AS $$
-DECLARE
-    doc   jsonb  := batch;
-    low   text   := doc->>'low';
-    high  text   := doc->>'high';
-    at    bigint := stamp();
-    since bigint := least((doc->>'since')::bigint, at - 86400000000);
-    known text[];
 BEGIN
-    known := ARRAY(
-        SELECT id FROM dead WHERE id BETWEEN low AND high
-        UNION ALL
-        SELECT id FROM finished WHERE id BETWEEN low AND high AND finished_at >= since
-                                  AND finished_at >= (SELECT before FROM retention)
-    );
-    IF cardinality(known) > 0 THEN
-        WITH back AS (DELETE FROM job WHERE id = ANY (known) RETURNING id)
-        SELECT array_agg(id) INTO known FROM back;
-    END IF;
-    IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', at));
-    END IF;
-    RETURN known;
+    INSERT INTO job
+        (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
+         options, put_by)
+    SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload, options,
+           session_user
+    FROM given(doc, at);
+    RETURN true;
+EXCEPTION WHEN unique_violation THEN
+    RETURN false;
 END $$;
 
 -- The put of whoever it may be: our own connections, or a caller's, inside its transaction.
--- jobs: [id, queue, task, version, payload, options, run_at, delay, priority, expires_at,
--- expires_in]. Returns null if all are new, else the ids of those that are.
+-- Returns null if all "count" jobs are new, else the ids of those that are. To a producer what another
+-- user put is new: the answer is the same whether there is such a job or not.
 CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
-    doc   jsonb  := batch;
-    at    bigint := coalesce((doc->>'at')::bigint, stamp());
+    doc   jsonb   := document(batch, 'JQ002');
+    at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
+    asked integer := (doc->>'count')::integer;
     place bigint;
+    low   text;
+    high  text;
     fresh text[];
     known text[];
 BEGIN
-    WITH added AS (
-        INSERT INTO job
-            (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-             options)
-        SELECT job->>0, job->>1, job->>2, (job->>3)::integer,
-               CASE WHEN run_at > at THEN 1 WHEN run_at - head_start < at THEN 3 ELSE 0 END,
-               run_at, run_at - head_start,
-               coalesce(at + (job->>10)::bigint, (job->>9)::bigint), at, job->>4, job->>5
-        FROM jsonb_array_elements(doc->'jobs') AS job
-        CROSS JOIN LATERAL (VALUES (
-            coalesce((job->>6)::bigint, at + (job->>7)::bigint), (job->>8)::bigint * 1000000
-        )) AS times(run_at, head_start)
-        ON CONFLICT (id) DO NOTHING
-        RETURNING id, order_at
-    )
-    SELECT array_agg(id), min(order_at) INTO fresh, place FROM added;
-    known := take_back(fresh, (doc->>'since')::bigint, at);
-    IF known IS NOT NULL THEN
-        fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
+    IF asked IS NULL OR jsonb_typeof(doc->'kinds') IS DISTINCT FROM 'array' THEN
+        RAISE 'a put has a count and kinds' USING ERRCODE = 'JQ002';
     END IF;
+    -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
+    IF asked >= 50 AND add_all(doc, at) THEN
+        SELECT array_agg(id), min(id), max(id) INTO fresh, low, high
+        FROM jsonb_array_elements(doc->'kinds') AS kind
+        CROSS JOIN jsonb_array_elements_text(kind->9) AS id;
+    ELSE
+        WITH added AS (
+            INSERT INTO job
+                (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
+                 payload, options, put_by)
+            SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
+                   options, session_user
+            FROM given(doc, at)
+            ON CONFLICT (id) DO NOTHING
+            RETURNING id, order_at
+        )
+        SELECT array_agg(id), min(id), max(id), min(order_at) INTO fresh, low, high, place FROM added;
+    END IF;
+    known := take_back(fresh, low, high, at);
     IF doc ? 'tell' THEN
+        IF place IS NULL OR cardinality(fresh) < asked THEN
+            SELECT min(order_at) INTO place FROM kinds(doc, at);
+        END IF;
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;
-    IF cardinality(fresh) = jsonb_array_length(doc->'jobs') THEN
+    IF known IS NULL AND cardinality(fresh) = asked THEN
         RETURN NULL;
     END IF;
-    RETURN coalesce(to_json(fresh)::text, '[]');
+    fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
+    IF NOT sees_all() THEN
+        fresh := fresh || ARRAY(
+            SELECT DISTINCT id FROM given(doc, at) WHERE NOT id = ANY (fresh) AND NOT is_own(id)
+        );
+    END IF;
+    RETURN CASE WHEN cardinality(fresh) < asked THEN to_json(fresh)::text END;
 END $$;
 
 -- Let jobs whose time has come into the order; their place is kept. A damaged one may not fit into the
@@ -316,10 +463,11 @@ BEGIN
     )
     INSERT INTO finished
         (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
-         options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result)
+         options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result,
+         put_by)
     SELECT sound_id(id), sound_name(queue), sound_name(task), version, 'cancelled', run_at, order_at,
-           expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker, claimed_at, errors, at, why,
-           NULL
+           expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
+           claimed_at, errors, at, why, NULL, put_by
     FROM gone;
 END $$;
 
@@ -516,8 +664,8 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
-    doc       jsonb   := plan;
-    at        bigint  := coalesce((doc->>'at')::bigint, stamp());
+    doc       jsonb   := document(plan);
+    at        bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     term      bigint  := (doc->>'lease')::bigint;
     who       text    := doc->>'worker';
     look      boolean := (doc->>'look')::boolean;
@@ -558,6 +706,13 @@ DECLARE
     gated     jsonb     := '{}';
     empty     text[]    := '{}';
 BEGIN
+    -- A run without a worker, or with such a lease, is damaged: it would cost others their jobs.
+    IF coalesce(octet_length(who), 0) NOT BETWEEN 1 AND 1000
+        OR coalesce(term, -1) NOT BETWEEN 0 AND 31622400000000
+    THEN
+        RAISE 'a claim names its worker, in up to 1,000 bytes, and a lease of 0 s to 366 days'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF look THEN
         PERFORM look_after(able, (doc->>'batch')::integer, at);
     END IF;
@@ -716,14 +871,17 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    doc   jsonb  := batch;
+    doc   jsonb  := document(batch);
     at    bigint;
     done  text[];
 BEGIN
     IF doc ? 'patient' THEN
         PERFORM FROM job WHERE id = doc->'runs'->0->>0 FOR UPDATE;
     END IF;
-    at := coalesce((doc->>'at')::bigint, stamp());
+    at := coalesce(moment((doc->>'at')::bigint), stamp());
+    IF coalesce((doc->>'lease')::bigint, -1) NOT BETWEEN 0 AND 31622400000000 THEN
+        RAISE 'a lease is of 0 s to 366 days' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     WITH kept AS (
         UPDATE job SET lease_until = at + (doc->>'lease')::bigint WHERE ctid = ANY (ARRAY(
             SELECT held.ctid FROM jsonb_array_elements(doc->'runs') AS run
@@ -745,6 +903,14 @@ BEGIN
     ) AS held;
 END $$;
 
+-- A job in a state that there is not would be nowhere.
+CREATE FUNCTION no_state(state text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RAISE 'a run ends as done, waiting, dead or cancelled, not as %', quote_nullable(left(state, 100))
+        USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
 -- Write what became of running jobs, each under its fence, with its line of the attempt log.
 -- Runs that ended alike are told together. kinds: [state, outcome, counts, crashed, suspect, reason,
 -- pool, fingerprint, error, message, traceback, runs], and runs: [id, fence, started_at, run_at,
@@ -758,8 +924,8 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 SET jit = off
 AS $$
 DECLARE
-    doc     jsonb  := batch;
-    at      bigint := coalesce((doc->>'at')::bigint, stamp());
+    doc     jsonb  := document(batch);
+    at      bigint := coalesce(moment((doc->>'at')::bigint), stamp());
     ruled   boolean := doc ? 'ruled';
     place   bigint;
     written text[];
@@ -775,9 +941,10 @@ BEGIN
         CROSS JOIN LATERAL (SELECT FROM job WHERE id = run->>0 FOR UPDATE) AS held;
     END IF;
     WITH kind AS MATERIALIZED (
-        SELECT kind->>0 AS state, kind->>1 AS outcome, (kind->>2)::boolean AS counts,
-               (kind->>3)::boolean AS crashed, (kind->>4)::boolean AS suspect, kind->>5 AS reason,
-               kind->>6 AS pool, kind->>7 AS fingerprint, kind->>8 AS error, kind->>9 AS message,
+        SELECT CASE WHEN kind->>0 IN ('done', 'waiting', 'dead', 'cancelled') THEN kind->>0
+                    ELSE no_state(kind->>0) END AS state,
+               kind->>1 AS outcome, (kind->>2)::boolean AS counts, (kind->>3)::boolean AS crashed,
+               (kind->>4)::boolean AS suspect, kind->>5 AS reason, kind->>6 AS pool, kind->>7 AS fingerprint, kind->>8 AS error, kind->>9 AS message,
                kind->>10 AS traceback, kind->11 AS runs
         FROM jsonb_array_elements(doc->'kinds') AS kind
     ), given AS MATERIALIZED (
@@ -789,7 +956,8 @@ BEGIN
     ), ended AS MATERIALIZED (
         SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at,
                job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt, job.crashes,
-               job.fence, job.worker, job.claimed_at, given.ord, given.state, given.outcome, given.counts,
+               job.fence, job.worker, job.claimed_at, job.put_by, given.ord, given.state,
+               given.outcome, given.counts,
                given.crashed, given.suspect, given.again_at, given.result, given.reason,
                given.started_at, given.pool, given.fingerprint,
                CASE WHEN given.error IS NULL THEN job.errors
@@ -816,18 +984,19 @@ BEGIN
         INSERT INTO finished
             (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
              options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
-             result)
+             result, put_by)
         SELECT id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
                payload, options, greatest(attempt - (NOT counts)::integer, 0),
-               crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, result
+               crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, result,
+               put_by
         FROM ended WHERE state IN ('done', 'cancelled')
     ), buried AS (
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
+             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload,
                options, greatest(attempt - (NOT counts)::integer, 0), crashes + crashed::integer,
-               fence, worker, claimed_at, errors, at, reason
+               fence, worker, claimed_at, errors, at, reason, put_by
         FROM ended WHERE state = 'dead'
         -- Somebody may have put a letter there by hand. An id is one job: its last end counts.
         ON CONFLICT (id) DO UPDATE SET
@@ -836,7 +1005,8 @@ BEGIN
             enqueued_at = excluded.enqueued_at, payload = excluded.payload,
             options = excluded.options, attempt = excluded.attempt, crashes = excluded.crashes,
             fence = excluded.fence, worker = excluded.worker, claimed_at = excluded.claimed_at,
-            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason
+            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason,
+            put_by = excluded.put_by
     ), removed AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))
     ), returned AS (
@@ -921,8 +1091,8 @@ END $$;
 CREATE FUNCTION announce(batch text) RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
-    doc  jsonb  := batch;
-    at   bigint := coalesce((doc->>'at')::bigint, stamp());
+    doc  jsonb  := document(batch);
+    at   bigint := coalesce(moment((doc->>'at')::bigint), stamp());
     told jsonb  := doc->'worker';
 BEGIN
     INSERT INTO worker (id, capable, pools, processes, started_at, live_until)
@@ -933,12 +1103,16 @@ BEGIN
     RETURN bring_back(told->1, (doc->>'batch')::integer);
 END $$;
 
--- The instant at which the next parked job falls due, and the present one.
+-- The instant at which the next parked job falls due, and the present one. A producer has nothing to
+-- do then, and is not told of others' jobs.
 CREATE FUNCTION due(at_ bigint, OUT next_at bigint, OUT at bigint) LANGUAGE plpgsql
 AS $$
 BEGIN
     at := coalesce(at_, stamp());
-    SELECT run_at INTO next_at FROM job WHERE parked = 1 AND run_at > at ORDER BY run_at LIMIT 1;
+    IF sees_all() THEN
+        SELECT run_at INTO next_at FROM job
+        WHERE parked = 1 AND run_at > at ORDER BY run_at LIMIT 1;
+    END IF;
 END $$;
 
 -- Look for jobs that came to stand before the mark of their queue, because they were committed late.
@@ -971,25 +1145,34 @@ BEGIN
 END $$;
 
 -- One bounded round of housekeeping. What ended before the retention time is forgotten at once, and
--- goes when its day does. Returns how many were promoted, brought back, expired, and forgotten.
+-- goes when its day does; nothing is forgotten that an operator wants kept. What a person forgets who
+-- is no worker is in the audit log. Returns how many were promoted, brought back, expired, and
+-- forgotten.
 CREATE FUNCTION upkeep(batch text) RETURNS integer[] LANGUAGE plpgsql
 AS $$
 DECLARE
-    doc    jsonb   := batch;
-    at     bigint  := coalesce((doc->>'at')::bigint, stamp());
-    most   integer := (doc->>'batch')::integer;
-    limit_ bigint  := at - (doc->>'keep')::bigint;
+    doc    jsonb   := document(batch);
+    at     bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
+    most   integer := greatest(1, least((doc->>'batch')::integer, 100000));
+    keep_  bigint  := (doc->>'keep')::bigint;
+    limit_ bigint;
     past   bigint;
     known  jsonb;
     counts integer[];
 BEGIN
+    IF coalesce(keep_, -1) < 0 THEN
+        RAISE 'what ended is kept for 0 s or longer, not for % microseconds', quote_nullable(keep_)
+            USING ERRCODE = 'JQ001';
+    END IF;
+    -- Who calls may be wrong about the time as well.
+    limit_ := least(at - keep_, stamp(), (SELECT stamp() - max(keep) FROM retention WHERE keep >= 0));
     SELECT coalesce(jsonb_object_agg(task, version), '{}') INTO known FROM (
         SELECT key AS task, max(value::integer) AS version
         FROM worker CROSS JOIN jsonb_each_text(known_tasks(capable)) WHERE live_until > at GROUP BY key
     ) AS each;
     counts := ARRAY[promote(at, most), bring_back(known, most), expire(at, most)];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
-    IF past < limit_ THEN
+    IF past < limit_ OR past > stamp() + 86400000000 THEN
         counts := counts || ARRAY[
             (SELECT count(*) FROM (
                 SELECT FROM finished WHERE finished_at >= past AND finished_at < limit_ LIMIT most
@@ -999,6 +1182,17 @@ BEGIN
             ) AS gone)::integer
         ];
         UPDATE retention SET before = limit_;
+        IF counts[4] + counts[5] > 0
+            AND NOT has_function_privilege(session_user, 'claim(text)', 'EXECUTE')
+        THEN
+            PERFORM note(
+                jsonb_build_array(
+                    gen_random_uuid(), session_user, 'upkeep',
+                    format('all that ended before %s', to_timestamp(limit_ / 1000000))
+                ),
+                counts[4], NULL, NULL, at
+            );
+        END IF;
     ELSE
         counts := counts || ARRAY[0, 0];
     END IF;

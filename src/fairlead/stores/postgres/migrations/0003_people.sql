@@ -13,7 +13,7 @@ SELECT id, task, version, queue, CASE state WHEN 'done' THEN state ELSE 'cancell
        payload, options, run_at, order_at, attempt, crashes, fence,
        enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, result, reason, errors
-FROM finished WHERE finished_at >= (SELECT before FROM retention);
+FROM finished WHERE finished_at >= (SELECT since FROM kept);
 
 CREATE VIEW dead_record AS
 SELECT id, task, version, queue, 'dead' AS state, payload, options, run_at, order_at, attempt,
@@ -25,24 +25,48 @@ FROM dead;
 CREATE VIEW attempt_record AS
 SELECT seq, job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
        finished_at, outcome, fingerprint
-FROM attempt WHERE finished_at >= (SELECT before FROM retention);
+FROM attempt WHERE finished_at >= (SELECT since FROM kept);
+
+-- Whether the user may know of all jobs, as workers and operators do; a producer knows of its own.
+CREATE FUNCTION sees_all() RETURNS boolean LANGUAGE sql STABLE
+AS $$
+    SELECT has_function_privilege(session_user, 'claim(text)', 'EXECUTE')
+        OR has_function_privilege(session_user, 'act(text)', 'EXECUTE')
+$$;
+
+-- Whether it was this user who put a job.
+CREATE FUNCTION is_own(wanted text) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+    SELECT session_user::text IN (
+        SELECT put_by FROM job WHERE id = wanted
+        UNION ALL
+        SELECT put_by FROM finished
+        WHERE id = wanted AND finished_at >= (SELECT since FROM kept)
+        UNION ALL
+        SELECT put_by FROM dead WHERE id = wanted
+    )
+$$;
 
 -- One job in whatever state; one statement sees one state, so a job that is just moving is seen once.
 CREATE FUNCTION find(wanted text) RETURNS SETOF job_record LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN QUERY
-    SELECT * FROM job_record WHERE id = wanted
-    UNION ALL
-    SELECT * FROM finished_record WHERE id = wanted
-    UNION ALL
-    SELECT * FROM dead_record WHERE id = wanted;
+    IF sees_all() OR is_own(wanted) THEN
+        RETURN QUERY
+        SELECT * FROM job_record WHERE id = wanted
+        UNION ALL
+        SELECT * FROM finished_record WHERE id = wanted
+        UNION ALL
+        SELECT * FROM dead_record WHERE id = wanted;
+    END IF;
 END $$;
 
 CREATE FUNCTION attempts(wanted text) RETURNS SETOF attempt_record LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM attempt_record WHERE job_id = wanted ORDER BY finished_at, seq;
+    IF sees_all() OR is_own(wanted) THEN
+        RETURN QUERY SELECT * FROM attempt_record WHERE job_id = wanted ORDER BY finished_at, seq;
+    END IF;
 END $$;
 
 CREATE FUNCTION live_workers(at bigint) RETURNS SETOF worker LANGUAGE plpgsql STABLE
@@ -71,6 +95,7 @@ EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
 END $$;
 
 -- What people do. Each call is one step, with its line of the audit log. by: [id, who, verb, target].
+-- Calls of one action add to one line; that of an edit, which keeps what was replaced, stays as it is.
 CREATE FUNCTION note(
     by_ jsonb, count_ integer, job_ids text[], before_ text, at bigint
 ) RETURNS void LANGUAGE plpgsql
@@ -78,18 +103,52 @@ AS $$
 DECLARE
     one text := CASE WHEN cardinality(job_ids) = 1 THEN job_ids[1] END;
 BEGIN
-    IF jsonb_typeof(by_) = 'array' THEN
-        INSERT INTO audit (id, done_at, who, verb, target, count, job_id, before)
-        VALUES (by_->>0, at, by_->>1, by_->>2, by_->>3, count_, one, before_)
-        ON CONFLICT (id) DO UPDATE SET count = audit.count + excluded.count, job_id = NULL;
+    IF '' IN (coalesce(by_->>0, ''), coalesce(by_->>1, ''), coalesce(by_->>2, '')) THEN
+        RAISE 'an action needs its id, who and verb: say who does what, for the audit log'
+            USING ERRCODE = 'JQ001';
     END IF;
+    IF coalesce(count_, -1) < 0 THEN
+        RAISE 'an action is done to 0 jobs or more, not to %', quote_nullable(count_)
+            USING ERRCODE = 'JQ001';
+    END IF;
+    IF octet_length(by_::text) > 20000 THEN
+        RAISE 'id, who, verb and target of an action have at most 20,000 bytes'
+            USING ERRCODE = 'JQ001';
+    END IF;
+    INSERT INTO audit (id, done_at, who, verb, target, count, job_id, before)
+    VALUES (by_->>0, at, by_->>1, by_->>2, by_->>3, count_, one, before_)
+    ON CONFLICT (id) DO UPDATE SET count = audit.count + excluded.count, job_id = NULL
+    WHERE (audit.by_user, audit.who, audit.verb, audit.target)
+          = (excluded.by_user, excluded.who, excluded.verb, excluded.target)
+      AND audit.before IS NULL AND excluded.before IS NULL;
+    IF NOT FOUND THEN
+        RAISE 'the audit log has another action with the id %; give each action a new id',
+            quote_literal(by_->>0) USING ERRCODE = 'JQ001';
+    END IF;
+END $$;
+
+-- Keep what ended for so long at least, whatever keep= workers have; null leaves it to them.
+CREATE FUNCTION retain(period interval, who text DEFAULT session_user) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF period < interval '0' THEN
+        RAISE 'what ended is kept for 0 s or longer, not for %', period USING ERRCODE = 'JQ001';
+    END IF;
+    INSERT INTO retention VALUES (0, (date_part('epoch', period) * 1000000)::bigint)
+    ON CONFLICT ((true)) DO UPDATE SET keep = excluded.keep;
+    PERFORM note(
+        jsonb_build_array(
+            gen_random_uuid(), who, 'retain', coalesce(period::text, 'as workers say')
+        ),
+        0, NULL, NULL, stamp()
+    );
 END $$;
 
 CREATE FUNCTION act(batch text) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
-    doc     jsonb  := batch;
-    at      bigint := coalesce((doc->>'at')::bigint, stamp());
+    doc     jsonb  := document(batch);
+    at      bigint := coalesce(moment((doc->>'at')::bigint), stamp());
     ids     text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'ids'));
     states  text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'states'));
     touched text[] := '{}';
@@ -105,8 +164,10 @@ BEGIN
         WHEN 'resume' THEN resume(doc->>'queue')
     END;
     -- What changed nothing is noted all the same, but for an edit.
-    IF doc->>'verb' <> 'edit' OR cardinality(touched) > 0 THEN
-        PERFORM note(doc->'by', cardinality(touched), ids, doc->>'was', at);
+    IF doc->>'verb' IS DISTINCT FROM 'edit' THEN
+        PERFORM note(doc->'by', cardinality(touched), ids, NULL, at);
+    ELSIF cardinality(touched) > 0 THEN
+        PERFORM note(doc->'by', 1, touched, doc->>'was', at);
     END IF;
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', 0));
@@ -154,19 +215,21 @@ BEGIN
     END IF;
     WITH ended AS (
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               fence, crashes, errors
+               fence, crashes, errors, put_by
         FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids)
         UNION ALL
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               fence, crashes, errors
-        FROM finished_record WHERE state = ANY (states) AND id = ANY (ids)
+               fence, crashes, errors, put_by
+        FROM finished WHERE state = ANY (states) AND id = ANY (ids)
+                        AND finished_at >= (SELECT since FROM kept)
     ), back AS (
         INSERT INTO job
             (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-             options, fence, suspect, errors)
-        SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at, at - head_start(run_at, order_at),
+             options, fence, suspect, errors, put_by)
+        SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at,
+               at - head_start(run_at, order_at),
                CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
-               options, instant(fence), crashes > 0, errors
+               options, instant(fence), crashes > 0, errors, put_by
         FROM ended
         ON CONFLICT (id) DO NOTHING
         RETURNING id
@@ -183,14 +246,14 @@ DECLARE
 BEGIN
     WITH buried AS (
         DELETE FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) RETURNING id
-    ), kept AS (
+    ), ended AS (
         DELETE FROM finished
         WHERE state = ANY (states) AND id = ANY (ids)
-          AND finished_at >= (SELECT before FROM retention)
+          AND finished_at >= (SELECT since FROM kept)
         RETURNING id
     )
     SELECT coalesce(array_agg(id), '{}') INTO gone
-    FROM (SELECT id FROM kept UNION ALL SELECT id FROM buried) AS each;
+    FROM (SELECT id FROM ended UNION ALL SELECT id FROM buried) AS each;
     RETURN gone;
 END $$;
 
@@ -198,13 +261,18 @@ CREATE FUNCTION edit(ids text[], was text, payload_ text, version_ integer)
 RETURNS text[] LANGUAGE plpgsql
 AS $$
 BEGIN
+    -- What a producer may not put nobody may write later.
+    PERFORM sound_job('any', payload_), sound_kind('any', 'any', version_, NULL, 0, 0, NULL);
     UPDATE dead SET payload = payload_, version = version_ WHERE id = ids[1] AND payload = was;
-    RETURN CASE WHEN FOUND THEN ids ELSE '{}' END;
+    RETURN CASE WHEN FOUND THEN ids[1:1] ELSE '{}' END;
 END $$;
 
 CREATE FUNCTION pause(name text) RETURNS text[] LANGUAGE plpgsql
 AS $$
 BEGIN
+    IF coalesce(char_length(name), 0) NOT BETWEEN 1 AND 128 THEN
+        RAISE 'the name of a queue has 1 to 128 characters' USING ERRCODE = 'JQ001';
+    END IF;
     INSERT INTO paused VALUES (name) ON CONFLICT DO NOTHING;
     RETURN CASE WHEN FOUND THEN ARRAY[name] ELSE '{}' END;
 END $$;
@@ -219,10 +287,10 @@ END $$;
 CREATE FUNCTION noted(batch text) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    doc jsonb := batch;
+    doc jsonb := document(batch);
 BEGIN
     PERFORM note(
         doc->'by', (doc->>'count')::integer, ARRAY(SELECT jsonb_array_elements_text(doc->'ids')),
-        NULL, coalesce((doc->>'at')::bigint, stamp())
+        NULL, coalesce(moment((doc->>'at')::bigint), stamp())
     );
 END $$;

@@ -102,11 +102,11 @@ BEGIN
     RETURN QUERY SELECT 'dead errors', id FROM dead
         WHERE cardinality(errors) > 0 AND errors IS DISTINCT FROM sound_errors(errors) LIMIT most;
     RETURN QUERY SELECT 'unsound finished', id FROM finished
-        WHERE finished_at >= (SELECT before FROM retention)
+        WHERE finished_at >= (SELECT since FROM kept)
           AND in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
                         crashes, fence, claimed_at) IS NOT TRUE LIMIT most;
     RETURN QUERY SELECT 'not final', id FROM finished
-        WHERE finished_at >= (SELECT before FROM retention) AND state NOT IN ('done', 'cancelled')
+        WHERE finished_at >= (SELECT since FROM kept) AND state NOT IN ('done', 'cancelled')
         LIMIT most;
     RETURN QUERY SELECT 'finished errors', id FROM finished_record
         WHERE cardinality(errors) > 0 AND errors IS DISTINCT FROM sound_errors(errors) LIMIT most;
@@ -135,7 +135,8 @@ BEGIN
         WHERE inhparent IN ('finished'::regclass, 'attempt'::regclass) AND relname ~ '_[0-9]{8,8}$'
           AND NOT EXISTS (SELECT FROM day WHERE first = first_of(relname)) LIMIT most;
     RETURN QUERY SELECT 'retention', '' WHERE NOT EXISTS (
-        SELECT FROM retention WHERE before BETWEEN 0 AND at + a_day
+        SELECT FROM retention
+        WHERE before BETWEEN 0 AND at + a_day AND coalesce(keep, 0) BETWEEN 0 AND last_
     );
     RETURN QUERY SELECT 'step', number::text FROM migration
         WHERE number NOT BETWEEN 1 AND 9999 OR applied_at NOT BETWEEN 0 AND last_ LIMIT most;
@@ -155,20 +156,20 @@ BEGIN
         )
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
+             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
         SELECT gen_random_uuid(), sound_name(queue), sound_name(task), version, run_at, order_at, expires_at, enqueued_at,
                payload, options, attempt, crashes, instant(fence), worker, claimed_at,
-               sound_errors(errors), at, 'unreadable'
+               sound_errors(errors), at, 'unreadable', put_by
         FROM gone;
     WHEN 'live and dead', 'finished and dead' THEN
         UPDATE dead SET id = gen_random_uuid()
         WHERE id = whose AND (EXISTS (SELECT FROM job WHERE id = whose)
                               OR EXISTS (SELECT FROM finished_record WHERE id = whose));
     WHEN 'finished twice' THEN
-        DELETE FROM finished WHERE id = whose AND finished_at >= (SELECT before FROM retention)
+        DELETE FROM finished WHERE id = whose AND finished_at >= (SELECT since FROM kept)
                                AND (finished_at, tableoid, ctid) <> (
             SELECT finished_at, tableoid, ctid FROM finished
-            WHERE id = whose AND finished_at >= (SELECT before FROM retention)
+            WHERE id = whose AND finished_at >= (SELECT since FROM kept)
             ORDER BY finished_at DESC, ctid LIMIT 1
         );
     WHEN 'unsound' THEN
@@ -212,7 +213,7 @@ BEGIN
             attempt = runs(attempt), crashes = runs(crashes), fence = instant(fence),
             claimed_at = instant(claimed_at), errors = sound_errors(errors),
             state = CASE state WHEN 'done' THEN 'done' ELSE 'cancelled' END
-        WHERE id = whose AND finished_at >= (SELECT before FROM retention);
+        WHERE id = whose AND finished_at >= (SELECT since FROM kept);
     WHEN 'one fence twice' THEN
         DELETE FROM attempt AS later USING attempt AS first
         WHERE later.job_id = whose AND first.job_id = whose AND later.fence = first.fence
@@ -247,6 +248,7 @@ BEGIN
     WHEN 'retention' THEN
         UPDATE retention SET before = coalesce((SELECT min(first) FROM day WHERE first >= 0), 0)
         WHERE before NOT BETWEEN 0 AND at + 86400000000;
+        UPDATE retention SET keep = instant(keep) WHERE keep NOT BETWEEN 0 AND 1152921504606846976;
         INSERT INTO retention (before)
         SELECT coalesce(min(first), 0) FROM day WHERE first >= 0 ON CONFLICT DO NOTHING;
     WHEN 'step' THEN
@@ -270,8 +272,8 @@ $$;
 CREATE FUNCTION repair(batch text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '2s'
 AS $$
 DECLARE
-    doc  jsonb  := batch;
-    at   bigint := coalesce((doc->>'at')::bigint, stamp());
+    doc  jsonb  := document(batch);
+    at   bigint := coalesce(moment((doc->>'at')::bigint), stamp());
     flaw record;
     done integer := 0;
     told jsonb   := '[]';

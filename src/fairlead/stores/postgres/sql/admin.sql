@@ -125,7 +125,7 @@ SELECT id, capable::text, pools, processes, started_at, live_until
 FROM {schema}.live_workers(%(at)s)
 
 -- name: audit_log
-SELECT done_at, who, verb, target, count, before FROM {schema}.audit
+SELECT done_at, who, verb, target, count, before, by_user FROM {schema}.audit
 WHERE %(job_id)s::text IS NULL OR job_id = %(job_id)s::text
 ORDER BY seq DESC LIMIT %(limit)s
 

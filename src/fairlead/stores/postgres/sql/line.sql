@@ -1,12 +1,6 @@
 -- name: put
 SELECT {schema}.put(%s)
 
--- name: copy
-COPY {schema}.job (id, queue, task, version, payload, options) FROM STDIN
-
--- name: copied
-SELECT {schema}.copied(%s)
-
 -- name: claim
 SELECT * FROM {schema}.claim(%s)
 

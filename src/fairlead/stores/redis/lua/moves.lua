@@ -258,12 +258,13 @@ end
 -- Write down what a person did; calls of one action are one line with one count.
 --   text: [id, number, who, verb, target, job_id], or '' if there is nothing to write
 local function write_act(text, count, now, before)
-  if text == '' then return end
   local by = cmsgpack.unpack(text)
   local known = call('HGET', acted, by[1])
-  local line
-  if known then
-    line = cmsgpack.unpack(known)
+  local line = known and cmsgpack.unpack(known)
+  if line and (line[6] or before) then -- Each edit keeps what it replaced.
+    by[1], line = by[1] .. ' ' .. by[2], nil
+  end
+  if line then
     line[5], line[7] = line[5] + count, nil
   else
     line = { now, by[3], by[4], by[5], count, before, by[6] }

@@ -1,0 +1,372 @@
+"""What hostile roles try on PostgreSQL, with statements of their own and no program of ours."""
+
+import json
+import time
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from fairlead.core.errors import EnqueueError, StoreRefused
+from fairlead.core.job import LATEST, NewJob, State
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.postgres.line import put_text
+from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
+from tests.words import POLICY, by, claim, done, failed, new_job
+
+VERBS = {
+    "producer": ("put", "find", "attempts"),
+    "worker": ("put", "find", "claim", "extend", "settle", "held", "announce", "upkeep"),
+    "operator": ("find", "attempts", "act", "noted", "upkeep", "repair"),
+}
+DOCUMENTS = {
+    "put": {"at": None, "count": 1, "kinds": []},
+    "claim": {"at": None, "queues": [], "look": True, "batch": 10, "bytes": 10, "lease": 10},
+    "extend": {"at": None, "lease": 10, "runs": []},
+    "settle": {"at": None, "count": 1, "kinds": []},
+    "announce": {"at": None, "worker": ["w", {}, "[]", 1], "lease": 10, "batch": 10},
+    "upkeep": {"at": None, "keep": 0, "batch": 10},
+    "act": {"at": None, "verb": "pause", "queue": "q", "ids": [], "states": [], "by": list("abcd")},
+    "noted": {"at": None, "by": list("abcd"), "count": 1, "ids": []},
+    "repair": {"at": None, "by": list("abcd"), "batch": 10},
+}
+
+
+@pytest.fixture
+async def owner(yard: Yard) -> Any:  # noqa: F811
+    store = store_for(yard.server.url(schema=yard.schema))
+    yield store
+    await store.close()
+
+
+def say(connection: Any, yard: Yard, verb: str, text: str) -> Any:  # noqa: F811
+    return connection.execute(f"SELECT {yard.schema}.{verb}(%s)", [text]).fetchall()
+
+
+# All roles
+
+
+@pytest.mark.parametrize("kind", VERBS)
+def test_what_is_far_too_long_or_deep_is_refused_without_work(yard: Yard, kind: str) -> None:  # noqa: F811
+    """T12: 60 MB and a million levels, to every verb that the role has."""
+    long = "x" * 60_000_000
+    deep = "[" * 1_000_000 + "]" * 1_000_000
+    with yard.connection(kind) as connection:
+        for verb in VERBS[kind]:
+            told: list[str] = []
+            for text in (long, json.dumps({"at": None, "more": long}), deep):
+                began = time.monotonic()
+                try:
+                    say(connection, yard, verb, text)
+                except psycopg.DatabaseError as problem:
+                    told.append(str(problem))
+                assert time.monotonic() - began < 10, verb  # It is a bound for a busy machine.
+            if verb in DOCUMENTS:
+                assert "at most 33,554,432 bytes" in told[0]
+                assert "at most 33,554,432 bytes" in told[1]
+                assert "stack depth" in told[2]
+            else:
+                assert told == []  # A name that nobody has.
+
+
+@pytest.mark.parametrize("kind", VERBS)
+def test_nobody_but_a_tester_says_what_time_it_is(yard: Yard, kind: str) -> None:  # noqa: F811
+    """Else jobs could end long ago, and be forgotten; and the audit log would lie."""
+    with yard.connection(kind) as connection:
+        for verb in VERBS[kind]:
+            for at in (0, LATEST):
+                if verb in DOCUMENTS:
+                    text = json.dumps(DOCUMENTS[verb] | {"at": at})
+                    with pytest.raises(psycopg.DatabaseError, match="allowed to be a tester"):
+                        say(connection, yard, verb, text)
+        role = connection.info.user
+        yard.server.execute(f"SELECT {yard.schema}.allow('{role}', 'tester')")
+        say(
+            connection,
+            yard,
+            "upkeep" if kind != "producer" else "put",
+            json.dumps(DOCUMENTS["upkeep" if kind != "producer" else "put"] | {"at": 1}),
+        )
+
+
+@pytest.mark.parametrize("kind", [*VERBS, None])
+def test_no_role_becomes_another(yard: Yard, kind: str | None) -> None:  # noqa: F811
+    with yard.connection(kind) as connection:
+        for statement in (
+            "SET ROLE postgres",
+            "SET SESSION AUTHORIZATION postgres",
+            "SET LOCAL ROLE postgres",
+            "SELECT set_config('role', 'postgres', false)",
+            "SET session_replication_role = replica",
+        ):
+            with pytest.raises((errors.InsufficientPrivilege, errors.InvalidParameterValue)):
+                connection.execute(statement)
+
+
+@pytest.mark.parametrize("kind", VERBS)
+def test_what_a_role_may_run_and_read_is_listed_here(yard: Yard, kind: str) -> None:  # noqa: F811
+    """Functions, tables, views and sequences; whatever comes later is for nobody."""
+    with yard.connection(kind) as connection:
+        functions = {
+            name
+            for (name,) in connection.execute(
+                "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace "
+                "AND has_function_privilege(oid, 'EXECUTE')",
+                [yard.schema],
+            )
+        }
+        touched = connection.execute(
+            "SELECT relname, privilege FROM pg_class CROSS JOIN unnest("
+            "ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS privilege "
+            "WHERE relnamespace = %s::regnamespace AND relkind <> 'S' "
+            "AND has_table_privilege(pg_class.oid, privilege)",
+            [yard.schema],
+        ).fetchall()
+        read = {
+            name
+            for (name,) in connection.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND CASE relkind "
+                "WHEN 'S' THEN has_sequence_privilege(oid, 'USAGE, SELECT, UPDATE') "
+                "WHEN 'i' THEN false WHEN 'I' THEN false WHEN 'c' THEN false "
+                "ELSE has_any_column_privilege(oid, 'SELECT') END",
+                [yard.schema],
+            )
+        }
+    extra = {
+        "producer": {"due"},
+        "worker": {"due", "attempts", "live_workers"},
+        "operator": {"due", "live_workers", "retain", "flaws", "tags_of", "last_of", "stamp"},
+    }
+    assert functions == {*VERBS[kind], *extra[kind]}
+    assert touched == []
+    records = {f"{name}_record" for name in ("job", "finished", "dead", "attempt")}
+    tables = {"job", "finished", "attempt", "dead", "worker", "paused", "audit", "queue", "day"}
+    all_ = {*records, *tables, "retention", "kept", "migration"}
+    assert read == (all_ if kind == "operator" else {"migration"})
+
+
+# Producers
+
+
+async def test_settings_of_the_caller_change_nothing_in_a_verb(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    job = new_job()
+    await owner.put([job])
+    with yard.connection("producer") as connection:
+        for setting in (
+            f"search_path = pg_temp, public, {yard.schema}",
+            "row_security = off",
+            "transform_null_equals = on",
+            "standard_conforming_strings = off",
+            "timezone = 'Pacific/Kiritimati'",
+            "default_transaction_isolation = 'serializable'",
+        ):
+            connection.execute(f"SET {setting}")
+        mine = new_job()
+        assert say(connection, yard, "put", put_text([mine, job], None, None)) == [(None,)]
+        assert (
+            connection.execute(f"SELECT id FROM {yard.schema}.find(%s)", [job.id]).fetchall() == []
+        )
+        [(found,)] = connection.execute(
+            f"SELECT id FROM {yard.schema}.find(%s)", [mine.id]
+        ).fetchall()
+        assert found == mine.id
+
+
+async def test_no_error_names_what_another_put(yard: Yard, owner: Backend) -> None:  # noqa: F811
+    """T26: in whatever isolation, the words and their details are the same as for a new id."""
+    theirs = [new_job() for _ in range(3)]
+    await owner.put(theirs)
+    [one, *_] = await claim(owner, slots=1)
+    await owner.settle([done(one)])
+    with yard.connection("producer") as connection:
+        for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
+            for job in (*theirs, new_job()):
+                with connection.transaction():
+                    connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+                    connection.execute("SELECT 1")
+                    assert say(connection, yard, "put", put_text([job], None, None)) == [(None,)]
+
+
+# Operators
+
+
+async def test_what_an_operator_forgets_by_housekeeping_is_noted(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Also where it wants to count nothing; what a worker forgets is nobody's action."""
+    await owner.put([new_job(), new_job()])
+    await owner.settle([done(job) for job in await claim(owner)])
+    with yard.connection("operator") as connection:
+        for batch in (0, 1):
+            say(connection, yard, "upkeep", json.dumps({"keep": 0, "batch": batch}))
+    [line] = await owner.audit_log()
+    assert (line.user, line.verb) == (f"{yard.schema}_operator", "upkeep")
+    assert line.count >= 1
+    assert line.target.startswith("all that ended before 20")
+
+
+async def test_an_edit_is_of_one_job_and_within_the_limits(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    jobs = [new_job(), new_job()]
+    await owner.put(jobs)
+    runs = await claim(owner)
+    await owner.settle([failed(run, 0, POLICY) for run in runs])
+    ids = [job.id for job in jobs]
+    doc = {"verb": "edit", "ids": ids, "was": jobs[0].payload, "states": [], "version": 1}
+    with yard.connection("operator") as connection:
+        for payload in ("[" * 65 + "]" * 65, '"' + "x" * 262_143 + '"', None):
+            text = json.dumps(doc | {"payload": payload, "by": ["1", "ada", "edit", "x"]})
+            with pytest.raises(psycopg.DatabaseError, match="payload"):
+                say(connection, yard, "act", text)
+        text = json.dumps(doc | {"payload": '{"n":7}', "by": ["2", "ada", "edit", "x"]})
+        assert say(connection, yard, "act", text) == [([ids[0]],)]
+    [line] = await owner.audit_log(job_id=jobs[0].id)
+    assert (line.count, line.before) == (1, jobs[0].payload)
+    record = await owner.find(jobs[1].id)
+    assert record is not None
+    assert record.payload == jobs[1].payload
+
+
+@pytest.mark.parametrize("name", ["", "q" * 129, None])
+def test_no_queue_is_paused_that_cannot_be(yard: Yard, name: str | None) -> None:  # noqa: F811
+    with yard.connection("operator") as connection:
+        doc = {"verb": "pause", "queue": name, "by": ["1", "ada", "pause", "x"]}
+        with pytest.raises(psycopg.DatabaseError, match="1 to 128 characters"):
+            say(connection, yard, "act", json.dumps(doc))
+    assert yard.server.execute(f"SELECT FROM {yard.schema}.audit") == []
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_line_of_the_audit_log_is_no_place_to_keep_things(yard: Yard, place: int) -> None:  # noqa: F811
+    name = ["1", "ada", "pause", "x"]
+    name[place] = "x" * 20_001
+    with yard.connection("operator") as connection:
+        doc = {"verb": "pause", "queue": "mail", "by": name}
+        with pytest.raises(psycopg.DatabaseError, match="at most 20,000 bytes"):
+            say(connection, yard, "act", json.dumps(doc))
+    assert yard.server.execute(f"SELECT FROM {yard.schema}.paused") == []
+
+
+# Workers
+
+
+async def test_a_job_cannot_end_in_a_state_that_there_is_not(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Before, it was nowhere then: neither live, nor finished, nor dead."""
+    await owner.put([new_job()])
+    [run] = await claim(owner)
+    with yard.connection("worker") as connection:
+        for state in ("nowhere", "", None, "running"):
+            kind = [state, "done", True, False, False, None, None, None, None, None, None]
+            kind.append([[run.id, run.fence, None, None, None, 0]])
+            with pytest.raises(psycopg.DatabaseError, match="a run ends as done, waiting, dead or"):
+                say(connection, yard, "settle", json.dumps({"count": 1, "kinds": [kind]}))
+    record = await owner.find(run.id)
+    assert record is not None
+    assert record.state is State.RUNNING
+
+
+@pytest.mark.parametrize("worker", [None, "", "w" * 1_001])
+@pytest.mark.parametrize("lease", [10**9, None, -1, 10**14])
+async def test_no_run_begins_damaged(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    worker: str | None,
+    lease: int | None,
+) -> None:
+    """Before, whatever was claimed without a worker's name became a dead letter, of all queues."""
+    await owner.put([new_job()])
+    shared = {"look": True, "steps": 10, "batch": 10, "bytes": 10**6, "shared": 10, "critical": 0}
+    queue = ["mail", 1, 0, 0, False, None, None]
+    doc = shared | {"worker": worker, "lease": lease, "spare": False, "queues": [queue]}
+    with yard.connection("worker") as connection:
+        with pytest.raises(errors.InvalidParameterValue, match="a claim names its worker"):
+            say(connection, yard, "claim", json.dumps(doc))
+        if lease != 10**9:
+            text = json.dumps({"lease": lease, "runs": []})
+            with pytest.raises(errors.InvalidParameterValue, match="a lease is of 0 s to 366 days"):
+                say(connection, yard, "extend", text)
+            with pytest.raises(errors.InvalidParameterValue):
+                say(connection, yard, "claim", json.dumps(doc | {"worker": "w"}))
+        else:
+            say(connection, yard, "claim", json.dumps(doc | {"worker": "w"}))
+    assert await owner.audit() == []
+    assert len(await owner.held("w")) == (lease == 10**9)
+
+
+async def test_a_retention_is_kept_though_its_row_was_lost(yard: Yard, owner: Backend) -> None:  # noqa: F811
+    await owner.put([new_job()])
+    [run] = await claim(owner)
+    await owner.settle([done(run)])
+    yard.server.execute(f"DELETE FROM {yard.schema}.retention")
+    with yard.connection("operator") as connection:
+        connection.execute(f"SELECT {yard.schema}.retain('1 day')")
+    with yard.connection("worker") as connection:
+        say(connection, yard, "upkeep", json.dumps({"keep": 0, "batch": 10}))
+    assert await owner.find(run.id) is not None
+    yard.server.execute(f"UPDATE {yard.schema}.retention SET keep = -1")
+    [finding] = await owner.audit()
+    assert "retention" in finding.problem
+    await owner.repair(by())
+    assert await owner.audit() == []
+
+
+async def test_what_a_trigger_of_somebody_raises_is_no_fault_of_the_settler(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """It is a refusal, so that the batch is split; before, it was taken for one of ours."""
+    await owner.put([new_job()])
+    [run] = await claim(owner)
+    yard.server.execute(
+        f"CREATE FUNCTION {yard.schema}.no() RETURNS trigger LANGUAGE plpgsql "
+        "AS 'BEGIN RAISE ''no''; END'; "
+        f"CREATE TRIGGER no BEFORE INSERT ON {yard.schema}.attempt "
+        f"FOR EACH ROW EXECUTE FUNCTION {yard.schema}.no()"
+    )
+    with pytest.raises(StoreRefused, match="no; `fairlead doctor`"):
+        await owner.settle([done(run)])
+
+
+def test_an_application_is_told_what_its_connection_may_not_put(yard: Yard) -> None:  # noqa: F811
+    """By our own error, and in its own transaction, which is not ours to end."""
+    store = store_for(yard.url("producer"))
+    with yard.connection("producer", "app_") as connection, connection.transaction():
+        with pytest.raises(EnqueueError, match="refuses this job: the name of a queue"):
+            store.put_within(connection, [new_job(queue="")])
+        with pytest.raises(errors.InFailedSqlTransaction):
+            connection.execute("SELECT 1")
+        raise psycopg.Rollback
+
+
+# Large puts of honest programs
+
+
+async def test_a_put_of_many_megabytes_is_all_or_nothing(yard: Yard) -> None:  # noqa: F811
+    web = store_for(yard.url("producer"))
+
+    def big() -> list[NewJob]:
+        return [NewJob(new_job().id, "t", "mail", f'"{"é" * 100_000}"') for _ in range(200)]
+
+    jobs = big()
+    assert await web.put(jobs) == [True] * 200
+    assert await web.put(jobs) == [False] * 200
+    jobs = big()
+    assert web.put_blocking([*jobs, jobs[0]]) == [True] * 200 + [False]
+    bad = [*big(), new_job(id="x" * 37)]
+    with pytest.raises(EnqueueError, match="36 ASCII"):
+        await web.put(bad)
+    with pytest.raises(EnqueueError, match="36 ASCII"):
+        web.put_blocking(bad)
+    assert await web.find(bad[0].id) is None
+    await web.close()

@@ -1,0 +1,315 @@
+"""What roles get out of the verbs that they are given: nothing of others, nothing unseen."""
+
+import asyncio
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from fairlead.core.admin import Action
+from fairlead.core.clock import SECOND
+from fairlead.core.errors import ConfigError, EnqueueError
+from fairlead.core.job import LATEST, NewJob, State
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.postgres.line import put_text
+from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
+from tests.words import POLICY, by, claim, done, failed, new_job
+
+DAY = 24 * 3600 * SECOND
+
+
+@pytest.fixture
+async def owner(yard: Yard) -> Any:  # noqa: F811
+    store = store_for(yard.server.url(schema=yard.schema))
+    yield store
+    await store.close()
+
+
+async def ended(store: Backend, job: NewJob, state: State) -> None:
+    """Let a job be in this state."""
+    await store.put([job])
+    if state is State.WAITING:
+        return
+    [run] = await claim(store)
+    if state is State.DONE:
+        await store.settle([done(run, '"secret"')])
+    elif state is State.DEAD:
+        await store.settle([failed(run, 0, POLICY)])
+    elif state is State.CANCELLED:
+        await store.settle([failed(run, 0, POLICY)])
+        await store.revive([job.id], [State.DEAD], by())
+        await store.cancel([job.id], "no", by())
+
+
+# Producers
+
+
+@pytest.mark.parametrize("state", list(State))
+async def test_a_producer_gets_the_same_answers_whether_another_put_the_job_or_not(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    state: State,
+) -> None:
+    """T26: by the verbs that it is given, for an id that it knows, alone and among many."""
+    theirs, nobodys = new_job(), new_job()
+    await ended(owner, theirs, state)
+    with yard.connection("producer") as connection:
+
+        def ask(job: NewJob, others: int) -> list[Any]:
+            text = put_text([job, *(new_job() for _ in range(others))], None, "work")
+            return [
+                connection.execute(f"SELECT * FROM {yard.schema}.find(%s)", [job.id]).fetchall(),
+                connection.execute(
+                    f"SELECT * FROM {yard.schema}.attempts(%s)", [job.id]
+                ).fetchall(),
+                connection.execute(f"SELECT next_at FROM {yard.schema}.due(NULL)").fetchall(),
+                connection.execute(f"SELECT {yard.schema}.put(%s)", [text]).fetchall(),
+                [news.payload[:8] for news in connection.notifies(timeout=0.1)],
+            ]
+
+        connection.execute(f"LISTEN {yard.schema}")
+
+        for others in (0, 100):
+            told = ask(theirs, others)
+            assert told[:-1] == [[], [], [(None,)], [(None,)]]
+            assert told == ask(nobodys, others)
+            nobodys = new_job()
+    record = await owner.find(theirs.id)
+    assert record is not None
+    assert record.state is state
+    assert await owner.audit() == []
+
+
+@pytest.mark.parametrize("state", list(State))
+async def test_a_producer_sees_its_own_job_and_its_result(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    state: State,
+) -> None:
+    """Whatever becomes of it, and also when a person lets it run again."""
+    web, other = store_for(yard.url("producer")), store_for(yard.url("producer", "other_"))
+    job = new_job()
+    await web.put([job])
+    await ended(owner, job, state)
+    record = await web.find(job.id)
+    assert record is not None
+    assert record.state is state
+    assert record.result == ('"secret"' if state is State.DONE else None)
+    assert len(await web.attempts(job.id)) == (state in (State.DONE, State.DEAD, State.CANCELLED))
+    assert await web.put([job]) == [False]
+    assert web.put_blocking([job, *(new_job() for _ in range(100))]) == [False] + [True] * 100
+    assert await other.find(job.id) is None
+    if state.final:
+        await owner.revive([job.id], [state], by())
+        assert await web.find(job.id) is not None
+    await web.close()
+    await other.close()
+
+
+async def test_workers_and_operators_see_the_jobs_of_all(yard: Yard) -> None:  # noqa: F811
+    web, job, late = store_for(yard.url("producer")), new_job(), new_job(delay=60 * SECOND)
+    await web.put([job, late])
+    for kind in ("worker", "operator"):
+        store = store_for(yard.url(kind))
+        assert await store.find(job.id) is not None
+        with psycopg.connect(yard.server.url(), autocommit=True) as connection:
+            connection.execute(f"SET SESSION AUTHORIZATION {yard.schema}_{kind}")
+            [(due,)] = connection.execute(f"SELECT next_at FROM {yard.schema}.due(NULL)").fetchall()
+            assert due is not None
+        if kind == "worker":
+            assert await store.put([job]) == [False]
+        await store.close()
+    await web.close()
+
+
+async def test_an_id_of_a_dead_letter_does_not_come_back_to_life(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Before, it could be inserted beside the dead letter, and its settlement failed for ever."""
+    job = new_job()
+    await ended(owner, job, State.DEAD)
+    web = store_for(yard.url("producer"))
+    far = NewJob(job.id, "t", "mail", "{}", run_at=LATEST)
+    for again in (job, far):
+        assert await web.put([again]) == [True]
+    text = json.loads(put_text([job], None, None)) | {"at": LATEST, "since": LATEST}
+    with yard.connection("producer", "raw_") as connection, pytest.raises(psycopg.DatabaseError):
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [json.dumps(text)])
+    assert await claim(owner) == []
+    assert await owner.audit() == []
+    await web.close()
+
+
+DEEP = "[" * 65 + "]" * 65
+TAGS = json.dumps({"tags": [f"tag {n}" for n in range(65)]})
+BAD = {
+    "a payload has at most 262,144 bytes": {"payload": '"' + "x" * 262_143 + '"'},
+    "a payload is nested at most 64 levels deep": {"payload": DEEP},
+    "the options of a job are nested at most 64": {"options": f'{{"headers":{DEEP}}}'},
+    "the options of a job have at most 262,144": {"options": '"' + "x" * 262_143 + '"'},
+    "a job has at most 64 tags": {"options": TAGS},
+    "the options of a job are JSON": {"options": "x" * 200},
+    "the name of a queue has 1 to 128": {"queue": "q" * 129},
+    "the name of a task has 1 to 128": {"task": ""},
+    "the id of a job has 1 to 36 ASCII": {"id": "i" * 37},
+    "the id of a job has 1 to 36 ASCII c": {"id": "é"},
+    "the version of a task is 1 or more": {"version": 0},
+    "a head start is at most a day": {"priority": -86_401},
+    "instants are from 0 to 2\\^60 ": {"run_at": LATEST + 1},
+    "instants are from 0 to 2\\^60 micro": {"expires_at": -1},
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+async def test_limits_hold_inside_the_database(yard: Yard, words: str) -> None:  # noqa: F811
+    """One caller's bad job fails that caller alone, few or many."""
+    parts = {"id": new_job().id, "task": "t", "queue": "mail", "payload": "{}"} | BAD[words]
+    bad, web = NewJob(**parts), store_for(yard.url("producer"))
+    for others in (0, 100):
+        good = [new_job() for _ in range(others)]
+        answers = await asyncio.gather(
+            web.put([new_job()]),
+            web.put([bad, *good]),
+            web.put([new_job()]),
+            return_exceptions=True,
+        )
+        assert answers[::2] == [[True], [True]]
+        with pytest.raises(EnqueueError, match=words):
+            raise answers[1]  # type: ignore[misc]
+        assert [await web.find(each.id) for each in good[:2]] == [None] * len(good[:2])
+    await web.close()
+
+
+async def test_what_is_just_within_the_limits_is_taken(yard: Yard) -> None:  # noqa: F811
+    """What has NUL in it is JSON too, though the database's own kind of JSON cannot hold it."""
+    web = store_for(yard.url("producer"))
+    many = json.dumps([[n, {"x": "\0"}] for n in range(1_000)])
+    jobs = [
+        NewJob(new_job().id, "t" * 128, "q" * 128, '"' + "x" * 262_142 + '"', priority=86_400),
+        NewJob(new_job().id, "t", "mail", DEEP[1:-1], priority=-86_400),
+        NewJob(new_job().id, "t", "mail", many, options=json.dumps({"tags": ["\0["] * 64})),
+        NewJob(new_job().id, "t", "mail", "no JSON", options="no JSON", run_at=LATEST - DAY),
+        new_job(id="i" * 36),
+        new_job(id="i"),
+    ]
+    assert await web.put(jobs) == [True] * len(jobs)
+    for job in jobs:
+        record = await web.find(job.id)
+        assert record is not None
+        assert (record.payload, record.options) == (job.payload, job.options)
+    await web.close()
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"count": 1}', '{"count": null, "kinds": []}'])
+def test_a_put_of_nothing_is_not_taken_for_one_that_was_done(yard: Yard, text: str) -> None:  # noqa: F811
+    with (
+        yard.connection("producer") as connection,
+        pytest.raises(psycopg.DatabaseError, match="a put has a count and kinds"),
+    ):
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
+
+
+# Operators
+
+ACTS = (
+    {"verb": "cancel", "ids": ["{id}"], "states": ["waiting"], "reason": "no"},
+    {"verb": "pause", "queue": "mail"},
+    {"verb": "delete", "ids": ["{id}"], "states": ["done"]},
+    {"verb": "nonsense"},
+)
+NOBODY = (
+    None,
+    [],
+    ["", "ada", "cancel", "x"],
+    ["1", "", "cancel", "x"],
+    ["1", "ada", None, "x"],
+    "x",
+)
+
+
+@pytest.mark.parametrize("nobody", NOBODY)
+def test_an_operator_does_nothing_unnoted(yard: Yard, nobody: Any) -> None:  # noqa: F811
+    yard.server.execute(f"SELECT {yard.schema}.put(%s)", put_text([new_job(id="1")], None, None))
+    with yard.connection("operator") as connection:
+        for act in ACTS:
+            doc = {"at": None, "ids": [], "states": [], "by": nobody} | act
+            with pytest.raises(psycopg.DatabaseError, match="an action needs its id, who and verb"):
+                connection.execute(
+                    f"SELECT {yard.schema}.act(%s)", [json.dumps(doc).replace("{id}", "1")]
+                )
+        for verb in ("act", "noted"):
+            with pytest.raises(psycopg.DatabaseError, match="an action needs"):
+                connection.execute(f"SELECT {yard.schema}.{verb}('{{}}')")
+    assert yard.server.execute(f"SELECT lease_until FROM {yard.schema}.job") == [(0,)]
+    assert yard.server.execute(f"SELECT FROM {yard.schema}.paused") == []
+
+
+async def test_an_operator_adds_to_no_line_of_another_action(yard: Yard) -> None:  # noqa: F811
+    """Neither to that of another user of the database, nor by less than nothing."""
+    one, other = store_for(yard.url("operator")), store_for(yard.url("operator", "other_"))
+    action = Action("1", "ada", "pause", "mail")
+    assert await one.pause("mail", action)
+    assert await one.resume("mail", action)
+    with pytest.raises(ConfigError, match="the audit log has another action with the id '1'"):
+        await other.pause("mail", action)
+    with yard.connection("operator", "raw_") as connection:
+        for count in (-1, None):
+            doc = {"by": ["2", "ada", "x", "y"], "count": count, "ids": []}
+            with pytest.raises(psycopg.DatabaseError, match="done to 0 jobs or more"):
+                connection.execute(f"SELECT {yard.schema}.noted(%s)", [json.dumps(doc)])
+    [line] = await one.audit_log()
+    assert (line.who, line.user, line.count) == ("ada", f"{yard.schema}_operator", 2)
+    assert await one.paused() == set()
+    await one.close()
+    await other.close()
+
+
+# Workers
+
+
+async def test_a_worker_forgets_nothing_that_an_operator_wants_kept(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    job = new_job()
+    await ended(owner, job, State.DONE)
+    worker = store_for(yard.url("worker"))
+    with yard.connection("operator") as connection:
+        connection.execute(f"SELECT {yard.schema}.retain('30 days')")
+        with pytest.raises(psycopg.DatabaseError, match="kept for 0 s or longer, not for -1 days"):
+            connection.execute(f"SELECT {yard.schema}.retain('-1 day')")
+    for keep in (0, DAY):
+        await worker.upkeep(keep)
+    for keep in (0, 1, LATEST):
+        text = json.dumps({"at": None, "keep": keep, "batch": 100})
+        with yard.connection("worker", f"raw_{keep}_") as connection:
+            connection.execute(f"SELECT {yard.schema}.upkeep(%s)", [text])
+    with pytest.raises(ConfigError, match="kept for 0 s or longer, not for"):
+        await worker.upkeep(-1)
+    assert await worker.find(job.id) is not None
+    assert len(await worker.attempts(job.id)) == 1
+    [line] = await owner.audit_log()
+    operator = f"{yard.schema}_operator"
+    assert (line.who, line.user, line.verb, line.target) == (
+        operator,
+        operator,
+        "retain",
+        "30 days",
+    )
+
+    yard.server.execute(f"SELECT {yard.schema}.retain(NULL, 'ada')")
+    await worker.upkeep(0)
+    assert await worker.find(job.id) is None
+    [newest, _] = await owner.audit_log()
+    assert (newest.who, newest.user, newest.target) == ("ada", "postgres", "as workers say")
+    await worker.close()
+
+
+@pytest.mark.parametrize("kind", ["producer", "worker"])
+def test_only_an_operator_says_what_is_kept(yard: Yard, kind: str) -> None:  # noqa: F811
+    with yard.connection(kind) as connection, pytest.raises(errors.InsufficientPrivilege):
+        connection.execute(f"SELECT {yard.schema}.retain('1 day')")
