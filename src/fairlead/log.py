@@ -43,8 +43,8 @@ from fairlead.core.events import (
     WorkerStopping,
 )
 from fairlead.core.failure import short_name
+from fairlead.core.passwords import without_passwords
 from fairlead.core.text import escaped, escaped_json, escaped_lines
-from fairlead.core.url import without_passwords
 
 SLOW_SECONDS = 60.0
 """A job that ran longer is told of at INFO."""

@@ -1303,3 +1303,28 @@ def test_a_text_of_megabytes_is_refused_before_it_is_read() -> None:
     indented = json.dumps({"value": list(range(30_000))}, indent=4)
     assert PAYLOAD_LIMIT < len(indented) < TEXT_LIMIT
     assert ANYTHING.read(indented) == ANYTHING.encode((list(range(30_000)),), {})
+
+
+class _Wrapped(msgspec.Struct):
+    inside: msgspec.Raw
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (msgspec.Raw, lambda raw: raw),
+        (list[msgspec.Raw], lambda raw: [raw]),
+        (_Wrapped, _Wrapped),
+    ],
+)
+def test_raw_json_has_no_key_twice_either(kind: Any, value: Callable[[Any], Any]) -> None:
+    def task(given: Any) -> None: ...
+
+    task.__annotations__["given"] = kind
+    signature = Signature("t", task)
+    with pytest.raises(EncodeError, match="'a' is there twice"):
+        signature.encode((value(msgspec.Raw(b'{"a":1,"a":2}')),), {})
+    payload = signature.encode((value(msgspec.Raw(b'{"a":1,"b":2}')),), {})
+    assert signature.decode(payload)
+    with pytest.raises(DecodeError, match="'a' is there twice"):
+        signature.decode(payload.replace('"b"', '"a"'))

@@ -414,3 +414,12 @@ def test_an_application_that_is_installed_like_a_library_has_fingerprints_too() 
         return describe(error).fingerprint
 
     assert failed("run") != failed("build")
+
+
+@pytest.mark.parametrize("size", [0, 2_000, 3_000, 20_000, 200_000])
+def test_no_password_of_a_store_is_written_down(size: int) -> None:
+    """Drivers and handlers put the URL into what they raise, and dead letters are shown (T9)."""
+    url = f"postgresql://ada:c4n4ry@?#/{'p' * 2_000}@db/shop"
+    failure = describe(ValueError(f"{'x' * size} cannot reach {url} {'y' * size}"))
+    assert "c4n4ry" not in f"{failure.message}{failure.traceback}"
+    assert "ppp" not in f"{failure.message}{failure.traceback}"

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
 from fairlead import ConfigError, Fairlead
 from fairlead.config import Settings
-from fairlead.core.url import split_url, without_passwords
+from fairlead.core.passwords import without_passwords
+from fairlead.core.text import brief
+from fairlead.core.url import split_url
 from fairlead.stores import store_for
 
 SECRETS = ["c4n/4ry", "c4n?4ry", "c4n#4ry", "c4n?4ry=1&k", "1/4ry", "c4n@4ry/", "4ry[", "4ry℀"]
@@ -74,6 +77,7 @@ def test_what_can_be_read_is_read(url: str) -> None:
     [
         ("see postgresql://ada:s3/c?r#et@db/shop.", "see postgresql://ada:***@db/shop."),
         ("redis://:s3cret@cache and redis://x", "redis://:***@cache and redis://x"),
+        ("redis://ada:s3@cr@et@cache/0", "redis://ada:***@cache/0"),
         ("rediss+cluster://u:p@a,b", "rediss+cluster://u:***@a,b"),
         ("postgres://db/x?password=s3cret&y=1", "postgres://db/x?password=***&y=1"),
         ("http://svc:80/users/ada@example.com", "http://svc:80/users/ada@example.com"),
@@ -82,6 +86,9 @@ def test_what_can_be_read_is_read(url: str) -> None:
 )
 def test_passwords_in_a_text_become_stars(text: str, told: str) -> None:
     assert without_passwords(text) == told
+
+
+LONG = f"redis://ada:c4n4ry{'x@y' * 100}@cache"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,15 @@ def test_passwords_in_a_text_become_stars(text: str, told: str) -> None:
         ["enqueue", "json:loads", "redis://:c4n4ry@cache", "{}"],
         ["redis://:c4n4ry@cache"],
         ["jobs", "list", "--url", "postgresql://ada:c4n?4ry@db/shop"],
+        ["jobs", "list", "--limit", "postgresql://ada:c4n?4ry@db/shop"],
+        ["jobs", "list", "--since", "postgresql://ada:c4n#4ry@db/shop"],
+        ["demo", "postgresql://ada:c4n/4ry@db/shop"],
+        ["jobs", "list", "--queue", LONG],
+        ["jobs", "show", LONG],
+        [LONG],
+        [f"--{LONG}"],
     ],
+    ids=lambda arguments: " ".join(arguments)[:40],
 )
 def test_a_url_in_the_wrong_place_is_not_repeated(arguments: list[str]) -> None:
     answer = subprocess.run(
@@ -102,3 +117,55 @@ def test_a_url_in_the_wrong_place_is_not_repeated(arguments: list[str]) -> None:
     assert answer.returncode in (1, 2, 3)
     assert "Traceback" not in answer.stderr
     assert "4ry" not in answer.stdout + answer.stderr, answer.stderr
+
+
+@pytest.mark.parametrize("size", [1, 512, 513, 5_000, 1_000_000])
+def test_a_password_of_any_length_is_hidden(size: int) -> None:
+    """Cloud services give out tokens of kilobytes for passwords."""
+    secret = "S" * size
+    told = without_passwords(
+        f"redis://ada:{secret}@cache:1/0, postgresql://h/db?user=ada&sslpassword={secret}&x=1"
+    )
+    assert told == "redis://ada:***@cache:1/0, postgresql://h/db?user=ada&sslpassword=***&x=1"
+
+
+@pytest.mark.parametrize("part", ["redis://a:", "redis://a:@", "redis://", "password=", "@:/"])
+def test_no_text_takes_long_to_be_searched_for_passwords(part: str) -> None:
+    began = time.process_time()
+    without_passwords("redis://" + part * 200_000)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "value", [LONG, LONG.replace("x@y", "xyz"), [LONG], {"url": LONG}, "x" * 100 + LONG]
+)
+def test_a_quoted_value_ends_where_its_password_begins(value: object) -> None:
+    """To cut a URL takes away the @ by which its password would be known."""
+    assert not any(part in brief(value) for part in ("4ry", "x@y"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///{}",
+        "sqlite:///jobs.db?{}=1",
+        "sqlite:///jobs.db?durability={}",
+        "postgresql://h/db?{}=1",
+        "redis://h/0?prefix={}",
+        "{}://h",
+    ],
+)
+def test_a_url_of_ten_megabytes_is_refused_without_work(url: str) -> None:
+    huge = url.format("x" * 10_000_000)
+    began = time.process_time()
+    with pytest.raises(ConfigError, match="characters, the limit is 16,384") as problem:
+        Fairlead(huge)
+    assert time.process_time() - began < 0.05
+    assert len(str(problem.value)) < 100
+
+
+@pytest.mark.parametrize("url", ["sqlite:///jobs.db?{}=1", "sqlite:///jobs.db?durability={}"])
+def test_an_option_is_quoted_only_in_part(url: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        Fairlead(url.format("x" * 10_000))
+    assert len(str(problem.value)) < 500

@@ -48,6 +48,21 @@ IDS = {
     "not ascii": "jöb",
     "short": "j",
 }
+# JSON of the right shape, with numbers and names that nobody of ours writes.
+SHAPED = {
+    "job.options": {
+        "no time": '{"timeout":-1e308,"attempts":-1}',
+        "no names": '{"tags":["","\\u0000"],"headers":{"":"\\u001b"},"correlation_id":""}',
+    },
+    "worker.capable": {
+        "versions out of range": '{"good":-1,"bad":99999999999999999999,"":0}',
+    },
+    "worker.pools": {
+        "no weight": '[{"name":"","slots":-1,"queues":[{"name":"mail","weight":0}]}]',
+        "too many slots": '[{"name":"p","slots":9223372036854775807,'
+        '"queues":[{"name":"mail","weight":-5,"reserved":9223372036854775807}]}]',
+    },
+}
 # By which column a job's own rows are found; of tables without one, any row will do.
 BY_JOB = {"job": "id", "finished": "id", "dead": "id", "attempt": "job_id"}
 NOT_UTF8 = "not utf-8"
@@ -78,6 +93,7 @@ class SqliteVictim(Victim):
                     yield Damage(field, NOT_UTF8)
                 if column in ("id", "job_id"):
                     yield from (Damage(field, kind) for kind in IDS)
+                yield from (Damage(field, kind) for kind in SHAPED.get(field, ()))
 
     def inflict(self, damage: Damage, job_id: JobId, random: Random) -> str | None:
         """Write it into the file, past the store."""
@@ -97,7 +113,7 @@ def _write(
     raw: sqlite3.Connection, table: str, column: str, kind: str, job_id: JobId, random: Random
 ) -> int:
     name = f"fairlead_{table}"
-    value = _value(column, kind)
+    value = _value(table, column, kind)
     which: object
     what = "CAST(? AS TEXT)" if kind == NOT_UTF8 else "?"
     where, which = f"{BY_JOB.get(table)} = ?", job_id
@@ -112,7 +128,10 @@ def _write(
     return _done(raw, statement, [value, which])
 
 
-def _value(column: str, kind: str) -> object:
+def _value(table: str, column: str, kind: str) -> object:
+    shaped = SHAPED.get(f"{table}.{column}", {})
+    if kind in shaped:
+        return shaped[kind]
     if kind == NOT_UTF8:
         return b"ab\xff\xfe\x80"
     if column in NUMERIC:

@@ -1,15 +1,20 @@
 """A few rounds of the fuzz on every store; `make chaos` plays every damage, and many at once."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
 from tests.fuzz.grounds import GROUNDS
 from tests.fuzz.postgres import damaged_columns
 from tests.fuzz.rounds import one_round, plans, table
+from tests.fuzz.sqlite import NUMERIC, TABLES
 from tests.servers.postgres import PostgresServer
 
 SHORT, LONG = 25, 500
@@ -45,6 +50,22 @@ def test_every_column_of_postgresql_is_damaged(
         address.schema,
     )
     assert damaged_columns() == {name for (name,) in columns}
+
+
+async def test_every_column_of_an_sqlite_file_is_damaged(tmp_path: Path) -> None:
+    """Also one that a later migration adds; and each as what it holds."""
+    store = store_for(f"sqlite:///{tmp_path}/jobs.db")
+    await store.open()
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        columns = raw.execute(
+            "SELECT substr(t.name, 10), c.name, c.type FROM sqlite_master AS t "
+            "JOIN pragma_table_info(t.name) AS c WHERE t.type = 'table'"
+        ).fetchall()
+    assert {(table, name) for table, name, _ in columns} == {
+        (table, name) for table, names in TABLES.items() for name in names
+    }
+    assert {name for _, name, kind in columns if kind == "INTEGER"} == NUMERIC
 
 
 @pytest.mark.chaos

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, NewJob, State
-from fairlead.core.queue import Queue
+from fairlead.core.queue import Queue, Share
 from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Backend
 from fairlead.insight.explain import explain, plans_of
@@ -235,3 +236,16 @@ async def test_a_running_job_is_not_explained_by_gates_and_a_lost_one_is(
 async def test_a_job_nobody_knows_cannot_be_explained(store: Backend) -> None:
     with pytest.raises(JobNotFound):
         await explain(store, JobId("nobody"))
+
+
+async def test_numbers_that_no_worker_announces_are_survived(store: Backend) -> None:
+    """Whoever can announce a worker, or damage one, keeps nobody from an explanation (I22)."""
+    job = new_job()
+    await store.put([job])
+    greatest = 2**31 - 1
+    for processes, slots, weight in product([-1, 0, greatest], repeat=3):
+        share = Share("mail", weight=weight, reserved=weight)
+        pool = PoolShare("default", slots, (share,))
+        await store.announce(Worker("w1", {"t": 1}, (pool,), processes), 100 * SECOND)
+        assert (await explain(store, job.id)).gates, (processes, slots, weight)
+    await announce(store)

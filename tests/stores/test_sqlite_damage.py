@@ -1,7 +1,8 @@
 """Whatever somebody writes into the file, only what he wrote into is harmed (I22, F34, F75).
 
-Every damage that `tests/fuzz/sqlite.py` knows is done, several at a time. Beside them healthy jobs are claimed, renewed and settled, everything that people may ask is
-asked, the audit tells of it, and the repair mends it all.
+Every damage that `tests/fuzz/sqlite.py` knows is done, several at a time. Beside them healthy jobs
+are claimed, renewed and settled, everything that people may ask is asked, the audit tells of it,
+and the repair mends it all.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fairlead.core.admin import Action, Filter, PoolShare, Worker
+from fairlead.core.admin import Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
@@ -32,9 +33,8 @@ from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import migrations
 from tests.fuzz.sqlite import TABLES, SqliteVictim
 from tests.fuzz.victim import DEEP, GREATEST, Damage
-from tests.words import claim, done, new_job, plan, settled
+from tests.words import by, claim, done, new_job, plan, settled
 
-BY = Action("a1", "me", "test", "jobs")
 CAPABLE = {"t": 1}
 DAY = 86_400 * SECOND
 
@@ -69,7 +69,7 @@ async def put_scene(url: str) -> Scene:
     later = [new_job(delay=5 * SECOND) for _ in range(2)]
     mortal = [new_job(expires_in=DAY, options='{"tags":["a"]}') for _ in range(3)]
     await store.put([*later, *mortal])
-    await store.pause("other", BY)
+    await store.pause("other", by())
     victims = {
         "finished": ended[0].id,
         "dead": ended[2].id,
@@ -144,11 +144,11 @@ async def act_on(scene: Scene) -> None:
     waiting = [new_job(delay=3600 * SECOND) for _ in range(2)]
     await store.put(waiting)
     ids = [*scene.victims.values(), *(job.id for job in waiting)]
-    assert waiting[0].id in await store.revive(ids, [State.WAITING], BY)
+    assert waiting[0].id in await store.revive(ids, [State.WAITING], by())
     assert {waiting[1].id} <= set(
-        await store.cancel([*scene.victims.values(), waiting[1].id], "no")
+        await store.cancel([*scene.victims.values(), waiting[1].id], "no", by())
     )
-    assert waiting[1].id in await store.delete(ids, [State.CANCELLED], BY)
+    assert waiting[1].id in await store.delete(ids, [State.CANCELLED], by())
 
 
 STATES = ("waiting", "running", "unknown", "later")
@@ -211,7 +211,7 @@ async def try_damages(url: str, scene: Scene, damages: list[tuple[Damage, str]])
     await act_on(scene)
     found = await store.audit()
     assert {each.remedy for each in found} <= {"fairlead doctor --repair"}, found
-    told = await store.repair(BY)
+    told = await store.repair(by())
     assert len(told) >= bool(found)
     assert await store.audit() == []
 
@@ -320,7 +320,7 @@ async def test_a_worker_that_cannot_be_read_counts_for_nothing(
     assert [each.problem for each in more] == [
         "worker odd says that it lives for longer than a year"
     ]
-    assert await scene.store.repair(BY) == [f"removed, because {told.problem}"]
+    assert await scene.store.repair(by()) == [f"removed, because {told.problem}"]
 
 
 async def test_a_dead_letter_of_a_finished_job_gets_an_id_of_its_own(
@@ -328,7 +328,7 @@ async def test_a_dead_letter_of_a_finished_job_gets_an_id_of_its_own(
 ) -> None:
     finished, dead = scene.victims["finished"], scene.victims["dead"]
     write(tmp_path, "UPDATE fairlead_dead SET id = ? WHERE id = ?", finished, dead)
-    [told] = await scene.store.repair(BY)
+    [told] = await scene.store.repair(by())
     assert f"its id was {finished}, and that job is finished" in told
     kept = await scene.store.find(finished)
     assert kept is not None
@@ -342,7 +342,7 @@ async def test_a_lease_for_ages_ends(scene: Scene, tmp_path: Path) -> None:
     write(tmp_path, "UPDATE fairlead_job SET lease_until = 1 << 53 WHERE id = ?", job.id)
     write(tmp_path, "UPDATE fairlead_worker SET live_until = 1 << 53 WHERE id = 'w1'")
     assert len(await scene.store.audit()) == 2
-    assert len(await scene.store.repair(BY)) == 2
+    assert len(await scene.store.repair(by())) == 2
     assert job.id in {each.id for each in await claim(scene.store, capable=CAPABLE) if each.lost}
 
 
@@ -362,7 +362,7 @@ async def test_errors_that_are_nested_deep_are_passed_over(scene: Scene, tmp_pat
     write(tmp_path, "UPDATE fairlead_dead SET errors = ? WHERE id = ?", DEEP, dead)
     await look_at_everything(scene)
     assert sum(group.count for group in await scene.store.groups(Filter(states=(State.DEAD,)))) == 2
-    await scene.store.repair(BY)
+    await scene.store.repair(by())
 
 
 async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path) -> None:
@@ -373,14 +373,14 @@ async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path
     write(tmp_path, statement.format("parked = 7, size = 0, order_at = 'x'"), waiting)
     write(tmp_path, statement.format("worker = NULL, suspect = 'x'"), running)
     write(tmp_path, statement.format(f"lease_until = {GREATEST}, cancel = 'x'"), later)
-    told = await scene.store.repair(BY)
+    told = await scene.store.repair(by("repair"))
     assert [each.partition(":")[0] for each in told] == [
         f"job {job_id} is put right" for job_id in (running, later, waiting)
     ]
     assert await scene.store.audit() == []
     for job_id in (waiting, later):
         assert await scene.store.find(job_id) == before[job_id]
-    [line] = [each for each in await scene.store.audit_log() if each.verb == BY.verb]
+    [line] = [each for each in await scene.store.audit_log() if each.verb == "repair"]
     assert line.count >= 3
     await work_on(scene)
     record = await scene.store.find(waiting)
@@ -391,7 +391,7 @@ async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path
 async def test_a_repair_changes_nothing_that_is_sound(scene: Scene) -> None:
     before = await scene.store.jobs(Filter())
     log = await scene.store.audit_log()
-    assert await scene.store.repair(BY) == []
+    assert await scene.store.repair(by()) == []
     assert await scene.store.jobs(Filter()) == before
     assert await scene.store.audit_log() == log
 
@@ -401,7 +401,7 @@ async def test_many_damaged_jobs_are_repaired_in_steps(scene: Scene, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute("UPDATE fairlead_job SET version = 'x' WHERE lease_until = 0")
     assert await claim(scene.store) == []
-    told = await scene.store.repair(BY)
+    told = await scene.store.repair(by())
     assert len(told) > 1_000
 
 
@@ -409,7 +409,7 @@ async def test_a_name_that_is_not_utf8_is_counted_and_shown(scene: Scene, tmp_pa
     statement = "UPDATE fairlead_job SET queue = CAST(? AS TEXT) WHERE id = ?"
     write(tmp_path, statement, b"ma\xffil", scene.victims["waiting"])
     assert "ma\ufffdil" in await scene.store.count()
-    await scene.store.repair(BY)
+    await scene.store.repair(by())
     record = await scene.store.find(scene.victims["waiting"])
     assert record is not None
     assert (record.queue, record.reason) == ("ma\ufffdil", "unreadable")
@@ -421,7 +421,7 @@ async def test_notes_of_migrations_are_judged_by_the_tables(scene: Scene, tmp_pa
     write(tmp_path, "UPDATE fairlead_migration SET version = -1 WHERE version = 3")
     assert all(step.applied_at is not None for step in await scene.store.migrations())
     await work_on(scene)
-    assert len(await scene.store.repair(BY)) == 2
+    assert len(await scene.store.repair(by())) == 2
 
 
 async def test_what_the_engine_refuses_is_no_outage(scene: Scene, tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ async def test_what_the_engine_refuses_is_no_outage(scene: Scene, tmp_path: Path
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute(statement)
     with pytest.raises(StoreRefused, match="no; `fairlead doctor` tells which job is damaged"):
-        await scene.store.pause("mail")
+        await scene.store.pause("mail", by())
 
 
 async def test_a_commit_that_the_engine_refuses_is_told(scene: Scene, tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ async def test_a_commit_that_the_engine_refuses_is_told(scene: Scene, tmp_path: 
     refused = pytest.raises(StoreRefused, match="UNIQUE constraint failed")
     with refused, scene.store.transaction() as connection:
         scene.store.complete_within(connection, done(job))
-    assert len(await scene.store.repair(BY)) == 1
+    assert len(await scene.store.repair(by())) == 1
 
 
 async def test_what_was_written_anew_meanwhile_is_left_alone(scene: Scene, tmp_path: Path) -> None:
@@ -470,3 +470,25 @@ def test_the_fuzz_knows_every_column(tmp_path: Path, table: str) -> None:
     assert set(TABLES[table]) == columns
     [ours] = [each for each in sound.TABLES if each.name == f"fairlead_{table}"]
     assert set(ours.columns) == columns
+
+
+async def test_options_that_cannot_be_read_stay_with_their_dead_letter(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """The reason names them; to mend them would take from people what they have to look at."""
+    waiting = scene.victims["waiting"]
+    write(
+        tmp_path, f"UPDATE fairlead_job SET options = '{DEEP}', attempt = 'x' WHERE id = ?", waiting
+    )
+    await claim(scene.store, capable=CAPABLE)
+    write(tmp_path, "UPDATE fairlead_dead SET options = '{' WHERE id = ?", scene.victims["dead"])
+    [told] = await scene.store.audit()
+    assert scene.victims["dead"] in told.problem
+    assert len(await scene.store.repair(by())) == 1
+    assert await scene.store.audit() == []
+    dead = await scene.store.find(waiting)
+    assert dead is not None
+    assert (dead.state, dead.reason, dead.options) == (State.DEAD, "unreadable", DEEP)
+    write(tmp_path, "UPDATE fairlead_dead SET options = x'ff' WHERE id = ?", waiting)
+    assert len(await scene.store.audit()) == 1
+    await scene.store.repair(by())

@@ -69,8 +69,10 @@ async def test_a_side_file_that_is_a_link_is_refused(
         linked(Path(f"{path}{ending}"), secret)
     else:
         os.link(secret, f"{path}{ending}")
-    with pytest.raises(StoreUnavailable, match=f"jobs.db{ending} is a link.*remove it"):
-        await store_for(f"sqlite:///{path}").open()
+    store = store_for(f"sqlite:///{path}")
+    for look in (store.open, store.migrations):
+        with pytest.raises(StoreUnavailable, match=f"jobs.db{ending} is a link.*remove it"):
+            await look()
 
 
 @pytest.mark.parametrize("ending", ["-turn", "-checkpoint"])
@@ -120,6 +122,33 @@ async def test_no_file_is_made_where_the_link_of_another_user_says(
     with pytest.raises(StoreUnavailable, match="jobs.db is a link.*remove it"):
         await store_for(f"sqlite:///{path}").open()
     assert not (tmp_path / "elsewhere").exists()
+
+
+@as_root
+@pytest.mark.parametrize("part", ["file", "folder"])
+@pytest.mark.parametrize("owner", [0, 1, STRANGER])
+@pytest.mark.parametrize("me", [0, 1])
+async def test_another_user_leads_us_to_nothing_but_his_own(
+    tmp_path: Path, path: Path, part: str, owner: int, me: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of his own he may, but not root: it could be any file of the machine."""
+    there = tmp_path / "other"
+    there.mkdir()
+    await make(there / "jobs.db", owner)
+    os.chown(there, owner, owner)
+    link = path if part == "file" else path.parent / "folder"
+    linked(link, there / "jobs.db" if part == "file" else there)
+    url = f"sqlite:///{path if part == 'file' else link / 'jobs.db'}"
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    if owner == STRANGER or me:
+        store = store_for(url)
+        assert await store.count()
+        await store.close()
+        os.chown(path.parent, 2, 2)
+    if owner != STRANGER:
+        for look in (store_for(url).open, store_for(url).migrations):
+            with pytest.raises(StoreUnavailable, match=f"{link.name} is a link.*remove it"):
+                await look()
 
 
 async def test_a_link_of_our_own_may_say_where_the_file_is(tmp_path: Path) -> None:

@@ -29,15 +29,33 @@ class Problem(click.ClickException):
     """One sentence about what is wrong and what to do next, and an exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
-        from fairlead.core.text import escaped  # noqa: PLC0415 (not before a command fails)
-        from fairlead.core.url import without_passwords  # noqa: PLC0415 (as above)
-
-        super().__init__(hinted(escaped(without_passwords(message))))
+        super().__init__(hinted(shown(message)))
         # An instance may have its own, whatever the class says.
         self.exit_code = code  # type: ignore[misc]
 
 
-class Commands(click.Group):
+def shown(message: str) -> str:
+    """Return what an error says as it may be shown, whatever it quotes."""
+    from fairlead.core.passwords import without_passwords  # noqa: PLC0415 (not before one fails)
+    from fairlead.core.text import escaped  # noqa: PLC0415 (as above)
+
+    return escaped(without_passwords(message))
+
+
+class _Quoting(click.Command):
+    """A command of which errors in the arguments are told without what is not to be shown."""
+
+    def make_context(self, *args: Any, **named: Any) -> click.Context:
+        """Read the arguments."""
+        try:
+            return super().make_context(*args, **named)
+        except click.UsageError as problem:
+            # Click made it, and hands it out as it is; only its words are replaced.
+            problem.message = shown(problem.message)  # type: ignore[misc]
+            raise
+
+
+class Commands(_Quoting, click.Group):
     """A group whose commands load when they are called, and which knows what was meant.
 
     `lazy` maps names to a place in the code and a line of help.
@@ -85,7 +103,7 @@ class Commands(click.Group):
             formatter.write_dl(rows)
 
 
-class Command(click.Command):
+class Command(_Quoting):
     """A command; what Fairlead raises in it becomes one sentence and an exit code."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,8 +23,8 @@ from fairlead.cli.worker import announced, begin_anew, greet, log_level_option, 
 from fairlead.core.errors import ConfigError, MissingExtra
 from fairlead.core.events import Died, Retried
 from fairlead.core.failure import TRACEBACK_LIMIT
+from fairlead.core.passwords import without_passwords
 from fairlead.core.text import cut, escaped, listed
-from fairlead.core.url import without_passwords
 from fairlead.log import set_up
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.workshop import Choice
@@ -78,7 +78,7 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
     except ConfigError as problem:
         if not desk.target:
             raise
-        click.echo(f"{without_passwords(escaped(str(problem)))}\nwaiting for a change", err=True)
+        click.echo(f"{escaped(without_passwords(str(problem)))}\nwaiting for a change", err=True)
         if asyncio.run(_until_change(watched, began)):
             _begin_anew()
         return

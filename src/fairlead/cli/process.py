@@ -17,8 +17,8 @@ import warnings
 from fairlead.cli.load import load_app
 from fairlead.core.errors import FairleadError, FairleadWarning
 from fairlead.core.outcome import Policy, Returned, decide
+from fairlead.core.passwords import without_passwords
 from fairlead.core.text import escaped
-from fairlead.core.url import without_passwords
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
 from fairlead.runtime.loop import loop_factory
@@ -45,7 +45,7 @@ def main() -> None:
             case "leave":
                 _leave(target, *rest)
     except FairleadError as problem:
-        print(f"fairlead: {without_passwords(escaped(str(problem)))}", file=sys.stderr)
+        print(f"fairlead: {escaped(without_passwords(str(problem)))}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -46,11 +46,13 @@ class Signature:
         parameters, returns = _typed(task, function)
         self._parameters = parameters
         self._plain = all(parameter.kind in _PLAIN for parameter in parameters)
+        self._required = all(parameter.default is parameter.empty for parameter in parameters)
         self._struct = _struct_of(task, parameters)
         self._encode = msgspec.json.Encoder(enc_hook=_encode_hook).encode
         try:
             self._decode = msgspec.json.Decoder(self._struct, dec_hook=_decode_hook).decode
             self._decode_result = msgspec.json.Decoder(returns, dec_hook=_decode_hook).decode
+            self._holds_raw = _holds_raw(self._struct)
         except TypeError as problem:
             raise ConfigError(
                 f"task {task!r} has an annotation JSON cannot carry: {problem}"
@@ -65,6 +67,8 @@ class Signature:
                 self._check_shape(payload)
             if b"null" in payload:
                 self._check_finite(call)
+            if self._holds_raw:
+                check_keys(payload.decode())
             back = self._decode(payload)
         except EncodeError:
             raise
@@ -78,16 +82,18 @@ class Signature:
         """Return the arguments of a stored call."""
         try:
             call = self._decode(payload)
-            args, kwargs = self._unbind(call)
+            bound = self._unbind(call)
             # As many colons as arguments: then no key is there twice, and nothing is nested.
-            if payload.count(":") != len(kwargs) and not self._wrote(payload, call):
+            if payload.count(":") != len(bound[1]) and not self._wrote(payload, call):
                 check_keys(payload)
         except Exception as problem:  # noqa: BLE001 (the types' own checks are user code)
             raise DecodeError(f"the payload of a job of task {self.task!r}", str(problem)) from None
-        return args, kwargs
+        return bound
 
     def _wrote(self, payload: str, call: msgspec.Struct) -> bool:
         """Say whether `encode` wrote this: it writes no key twice, and not too many."""
+        if self._holds_raw:
+            return False  # What is raw is written again as it was read.
         try:
             written = self._encode(call)
         except Exception:  # noqa: BLE001 (values of the types' own making)
@@ -180,7 +186,7 @@ class Signature:
     def _unbind(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._plain:
             values = msgspec.structs.asdict(call)
-            if msgspec.UNSET in values.values():
+            if not self._required and msgspec.UNSET in values.values():
                 values = {k: v for k, v in values.items() if v is not msgspec.UNSET}
             return (), values
         args: list[Any] = []
@@ -311,6 +317,22 @@ def _field(parameter: inspect.Parameter) -> Any:  # noqa: ANN401 (defstruct's ow
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, parameter.annotation)
     return (parameter.name, parameter.annotation, msgspec.UNSET)
+
+
+def _holds_raw(struct: type[msgspec.Struct]) -> bool:
+    """Say whether a call may hold JSON that nobody decodes before the handler does."""
+    pending: list[object] = [msgspec.inspect.type_info(struct)]
+    seen: set[int] = set()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, msgspec.inspect.RawType):
+            return True
+        if isinstance(part, list | tuple):
+            pending.extend(part)
+        elif isinstance(part, msgspec.Struct) and id(part) not in seen:
+            seen.add(id(part))
+            pending.extend(getattr(part, name) for name in part.__struct_fields__)
+    return False
 
 
 def _encode_hook(value: Any) -> object:  # noqa: ANN401 (whatever the user passes)

@@ -13,9 +13,12 @@ from types import TracebackType
 
 import msgspec
 
+from fairlead.core.passwords import without_passwords
+
 NAME_LIMIT = 512
 MESSAGE_LIMIT = 4_096
 TRACEBACK_LIMIT = 16_384
+_ROUGHLY = 32
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OUR_WORDS = ("Crashed", "LeaseLost", "TimedOut")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
@@ -112,8 +115,11 @@ def _trace(error: BaseException) -> str | None:
 
 
 def clean(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Make text storable anywhere: valid UTF-8, no NUL, not longer than the limit."""
-    if len(text) > limit:  # first roughly: replacing lengthens, and 100 MB take long
+    """Make text storable anywhere: valid UTF-8, no NUL, no password, not longer than the limit."""
+    if len(text) > _ROUGHLY * limit:  # 100 MB take long; a URL that this cuts apart goes below
+        text = _cut(text, _ROUGHLY * limit)
+    text = without_passwords(text)
+    if len(text) > limit:  # again roughly: replacing lengthens
         text = _cut(text, limit)
     text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
     return _cut(text, limit) if len(text) > limit else text

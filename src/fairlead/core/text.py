@@ -8,6 +8,8 @@ surrogates cannot be written to a terminal at all.
 import re
 from collections.abc import Callable, Iterable
 
+from fairlead.core.passwords import beginning, without_passwords
+
 SHOWN = 4_096
 """How much of one text is shown in a line, unless the caller says otherwise."""
 
@@ -52,14 +54,16 @@ def cut(text: str, most: int) -> str:
 
 def brief(value: object) -> str:
     """Return a value as an error quotes it; of a long one only the beginning is read."""
-    if isinstance(value, str | bytes) and len(value) > QUOTED:
+    if isinstance(value, str) and len(value) > QUOTED:
+        return f"{beginning(value, QUOTED)!r}…"
+    if isinstance(value, bytes) and len(value) > QUOTED:
         return f"{value[:QUOTED]!r}…"
     if isinstance(value, int) and value.bit_length() > QUOTED:
         return f"a number of {value.bit_length():,} bits"
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > QUOTED:
         return f"a {type(value).__name__} of {len(value):,}"
     told = repr(value)
-    return told if len(told) <= 2 * QUOTED else f"{told[:QUOTED]}…"
+    return without_passwords(told) if len(told) <= 2 * QUOTED else f"{beginning(told, QUOTED)}…"
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:

@@ -96,17 +96,24 @@ async def _views(store: Backend, job: JobRecord) -> list[View]:
 def plans_of(
     worker: Worker, pool: PoolShare, running: Mapping[str, Mapping[str, int]]
 ) -> tuple[ClaimPlan, ...]:
-    """Return what the processes of a worker would ask for next for one of their pools."""
+    """Return what the processes of a worker would ask for next for one of their pools; never none.
+
+    Numbers that no worker announces were damaged, and are brought to what one would.
+    """
     busy = {process: counts for process, counts in running.items() if worker.owns(process)}
-    processes = min(worker.processes, _MOST_PROCESSES)
+    processes = max(1, min(worker.processes, _MOST_PROCESSES))
     idle = [f"{worker.id}/new-{n}" for n in range(processes - len(busy))]
+    queues = tuple(
+        replace(q, weight=max(1, q.weight), reserved=min(max(0, q.reserved), _MOST_SLOTS))
+        for q in pool.queues
+    )
     return tuple(
         ClaimPlan(
             process,
-            pool.queues,
-            pool.slots,
+            queues,
+            min(max(0, pool.slots), _MOST_SLOTS),
             0,
-            running={q.name: busy.get(process, {}).get(q.name, 0) for q in pool.queues},
+            running={q.name: busy.get(process, {}).get(q.name, 0) for q in queues},
             capable=worker.capable,
         )
         for process in (*sorted(busy), *idle)

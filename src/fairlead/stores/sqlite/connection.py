@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairlead.core.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
+from fairlead.core.text import brief
 
 Value = TypeVar("Value")
 
@@ -51,7 +52,7 @@ class Place:
     def __init__(self, path: Path, durability: str = "durable", patience: float = 30.0) -> None:
         if durability not in _SYNCHRONOUS:
             raise ConfigError(
-                f"durability must be one of {', '.join(_SYNCHRONOUS)}, not {durability!r}"
+                f"durability must be one of {', '.join(_SYNCHRONOUS)}, not {brief(durability)}"
             )
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise ConfigError(
@@ -75,9 +76,9 @@ class Place:
 
     def connect(self) -> sqlite3.Connection:
         """Open a connection that never waits by itself and never checkpoints."""
+        self.refuse_links()
         with _creating:
             self._create()
-        self._refuse_links()
         try:
             connection = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False
@@ -100,7 +101,6 @@ class Place:
         """
         if self.path.exists():
             return
-        self._refuse_strangers_link()
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -108,23 +108,36 @@ class Place:
         except OSError as problem:
             raise self._cannot_open(problem) from problem
 
-    def _refuse_links(self) -> None:
-        """Raise if a side file is a link: whoever made it wants another file to be written.
+    def refuse_links(self) -> None:
+        """Raise if a stranger's link says where the file is, or if a side file is a link.
 
-        SQLite, run by root, gives its own to the owner of the file, by whatever name it has else.
+        Whoever made such a link wants another file to be written. SQLite, run by root, gives
+        its side files to the owner of the file, by whatever name they have else.
         """
+        for path in (self._given, *self._given.parents):
+            if self._leads_astray(path):
+                raise self._is_link(path)
         for ending in SIDES:
             with suppress(FileNotFoundError):
                 found = self.beside(ending).lstat()
                 if stat.S_ISLNK(found.st_mode) or found.st_nlink > 1:
                     raise self._is_link(self.beside(ending))
 
-    def _refuse_strangers_link(self) -> None:
-        """Raise if the file would be made where a link of another user says."""
-        with suppress(FileNotFoundError):
-            found = self._given.lstat()
-            if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-                raise self._is_link(self._given)
+    def _leads_astray(self, path: Path) -> bool:
+        """Say whether a file or folder is a link by which another user says where our file is.
+
+        He may lead us to what is his own. To what is there he may also lead if the folder of the
+        link is his, as the kernel allows it in folders like /tmp; but not root, whose rights are
+        worth more than any folder.
+        """
+        try:
+            link = path.lstat()
+            if not stat.S_ISLNK(link.st_mode) or link.st_uid in (0, os.geteuid()):
+                return False
+            folder = path.parent.stat().st_uid if os.geteuid() else None
+            return link.st_uid not in (path.stat().st_uid, folder)
+        except FileNotFoundError:  # A link to nowhere: what we make would be there.
+            return path.is_symlink()
 
     def _is_link(self, path: Path) -> StoreUnavailable:
         return StoreUnavailable(

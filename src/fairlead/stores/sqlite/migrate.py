@@ -110,6 +110,7 @@ def _times(connection: sqlite3.Connection) -> dict[int, int]:
 
 def _reader(place: Place) -> sqlite3.Connection:
     """Open the file as it is, without making or changing anything."""
+    place.refuse_links()
     try:
         return sqlite3.connect(place.path, timeout=0)
     except sqlite3.Error as problem:

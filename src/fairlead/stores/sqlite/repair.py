@@ -93,6 +93,8 @@ def move_out(connection: sqlite3.Connection, seq: int, now: int, problem: str = 
     dead = {**sound, "errors": _remembered(sound, told, now), "finished_at": now}
     del dead["seq"]
     dead["reason"] = Reason.UNREADABLE.value
+    if type(seen.stored["options"]) is str:
+        dead["options"] = seen.stored["options"]  # However they are: they can be looked at.
     dead = {name: dead[name] for name in DEAD.columns if name in dead}
     connection.execute(DEAD.added_row(dead), tuple(dead.values()))
     connection.execute("DELETE FROM fairlead_job WHERE seq = ?", (seq,))

@@ -21,6 +21,7 @@ from fairlead.core.job import (
     Instant,
     PastAttempt,
     Place,
+    Reason,
     Runs,
     Version,
     decode_options,
@@ -63,13 +64,17 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of ours: how people call its rows, and by which column; its key, all its columns."""
+    """A table of ours: how people call its rows, and by which column; its key, all its columns.
+
+    `excuses` says which problems of a row are known, and dealt with.
+    """
 
     name: str
     called: str
     by: str
     key: str
     columns: Mapping[str, Column]
+    excuses: Callable[[Mapping[str, object]], Iterable[str]] = lambda _row: ()
 
     @property
     def kinds(self) -> Any:  # noqa: ANN401 (a type made of types)
@@ -123,6 +128,8 @@ class Table(NamedTuple):
             except (msgspec.MsgspecError, DecodeError) as problem:
                 told = problem.problem if isinstance(problem, DecodeError) else str(problem)
                 found[name] = f"its {name} is {shown(value)} ({told[:120]})"
+        for name in self.excuses(dict(zip(self.columns, row, strict=True))) if found else ():
+            found.pop(name, None)
         return found
 
 
@@ -253,13 +260,15 @@ FINISHED = Table(
         "result": _TEXT_OR_NOTHING,
     },
 )
-DEAD = Table(
-    "fairlead_dead",
-    "dead letter {}",
-    "id",
-    "seq",
-    _ENDED,
-)
+
+
+def _known_by_reason(dead: Mapping[str, object]) -> Iterable[str]:
+    """Excuse options that made a job a dead letter: a person may want to see them."""
+    known = dead["reason"] == Reason.UNREADABLE and type(dead["options"]) is str
+    return ("options",) if known else ()
+
+
+DEAD = Table("fairlead_dead", "dead letter {}", "id", "seq", _ENDED, _known_by_reason)
 ATTEMPTS = Table(
     "fairlead_attempt",
     "the line of job {} in the attempt log",

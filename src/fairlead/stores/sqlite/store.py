@@ -31,6 +31,7 @@ from fairlead.core.job import LATEST, Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import BATCH, Backend, Extended, Upkeep
+from fairlead.core.text import brief
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import audit, first_damages
@@ -482,13 +483,13 @@ def sqlite_store(path: Path, options: Mapping[str, str], clock: Clock | None) ->
     for name in options:
         if name not in known:
             raise ConfigError(
-                f"sqlite:/// knows no option {name!r}{did_you_mean(name, known)}; "
+                f"sqlite:/// knows no option {brief(name)}{did_you_mean(name, known)}; "
                 f"it takes {' and '.join(sorted(known))}"
             )
     try:
         patience = float(options.get("timeout", "30"))
     except ValueError:
         raise ConfigError(
-            f"timeout={options['timeout']} is not a number of seconds; write timeout=30"
+            f"timeout={brief(options['timeout'])} is not a number of seconds; write timeout=30"
         ) from None
     return SqliteStore(Place(path, options.get("durability", "durable"), patience), clock)
