@@ -15,6 +15,7 @@ from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
+from fairlead.stores.redis.functions import LIBRARY
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -246,30 +247,44 @@ def cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
     redis_cluster.execute("FLUSHALL")
 
 
-[ACL] = re.findall(
-    r"^ACL SETUSER shop_web on >secret (.*)$",
-    (Path(__file__).parent.parent / "docs" / "redis.md").read_text(),
-    re.MULTILINE,
+LOAD = ("FUNCTION", "LOAD", "REPLACE", LIBRARY.code)
+"""What an administrator does, for users who may not."""
+ROLES = dict(
+    re.findall(
+        r"^ACL SETUSER shop_(web|worker|operator) on >secret (.*)$",
+        (Path(__file__).parent.parent / "docs" / "redis.md").read_text(),
+        re.MULTILINE,
+    )
 )
-"""The rights that the documentation gives to a user of our own."""
+"""The rights that the documentation gives to a producer (web), a worker and an operator."""
 
 
-def rights(prefix: str) -> list[str]:
-    """Those rights, for keys of another prefix."""
-    return ACL.replace("fairlead:", f"{prefix}").split()
+def rights(prefix: str, *roles: str) -> list[str]:
+    """Those rights for keys of another prefix: of some roles, or of all three.
+
+    Each role is a selector of its own, so the rights of two do not mix.
+    """
+    chosen = [ROLES[role] for role in roles or ROLES]
+    return [
+        selector.replace("fairlead:", prefix)
+        for rule in chosen
+        for selector in (f"({rule.partition(' (')[0]})", *re.findall(r"\(.*?\)", rule))
+    ]
 
 
 @pytest.fixture
 def redis_crew_url(redis_server: RedisServer, redis_url: str) -> str:
     """The same for a user who may do no more than he must."""
-    redis_server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_"))
+    redis_server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_*:"))
+    redis_server.execute(*LOAD)
     return redis_url.replace("redis://", "redis://crew:rope@")
 
 
 @pytest.fixture
 def cluster_crew_url(redis_cluster: RedisCluster, cluster_url: str) -> str:
     """The same on the cluster."""
-    redis_cluster.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_"))
+    redis_cluster.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_*:"))
+    redis_cluster.execute(*LOAD)
     return cluster_url.replace("redis+cluster://", "redis+cluster://crew:rope@")
 
 

@@ -179,7 +179,7 @@ def test_a_file_locked_by_another_is_not_waited_for_without_end(folder: Path) ->
     finally:
         other.close()
     assert refused(folder, "jobs", "list", "--url", "sqlite:///jobs.db?timeout=no") == (
-        "timeout=no is not a number of seconds; write timeout=30"
+        "timeout='no' is not a number of seconds; write timeout=30"
     )
 
 

@@ -18,20 +18,25 @@ TEXT = (Path(__file__).parent.parent.parent / "docs" / "redis.md").read_text()
 PYTHON, CONSOLE = (
     re.findall(rf"```{kind}\n(.*?)```", TEXT, re.DOTALL) for kind in ("python", "console")
 )
-[USER] = re.findall(r"^ACL (SETUSER .*)$", TEXT, re.MULTILINE)
+USERS = re.findall(r"^ACL (SETUSER .*)$", TEXT, re.MULTILINE)
 SHOWN = "redis://shop_web:secret@redis.example:6379/0"
 RUN = """
 import asyncio
 
-add = app.task(name="add")(lambda a, b: a + b)
-job = add.enqueue(1, 2)
+def add(a, b):
+    return a + b
+
+crew = Fairlead(URL.replace("shop_web", "shop_worker"))
+crew.task(name="add")(add)
+job = app.task(name="add")(add).enqueue(1, 2)
 
 
 async def main() -> None:
-    async with app.worker():
+    async with crew.worker():
         print(await job.aresult(timeout=20))
 
 asyncio.run(main())
+crew.close()
 app.close()
 """
 
@@ -40,23 +45,28 @@ app.close()
 def server() -> Iterator[RedisServer]:
     """A server as it comes, set up as shown."""
     with RedisServer(appendonly="no", appendfsync="always") as server:
-        [commands] = CONSOLE
-        for line in commands.strip().splitlines():
+        settings, migrate = CONSOLE
+        for line in settings.strip().splitlines():
             words = line.removeprefix("$ redis-cli ").split()
             if words != ["CONFIG", "REWRITE"]:
                 server.execute(*words)
-        server.execute("ACL", *USER.split())
+        for user in USERS:
+            server.execute("ACL", *user.split())
+        admin = migrate.strip().replace("redis://admin:secret@redis.example:6379/0", server.url())
+        command = [sys.executable, "-m", *admin.removeprefix("$ ").split()]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "applied 2 functions" in told
         while "rewrite_in_progress:1" in (told := server.execute("INFO")) or "scheduled:1" in told:
             time.sleep(0.01)  # It cannot be stopped before its first file is written.
         yield server
 
 
-def test_the_code_runs_as_printed_for_the_user_that_is_shown(
+def test_the_code_runs_as_printed_for_the_users_that_are_shown(
     server: RedisServer, tmp_path: Path
 ) -> None:
     url = server.url(user="shop_web", password="secret")
     code = "\n".join(PYTHON).replace(SHOWN, url)
-    (tmp_path / "program.py").write_text(code + RUN)
+    (tmp_path / "program.py").write_text(code + RUN.replace("URL", repr(url)))
     run = subprocess.run(
         [sys.executable, "program.py"],
         cwd=tmp_path,
@@ -75,7 +85,7 @@ def test_the_code_runs_as_printed_for_the_user_that_is_shown(
         "FLUSHALL",
         "CONFIG SET maxmemory 1",
         "KEYS *",
-        "GET other:key",
+        "HGET other:key x",
         "SHUTDOWN NOW",
     ],
 )
@@ -92,7 +102,7 @@ def test_every_kind_of_url_is_shown_and_can_be_read() -> None:
 
 
 def test_every_option_is_shown() -> None:
-    for option in ("prefix=", "timeout=", "durability=fast", "ssl_ca_certs=", "ssl_keyfile="):
+    for option in ("prefix=", "timeout=", "durability=", "ssl_ca_certs=", "ssl_keyfile="):
         assert f"`{option}" in TEXT
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import psycopg
 
 from fairlead.stores.postgres.address import Address
-from tests.conftest import EMPTY, admitted, rights
+from tests.conftest import EMPTY, LOAD, admitted, rights
 from tests.fuzz.rounds import Ground
 from tests.fuzz.victim import Damage, Victim
 from tests.servers.postgres import PostgresServer
@@ -106,7 +106,8 @@ def redis_grounds() -> Iterator[GroundFor]:
     from tests.fuzz.redis import RedisVictim
 
     with RedisServer() as server:
-        server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_"))
+        server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_*:"))
+        server.execute(*LOAD)
         numbers = count()
 
         def ground(_damages: Sequence[Damage]) -> Ground:

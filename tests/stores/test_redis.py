@@ -21,8 +21,8 @@ from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.functions import LIBRARY
 from fairlead.stores.redis.keys import PARTS, Keys
-from fairlead.stores.redis.scripts import SCRIPTS
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisCluster, RedisServer
 from tests.words import by, claim, done, new_job, plan
@@ -125,30 +125,57 @@ def test_all_keys_of_a_queue_are_in_one_slot_whatever_its_name() -> None:
     assert len(set(names)) == 4 * len(PARTS)
 
 
-# Scripts
+# Functions
 
 
-async def test_scripts_that_were_flushed_are_loaded_again(
-    store: Backend, redis_server: RedisServer
+async def test_functions_that_were_flushed_are_loaded_again(
+    redis_url: str, redis_server: RedisServer
 ) -> None:
+    store = store_for(redis_url)
     for verb in ("put", "claim", "settle"):
-        redis_server.execute("SCRIPT", "FLUSH", "SYNC")
+        redis_server.execute("FUNCTION", "FLUSH", "SYNC")
         if verb == "put":
             await store.put([new_job(), new_job(queue="reports")])
         elif verb == "claim":
             jobs = await claim(store, Queue("mail"), Queue("reports"))
         else:
             assert len(await store.settle([done(job) for job in jobs])) == 2
-    redis_server.execute("SCRIPT", "FLUSH", "SYNC")
+    redis_server.execute("FUNCTION", "FLUSH", "SYNC")
     assert store.put_blocking([new_job()]) == [True]
+    await store.close()
 
 
-def test_scripts_take_every_key_and_value_as_such() -> None:
-    for name, script in SCRIPTS.items():
-        assert "loadstring" not in script.text, name
-        assert "redis.pcall" not in script.text, name
-        keys = set(re.findall(r"call\('[A-Z]+', *([^,)]+)", script.text))
-        assert not [each for each in keys if "'" in each or ".." in each], name
+async def test_who_may_not_load_functions_is_told_who_must(
+    redis_crew_url: str, redis_server: RedisServer
+) -> None:
+    redis_server.execute("FUNCTION", "FLUSH", "SYNC")
+    store = store_for(redis_crew_url)
+    with pytest.raises(
+        StoreUnavailable, match="let an administrator run `fairlead migrate up` once"
+    ):
+        await store.open()
+    await store.close()
+
+
+async def test_functions_of_another_program_are_left_alone(
+    redis_url: str, redis_server: RedisServer
+) -> None:
+    """An older program that still runs must find what it calls."""
+    other = LIBRARY.code.replace(LIBRARY.name, "fairlead_000000000000")
+    redis_server.execute("FUNCTION", "LOAD", "REPLACE", other)
+    store = store_for(redis_url)
+    await store.put([new_job()])
+    await store.close()
+    names = {each["library_name"] for each in redis_server.execute("FUNCTION", "LIST")}
+    assert names == {LIBRARY.name, "fairlead_000000000000"}
+    redis_server.execute("FUNCTION", "DELETE", "fairlead_000000000000")
+
+
+def test_functions_take_every_key_and_value_as_such() -> None:
+    assert "loadstring" not in LIBRARY.code
+    assert "redis.pcall" not in LIBRARY.code
+    keys = set(re.findall(r"call\('[A-Z]+', *([^,)]+)", LIBRARY.code))
+    assert not [each for each in keys if "'" in each or ".." in each]
 
 
 # Memory
@@ -309,15 +336,15 @@ async def test_what_is_repeated_after_a_lost_answer_is_recognised(
     store = store_for(redis_proxy.through(redis_url))
     await store.put([new_job(id=new_id("mail"))])
     job = new_job(id=new_id("mail"))
-    redis_proxy.lose_reply(b"EVALSHA")
+    redis_proxy.lose_reply(b"FCALL")
     with pytest.raises(StoreUnavailable):
         await store.put([job])
     assert await store.put([job]) == [False]
-    redis_proxy.lose_reply(b"EVALSHA")
+    redis_proxy.lose_reply(b"FCALL")
     assert store.put_blocking([new_job(id=new_id("mail"))]) == [False], "it was repeated at once"
     jobs = await claim(store)
     assert len(jobs) == 3
-    redis_proxy.lose_reply(b"EVALSHA")
+    redis_proxy.lose_reply(b"FCALL")
     with pytest.raises(StoreUnavailable):
         await store.settle([done(each) for each in jobs])
     assert await store.settle([done(each) for each in jobs]) == {}

@@ -34,7 +34,7 @@ def test_a_url_names_server_database_user_and_prefix() -> None:
     assert address.nodes == (Node("localhost", 6380),)
     assert address.options == {"username": "ada", "password": CANARY}
     assert (address.database, address.prefix, address.timeout) == (3, "shop", 2.5)
-    assert (address.is_cluster, address.tls, address.fast) == (False, False, False)
+    assert (address.is_cluster, address.tls, address.durability) == (False, False, None)
     assert address.url == "redis://ada@localhost:6380/3?prefix=shop"
     assert CANARY not in repr(address)
 
@@ -42,13 +42,15 @@ def test_a_url_names_server_database_user_and_prefix() -> None:
 def test_what_a_url_leaves_open_has_a_default() -> None:
     assert Address.of("redis://").nodes == (Node("localhost", 6379),)
     bare = Address.of("redis://h?durability=fast")
-    assert (bare.prefix, bare.timeout, bare.database, bare.fast) == ("fairlead", 5.0, 0, True)
+    assert (bare.prefix, bare.timeout, bare.database) == ("fairlead", 5.0, 0)
+    assert bare.durability == "fast"
+    assert Address.of("redis://h?durability=durable").durability == "durable"
 
 
 def test_a_socket_is_a_path() -> None:
     address = Address.of("unix://ada:pw@/run/my%20redis.sock?db=2")
     assert address.nodes == (Node(path="/run/my redis.sock"),)
-    assert (address.database, address.is_local) == (2, True)
+    assert (address.database, address.is_open) == (2, False)
     assert address.url == "unix://ada@/run/my%20redis.sock?db=2"
 
 
@@ -80,7 +82,7 @@ def test_any_user_and_password_pass_through(user: str, password: str) -> None:
         (f"redis://:{CANARY}@h?prefx=a", "did you mean 'prefix'"),
         (f"redis://:{CANARY}@h?ssl_certfile=a", "knows no option 'ssl_certfile'"),
         (f"redis://:{CANARY}@h?prefix=" + quote("a{b}"), "cannot begin our keys"),
-        (f"redis://:{CANARY}@h?durability=always", "depends on the server"),
+        (f"redis://:{CANARY}@h?durability=always", "durability=durable"),
         (f"redis://:{CANARY}@h?timeout=soon", "write timeout=5"),
         (f"redis://:{CANARY}@h#1", "what follows #"),
         ("unix://?db=1", "no path to a socket"),

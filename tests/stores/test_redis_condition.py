@@ -7,7 +7,7 @@ import pytest
 
 from fairlead import ConfigError, StoreUnavailable
 from fairlead.core.admin import Condition
-from fairlead.core.errors import SchemaOutdated
+from fairlead.core.errors import FairleadWarning, SchemaOutdated
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from tests.servers.redis import RedisServer
@@ -111,8 +111,62 @@ async def test_who_may_not_see_the_settings_takes_the_worse_for_true(
     store = store_for(url)
     await store.open()
     assert store.durability == "fast"
-    assert "does not tell its appendfsync" in problems(await store.condition())
+    assert "does not tell this user its settings (CONFIG GET)" in problems(await store.condition())
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "durability", "told"),
+    [
+        ("", "fast", "so it is taken for fast"),
+        ("&durability=fast", "fast", "so it is taken for fast"),
+        ("&durability=durable", "durable", "the URL says durable"),
+    ],
+)
+async def test_who_may_not_ask_takes_the_url_for_true_and_says_so(
+    server: RedisServer, redis_url: str, option: str, durability: str, told: str
+) -> None:
+    blind = ("~*", "&*", "+@all", "-config", "-info")
+    server.execute("ACL", "SETUSER", "blind", "reset", "on", ">rope", *blind)
+    store = store_for(redis_url.replace("redis://", "redis://blind:rope@") + option)
+    await store.open()
+    assert store.durability == durability
+    assert told in store.survives
+    found = problems(await store.condition())
+    assert (
+        f"does not tell this user its settings (INFO), so Fairlead takes it for {durability}"
+        in (found)
+    )
+    await store.close()
+
+
+@pytest.mark.parametrize("fsync", ["everysec", "no"])
+async def test_a_server_that_is_less_safe_than_the_url_says_is_refused(
+    server: RedisServer, redis_url: str, fsync: str
+) -> None:
+    server.execute("CONFIG", "SET", "appendfsync", fsync)
+    await refused(f"{redis_url}&durability=durable", "take durability=durable out of the URL")
+    server.execute("CONFIG", "SET", "appendfsync", "always")
+    store = store_for(f"{redis_url}&durability=durable")
+    await store.open()
+    assert store.durability == "durable"
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://elsewhere.example", "redis+cluster://localhost,elsewhere.example:1"]
+)
+def test_who_sends_the_password_in_the_clear_is_warned(url: str) -> None:
+    with pytest.warns(FairleadWarning, match="use rediss://"):
+        store_for(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://localhost", "redis://127.0.0.2", "rediss://elsewhere.example", "unix:///s"]
+)
+def test_who_does_not_is_not(url: str, recwarn: pytest.WarningsRecorder) -> None:
+    store_for(url)
+    assert list(recwarn) == []
 
 
 async def test_a_replica_is_refused(server: RedisServer, redis_url: str) -> None:

@@ -108,9 +108,9 @@ async def test_a_wait_without_news_ends_by_itself(store: Backend) -> None:
 
 async def test_a_wait_ends_when_a_parked_job_falls_due(store: Backend) -> None:
     await store.put([new_job(delay=SECOND // 20)])
-    mark = await store.wait(0)
+    mark = await store.wait(0, for_work=True)
     async with asyncio.timeout(20):
-        while (new := await store.wait(30, mark)) != mark:
+        while (new := await store.wait(30, mark, for_work=True)) != mark:
             mark = new
 
 

@@ -13,12 +13,12 @@ from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.records import worker_of
-from tests.conftest import rights
+from tests.conftest import LOAD, rights
 from tests.servers.redis import RedisCluster, RedisServer
 from tests.system.faults import ServerShop
 from tests.words import claim
 
-CREW = f"crew on >rope {' '.join(rights('s_'))}"
+CREW = f"crew on >rope {' '.join(rights('s_*:'))}"
 """A user who may do no more than he must, and is still there after a restart."""
 SETTINGS = {"enable-debug-command": "local"}
 LOOP = Queue("loop")
@@ -33,6 +33,7 @@ class RedisShop(ServerShop):
         self.prefix = f"s_{next(PREFIXES)}"
         self.keys = Keys(self.prefix)
         server.start()
+        server.execute(*LOAD)
         super().__init__(folder, self.url_with())
 
     @property

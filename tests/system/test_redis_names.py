@@ -1,21 +1,19 @@
-"""What a user of ours may not do, and names that look like keys, patterns or protocol (T8)."""
+"""Names that look like keys, patterns or protocol (T8)."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import product
 
 import pytest
-from redis.exceptions import NoPermissionError, ResponseError
 
 from fairlead import ConfigError, Fairlead, Queue, State
-from fairlead.core.admin import ALL, Action, Filter
+from fairlead.core.admin import Action, Filter
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.redis.keys import Keys
-from tests.conftest import ACL, STORES
-from tests.servers.redis import RedisServer
+from tests.conftest import STORES
 from tests.words import claim, done, failed, new_job
 
 ODD = (
@@ -26,92 +24,6 @@ ODD = (
     *("ü", "日本", "\u202e", "😀", "e\u0301", "\x7f", "\x1b[31m"),
 )
 """Names that other programs would stumble over; the store must not, whoever let them through."""
-
-
-# Rights
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    """A server with the user of the documentation, word for word."""
-    with RedisServer(acl=[f"shop_web on >secret {ACL}"]) as server:
-        yield server
-
-
-FORBIDDEN = [
-    ("EVAL", "return 1", "0"),
-    ("EVAL_RO", "return 1", "0"),
-    ("FUNCTION", "LIST"),
-    ("SCRIPT", "FLUSH"),
-    ("FLUSHALL",),
-    ("FLUSHDB",),
-    ("CONFIG", "SET", "maxmemory", "1"),
-    ("CONFIG", "REWRITE"),
-    ("CONFIG", "RESETSTAT"),
-    ("KEYS", "*"),
-    ("SHUTDOWN",),
-    ("SAVE",),
-    ("BGREWRITEAOF",),
-    ("REPLICAOF", "NO", "ONE"),
-    ("MIGRATE", "127.0.0.1", "1", "fairlead:x", "0", "1"),
-    ("RESTORE", "fairlead:x", "0", "x"),
-    ("SORT", "fairlead:x"),
-    ("CLIENT", "KILL", "TYPE", "normal"),
-    ("CLIENT", "LIST"),
-    ("ACL", "LIST"),
-    ("ACL", "SETUSER", "shop_web", "+@all"),
-    ("MODULE", "LIST"),
-    ("MONITOR",),
-    ("CLUSTER", "FAILOVER"),
-    ("GET", "other"),
-    ("SET", "other", "1"),
-    ("HGETALL", "fairlea:{mail}:bodies"),
-    ("GET", "fairlead"),
-    ("HMGET", "fairleads:x", "y"),
-    ("PUBLISH", "other", "word"),
-    ("SUBSCRIBE", "other"),
-]
-
-
-def test_a_user_of_ours_may_do_nothing_else(server: RedisServer) -> None:
-    """T8: no code, no other keys, nothing that stops or changes the server."""
-    with Fairlead(server.url(user="shop_web", password="secret")) as app:
-        app.task(name="t")(_noop).enqueue()
-    server.execute("SET", "other", "theirs")
-    for command in FORBIDDEN:
-        with pytest.raises(NoPermissionError):
-            server.execute(*command, user="shop_web", password="secret")
-    assert server.execute("GET", "other") == "theirs"
-
-
-def test_a_script_of_ours_reaches_no_other_keys(server: RedisServer) -> None:
-    """T8: who may load scripts may run them, but only on what he may touch anyway."""
-    server.execute("SET", "other", "theirs")
-    who = {"user": "shop_web", "password": "secret"}
-    sha = server.execute("SCRIPT", "LOAD", "return redis.call(unpack(ARGV))", **who)
-    for command in (("GET", "other"), ("FLUSHALL",), ("CONFIG", "SET", "maxmemory", "1")):
-        with pytest.raises(ResponseError, match="can't access|not allowed|can't run"):
-            server.execute("EVALSHA", sha, 0, *command, **who)
-    assert server.execute("GET", "other") == "theirs"
-
-
-def test_two_prefixes_share_a_server_and_nothing_else(server: RedisServer) -> None:
-    """Keys of one app are out of another's reach, and each sees its own jobs only."""
-    for name in ("one", "one.two"):
-        rights = ACL.replace("fairlead:", f"{name}:").split()
-        server.execute("ACL", "SETUSER", name, "reset", "on", ">pw", *rights)
-    apps = {
-        name: Fairlead(server.url(user=name, password="pw", prefix=name))
-        for name in ("one", "one.two")
-    }
-    jobs = {name: app.task(name="t")(_noop).enqueue() for name, app in apps.items()}
-    for name, app in apps.items():
-        [job] = app.bridge.run(app.store.jobs(ALL))
-        assert job.id == jobs[name].id
-    with pytest.raises(Exception, match="ACL SETUSER"):
-        Fairlead(server.url(user="one", password="pw", prefix="one.two")).open()
-    for app in apps.values():
-        app.close()
 
 
 def _noop() -> None:
@@ -166,10 +78,11 @@ async def test_odd_ids_tasks_tags_and_workers_come_back_as_they_went(store: Back
     jobs = [
         new_job(
             name.replace("\0", "zero"),
-            id=JobId(f"id {name}"),
+            # An id has printable ASCII characters only; test_redis_damage.py has the others.
+            id=JobId(f"id {name}" if name.isascii() and name.isprintable() else f"id {n}"),
             options=f'{{"tags":[{json.dumps(name)}]}}',
         )
-        for name in ODD
+        for n, name in enumerate(ODD)
     ]
     assert all(await store.put(jobs))
     assert await store.put(jobs) == [False] * len(jobs)

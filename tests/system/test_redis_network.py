@@ -24,7 +24,8 @@ from fairlead.core.errors import StoreError, StoreUnavailable
 from fairlead.core.ids import JobId
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from fairlead.stores.redis.scripts import SCRIPTS
+from fairlead.stores.redis.functions import FUNCTIONS
+from tests.conftest import LOAD
 from tests.servers.proxy import TO_CLIENT, TO_SERVER, Proxy
 from tests.servers.redis import RedisServer
 from tests.servers.talk import RedisTalk
@@ -36,17 +37,16 @@ from tests.words import claim, done, new_job, plan
 
 @pytest.fixture
 def way(rough_redis: RedisServer) -> Iterator[Proxy]:
-    """A way to the server on which things go wrong; it has all scripts, so these are not in it."""
+    """A way to the server on which things go wrong; functions are loaded past it."""
     rough_redis.start()
-    for script in SCRIPTS.values():
-        rough_redis.execute("SCRIPT", "LOAD", script.text)
+    rough_redis.execute(*LOAD)
     with Proxy(rough_redis.port, RedisTalk) as proxy:
         yield proxy
 
 
 def verb(name: str) -> bytes:
-    """Return what is in every call of a script."""
-    return SCRIPTS[name].sha.encode()
+    """Return what is in every call of a function."""
+    return FUNCTIONS[name].name.encode()
 
 
 # A reply is lost after the request was carried out
@@ -71,7 +71,7 @@ def test_a_put_that_is_repeated_is_one_job(
         return app.bridge.run(app.aenqueue_many(calls))
 
     app.open()
-    fault = way.lose_reply(verb(asked) if asked in SCRIPTS else asked.encode())
+    fault = way.lose_reply(verb(asked) if asked in FUNCTIONS else asked.encode())
     if put == "blocking":
         enqueue()
     else:

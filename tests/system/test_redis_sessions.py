@@ -1,8 +1,9 @@
-"""Connections end, scripts are forgotten, the server sleeps; and nobody has too many (F24, L7)."""
+"""Connections end, functions are forgotten, the server sleeps; and nobody has too many (F24, L7)."""
 
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -78,40 +79,48 @@ def _put_elsewhere(url: str) -> JobId:
     return job.id
 
 
-# Scripts are forgotten
+# Functions are forgotten
 
 
-def test_scripts_that_were_forgotten_are_loaded_again(redis_shop: RedisShop) -> None:
+@pytest.fixture
+def owner(redis_shop: RedisShop) -> Iterator[RedisShop]:
+    """A shop whose programs may load functions, and so bring what they need."""
+    redis_shop.do("ACL", "SETUSER", "crew", "+function|load")
+    yield redis_shop
+    redis_shop.do("ACL", "SETUSER", "crew", "-function|load")
+
+
+def test_functions_that_were_forgotten_are_loaded_again(owner: RedisShop) -> None:
     """F24: again and again, under load; nobody notices, not even who puts."""
-    redis_shop.start("--lease", "2")
-    with Producer(redis_shop, pause=0.02) as producer, Producer(redis_shop, "plain") as other:
-        redis_shop.until_up()
+    owner.start("--lease", "2")
+    with Producer(owner, pause=0.02) as producer, Producer(owner, "plain") as other:
+        owner.until_up()
         for _ in range(30):
-            redis_shop.do("SCRIPT", "FLUSH", "SYNC")
+            owner.do("FUNCTION", "FLUSH", "SYNC")
             time.sleep(0.02)
         producer.until_more()
-        redis_shop.do("SCRIPT", "FLUSH", "SYNC")
-        redis_shop.check_back()
+        owner.do("FUNCTION", "FLUSH", "SYNC")
+        owner.check_back()
     assert producer.repeated == other.repeated == 0
-    redis_shop.until_final()
-    redis_shop.check_done_once()
-    assert "does not answer" not in redis_shop.trees[0].log
+    owner.until_final()
+    owner.check_done_once()
+    assert "does not answer" not in owner.trees[0].log
 
 
 @pytest.mark.parametrize("put", ["blocking", "on a loop"])
-def test_a_put_to_several_queues_is_one_step_without_its_scripts_too(
-    redis_shop: RedisShop, put: str
+def test_a_put_to_several_queues_is_one_step_without_its_functions_too(
+    owner: RedisShop, put: str
 ) -> None:
-    """F24, I2: a transaction whose scripts are missing has done nothing, and is done again."""
-    app = redis_shop.app
+    """F24, I2: a transaction whose functions are missing has done nothing, and is done again."""
+    app = owner.app
     for _ in range(3):
-        redis_shop.do("SCRIPT", "FLUSH", "SYNC")
-        calls = [redis_shop.module.quick.call(), redis_shop.module.plain.call()]
+        owner.do("FUNCTION", "FLUSH", "SYNC")
+        calls = [owner.module.quick.call(), owner.module.plain.call()]
         if put == "blocking":
             assert app.enqueue_many(calls) == 2
         else:
             assert app.bridge.run(app.aenqueue_many(calls)) == 2
-    assert redis_shop.states() == {State.WAITING: 6}
+    assert owner.states() == {State.WAITING: 6}
 
 
 # The server sleeps
@@ -154,7 +163,7 @@ def test_a_worker_has_few_connections(redis_shop: RedisShop) -> None:
     most = {1: 0, 2: 0}
     for processes in most:
         name = f"counted-{processes}"
-        redis_shop.do("ACL", "SETUSER", name, "reset", "on", ">rope", *rights("s_"))
+        redis_shop.do("ACL", "SETUSER", name, "reset", "on", ">rope", *rights("s_*:"))
         redis_shop.url = redis_shop.url_with().replace("crew:", f"{name}:")
         redis_shop.start("--lease", "1", "--processes", str(processes))
     redis_shop.put_many("wait", 60, 0.1)

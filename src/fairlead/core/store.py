@@ -234,7 +234,7 @@ class Store(ABC):
         `since`, a mark of before, it returns at once if that has passed; so who
         takes a mark, looks, and then waits with it misses no change in between.
         Marks hold for the event loop they were given in. With `for_work`, that a job
-        ended need not be told.
+        ended need not be told; without it, that a parked one falls due need not.
 
         Still only a hint: it may come for nothing and it may be lost, so callers
         look again at least every poll interval.

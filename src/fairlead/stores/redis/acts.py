@@ -7,6 +7,8 @@ lines of an action are one, and its place is that of the first of them.
 
 import hashlib
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from math import inf
 
 import msgspec
 
@@ -14,10 +16,11 @@ from fairlead.core.admin import Action, AuditLine
 from fairlead.core.clock import Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
+from fairlead.core.job import Runs, read
 from fairlead.stores.redis.keys import NOWHERE, Keys
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import pack
-from fairlead.stores.redis.talk import Conversation, moment, run, script
+from fairlead.stores.redis.records import Instant, pack, score_of
+from fairlead.stores.redis.talk import Conversation, call, call_on, moment, present, spared
 
 _PIECE = 200
 
@@ -25,11 +28,11 @@ _PIECE = 200
 class _Line(msgspec.Struct, frozen=True, array_like=True):
     """What a queue keeps of an action."""
 
-    done_at: int
+    done_at: Instant
     who: str
     verb: str
     target: str
-    count: int
+    count: Runs
     before: str | None
     job_id: str | None
 
@@ -54,15 +57,17 @@ class Acts:
         self._clock = clock
 
     def told(self, by: Action, job_ids: Collection[str] = ()) -> Conversation[bytes]:
-        """Return who does something, as scripts write it down."""
-        [number] = yield [run("count", self._keys.number)]
+        """Return who does something, as functions write it down."""
+        [number] = yield from spared([call_on("count", self._keys.number)], None)
+        if number is None:  # Somebody damaged it. A time comes after all that were counted.
+            number = yield from present(self._clock)
         job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
         return pack([_key_of(by), number, by.who, by.verb, by.target, job_id])
 
     def write(self, told: bytes, count: int) -> Conversation[None]:
         """Write down what was done to no queue."""
         at = moment(self._clock.now() if self._clock else None)
-        yield [script(self._keys, "note", NOWHERE, at, told, count)]
+        yield [call(self._keys, "note", NOWHERE, at, told, count)]
 
     def log(self, limit: int, job_id: JobId | None) -> Conversation[list[AuditLine]]:
         """Return the audit log, newest first."""
@@ -73,7 +78,7 @@ class Acts:
             new = yield from self._read(marks)
             found |= yield from self._whole([each for each in new if each not in found], names)
             # An action that has a line before all that was read may have begun there.
-            floor = max((int(mark[1:]) for mark in marks.values()), default=0)
+            floor = max((int(mark[1:]) for mark in marks.values()), default=-inf)
             sure = [
                 told
                 for told in found.values()
@@ -86,18 +91,19 @@ class Acts:
     def _read(self, marks: dict[str, str]) -> Conversation[list[bytes]]:
         """Read on where the marks say, and move them; those of queues that are read go."""
         names = list(marks)
-        answers = yield [
+        asked = [
             (
                 *("ZREVRANGEBYSCORE", self._keys.key(name, "acts"), marks[name], "-inf"),
                 *("WITHSCORES", "LIMIT", 0, _PIECE),
             )
             for name in names
         ]
+        answers = yield from spared(asked, [])
         found: dict[bytes, None] = {}
         for name, answer in zip(names, answers, strict=True):
             found |= dict.fromkeys(answer[::2])
             if len(answer) == 2 * _PIECE:
-                marks[name] = f"({float(answer[-1]):.0f}"
+                marks[name] = f"({score_of(answer[-1])}"
             else:
                 del marks[name]
         return list(found)
@@ -108,7 +114,7 @@ class Acts:
         """Return actions with the lines that they have in all queues."""
         if not actions:
             return {}
-        answers = yield [
+        asked = [
             command
             for name in names
             for command in (
@@ -116,11 +122,14 @@ class Acts:
                 ("ZMSCORE", self._keys.key(name, "acts"), *actions),
             )
         ]
+        answers = yield from spared(asked, [None] * len(actions))
         lines: dict[bytes, list[tuple[int, _Line]]] = {}
         for texts, numbers in zip(answers[::2], answers[1::2], strict=True):
             for action, text, number in zip(actions, texts, numbers, strict=True):
                 if text is not None and number is not None:
-                    lines.setdefault(action, []).append((round(float(number)), _line_of(text)))
+                    with suppress(DecodeError):  # The audit tells of what cannot be read.
+                        line = (score_of(number), line_of(text))
+                        lines.setdefault(action, []).append(line)
         return {action: _joined(each) for action, each in lines.items()}
 
 
@@ -130,11 +139,9 @@ def _key_of(by: Action) -> str:
     return f"{by.id} {hashlib.sha256(told).hexdigest()[:16]}"
 
 
-def _line_of(text: bytes) -> _Line:
-    try:
-        return _line(text)
-    except (msgspec.MsgspecError, ValueError) as problem:
-        raise DecodeError("a line of the audit log", str(problem)) from None
+def line_of(text: bytes) -> _Line:
+    """Return what a queue keeps of an action."""
+    return read(_line, "a line of the audit log", text)
 
 
 def _joined(lines: list[tuple[int, _Line]]) -> _Told:

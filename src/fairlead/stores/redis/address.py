@@ -32,8 +32,8 @@ class Node(msgspec.Struct, frozen=True):
 class Address(msgspec.Struct, frozen=True):
     """A server, or some of a cluster, and the prefix of our keys there.
 
-    `fast` says that jobs may be lost with the server, for its speed. `timeout` is how many
-    seconds an answer may take.
+    `durability` is what the URL says of the server: `fast`, if jobs may be lost with it, or
+    `durable`, if a power cut must not cost any. `timeout` is how many seconds an answer may take.
     """
 
     nodes: tuple[Node, ...]
@@ -42,7 +42,7 @@ class Address(msgspec.Struct, frozen=True):
     tls: bool = False
     database: int = 0
     prefix: str = "fairlead"
-    fast: bool = False
+    durability: str | None = None
     timeout: float = 5.0
 
     @classmethod
@@ -68,7 +68,7 @@ class Address(msgspec.Struct, frozen=True):
             tls,
             _database(parts, options, is_cluster=is_cluster),
             _prefix(options.get("prefix", "fairlead")),
-            _is_fast(options.get("durability")),
+            _durability(options.get("durability")),
             _timeout(options.get("timeout", "5")),
         )
 
@@ -77,9 +77,9 @@ class Address(msgspec.Struct, frozen=True):
         return f"<address {self.url}>"
 
     @property
-    def is_local(self) -> bool:
-        """Whether nothing goes over a network."""
-        return all(node.path or _is_loopback(node.host) for node in self.nodes)
+    def is_open(self) -> bool:
+        """Whether what goes to the server can be read on the way: over a network, without TLS."""
+        return not self.tls and not all(node.path or _is_loopback(node.host) for node in self.nodes)
 
     @property
     def url(self) -> str:
@@ -157,13 +157,14 @@ def _prefix(text: str) -> str:
     return text
 
 
-def _is_fast(text: str | None) -> bool:
-    if text not in (None, "fast"):
+def _durability(text: str | None) -> str | None:
+    if text not in (None, "fast", "durable"):
         raise ConfigError(
-            f"durability={text} is not for the URL to say: how safe jobs are depends on the "
-            "server. Write durability=fast to use one that keeps nothing, or leave it out"
+            f"durability={text!r:.40} is nothing that a server can have; write durability=durable "
+            "if it keeps jobs through a power cut (appendfsync always), durability=fast if it may "
+            "lose some, or leave it out and let Fairlead ask the server"
         )
-    return text == "fast"
+    return text
 
 
 def _timeout(text: str) -> float:

@@ -16,11 +16,19 @@ from fairlead.stores.redis.history import History
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import kept_of, pack
-from fairlead.stores.redis.talk import Conversation, Word, moment, pieces, present, script
+from fairlead.stores.redis.records import kept_of, pack, score_of
+from fairlead.stores.redis.talk import (
+    Conversation,
+    Word,
+    call,
+    moment,
+    pieces,
+    present,
+    spared,
+)
 
 _MOST_AT_ONCE = 200
-"""How many jobs one script may touch: it keeps everybody else waiting."""
+"""How many jobs one call may touch: it keeps everybody else waiting."""
 _STANDING_AT_ONCE = 500
 _DAY = LONGEST_HEAD_START * SECOND
 
@@ -94,9 +102,9 @@ class Hand:
     def paused(self) -> Conversation[set[str]]:
         """Return the names of the paused queues."""
         names = yield from self._queues.names()
-        if not names:
-            return set()
-        answers = yield [("HEXISTS", self._keys.key(name, "settings"), "paused") for name in names]
+        answers = yield from spared(
+            [("HEXISTS", self._keys.key(name, "settings"), "paused") for name in names], 0
+        )
         return {name for name, is_paused in zip(names, answers, strict=True) if is_paused}
 
     def workers(self) -> Conversation[list[Worker]]:
@@ -110,15 +118,9 @@ class Hand:
         """Return what a claim with this plan would look at now."""
         now = yield from present(self._clock)
         capable: Word = "" if plan.capable is None else pack(dict(plan.capable))
-        answers = (
-            (
-                yield [
-                    script(self._keys, "look", queue.name, now, limit, capable)
-                    for queue in plan.queues
-                ]
-            )
-            if plan.queues
-            else []
+        answers = yield from spared(
+            [call(self._keys, "look", queue.name, now, limit, capable) for queue in plan.queues],
+            (0, []),
         )
         lines = [
             Line(queue, [_head(*each) for each in heads], is_paused == 1)
@@ -130,7 +132,7 @@ class Hand:
         """Count the due jobs before this one in its queue."""
         now = yield from present(self._clock)
         for queue in (yield from self._queues.where([job_id])):
-            [answer] = yield [script(self._keys, "ahead", queue, now, job_id)]
+            [answer] = yield from spared([call(self._keys, "ahead", queue, now, job_id)], None)
             if not answer:
                 return 0
             order_at, is_apart, number = answer
@@ -158,7 +160,8 @@ class Hand:
     ) -> Conversation[tuple[int, list[tuple[tuple[int, bytes], int]]]]:
         """Return how many jobs there are from a rank on, and the place and run_at of those."""
         last = rank + _STANDING_AT_ONCE - 1
-        [[looked, found]] = yield [script(self._keys, "standing", queue, part, rank, last)]
+        asked = call(self._keys, "standing", queue, part, rank, last)
+        [[looked, found]] = yield from spared([asked], (0, []))
         jobs = zip(found[::3], found[1::3], found[2::3], strict=True)
         return looked, [((order_at, raw_id), run_at) for raw_id, order_at, run_at in jobs]
 
@@ -166,9 +169,7 @@ class Hand:
         """Return since when each queue's longest waiting due job has been due."""
         now = yield from present(self._clock)
         names = yield from self._queues.names()
-        if not names:
-            return {}
-        answers = yield [
+        asked = [
             command
             for queue in names
             for command in (
@@ -178,6 +179,7 @@ class Hand:
                 ("ZCARD", self._keys.key(queue, "unknown")),
             )
         ]
+        answers = yield from spared(asked, None)
         oldest: dict[str, int] = {}
         for queue, each in zip(names, pieces(answers, 4), strict=True):
             first = yield from self._oldest(queue, each, now)
@@ -190,11 +192,11 @@ class Hand:
         ready, due, is_apart, parked = answers
         times = [now + 1]
         if due:
-            times.append(round(float(due[1])))
+            times.append(score_of(due[1]))
         if ready and is_apart:
             times.append((yield from self._first(queue, "ready", now)))
         elif ready:
-            times.append(round(float(ready[1])))
+            times.append(score_of(ready[1]))
         if parked:
             times.append((yield from self._first(queue, "unknown", now)))
         return min(times)
@@ -247,7 +249,7 @@ class Hand:
         for queue in (yield from self._queues.where([job_id])):
             told = yield from self._acts.told(by, [job_id])
             values = (self._at(), job_id, was, payload, version, told)
-            [is_done] = yield [script(self._keys, "edit", queue, *values)]
+            [is_done] = yield [call(self._keys, "edit", queue, *values)]
             return bool(is_done)
         return False
 
@@ -281,7 +283,7 @@ class Hand:
             yield from self._acts.write(told, 0)
             return []
         answers = yield [
-            script(self._keys, verb, queue, self._at(), pack(some), *values, told, *news)
+            call(self._keys, verb, queue, self._at(), pack(some), *values, told, *news)
             for queue, some in parts
         ]
         return [(queue, answer) for (queue, _), answer in zip(parts, answers, strict=True)]
@@ -298,7 +300,7 @@ class Hand:
         yield from self._queues.register([queue])
         told = yield from self._acts.told(by)
         news = (self._keys.news, word)
-        [is_new] = yield [script(self._keys, "pause", queue, self._at(), how, told, *news)]
+        [is_new] = yield [call(self._keys, "pause", queue, self._at(), how, told, *news)]
         return bool(is_new)
 
     def note(self, by: Action, count: int, job_id: JobId | None) -> Conversation[None]:
@@ -315,10 +317,12 @@ def _head(
     run_at: int,
     expires_at: int | None,
     lost: int,
+    size: int,
 ) -> Head:
     """Return a job as `look.lua` tells of it."""
     name = JobId(raw_id.decode())
-    return Head(name, task.decode(), version, order_at, run_at, expires_at, lost == 1)
+    known_as = task.decode(errors="replace")
+    return Head(name, known_as, version, order_at, run_at, expires_at, lost == 1, size)
 
 
 def _is_past(

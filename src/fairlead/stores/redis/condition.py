@@ -1,6 +1,7 @@
 """How the server is: what it does with our jobs in an outage, and what in its set-up will hurt."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import redis
@@ -9,95 +10,123 @@ from fairlead.core.admin import Condition, Finding, Migration
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.nodes import Nodes
-from fairlead.stores.redis.talk import Conversation, Tried
+from fairlead.stores.redis.records import LATEST
+from fairlead.stores.redis.talk import Conversation, Tried, spared
 
 VERSION = 1
-"""The version of the layout of our keys, and of the scripts that know it."""
+"""The version of the layout of our keys."""
+LAST_VERSION = 9_999
+"""No version is greater; what says so was written by somebody else."""
+_LONGEST_NUMBER = 16
 _OLDEST = (7, 0)
 _KEYS_TOLD = "-- nothing to do: keys come into being as they are used"
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What a server says of itself, as far as it matters to jobs."""
+    """What a server says of itself, as far as it matters to jobs; None for what it does not tell.
+
+    A user needs a right to ask, and most have no need for it. `promised` is what the URL says.
+    """
 
     place: str
-    version: tuple[int, ...]
-    named: str
-    policy: str
-    maxmemory: int
-    used: int
-    aof: bool
-    fsync: str | None
-    """How often it writes for good; None if it does not tell."""
-    role: str
-    replicas: int
     now: int
+    promised: str | None
+    version: tuple[int, ...] | None = None
+    named: str = "Redis"
+    policy: str = ""
+    maxmemory: int = 0
+    used: int = 0
+    aof: bool | None = None
+    fsync: str | None = None
+    """How often it writes for good."""
+    role: str = "master"
+    replicas: int = 0
 
     @property
     def durability(self) -> str:
         """The class of what it accepts, as `Store.durability` names it."""
-        if not self.aof:
+        if self.aof is False:
             return "memory"
+        if self.fsync is None:
+            return self.promised or "fast"
         return "durable" if self.fsync == "always" else "fast"
 
     @property
     def survives(self) -> str:
         """What an accepted job survives, in words."""
-        if not self.aof:
+        if self.aof is False:
             return "appendonly no: an accepted job is lost with the server"
-        if self.fsync == "always":
-            return "appendfsync always: an accepted job survives kill -9 and power cuts"
-        if self.fsync == "no":
-            return (
-                "appendfsync no: an accepted job survives kill -9; a power cut takes what the "
-                "system has not written yet"
-            )
-        return (
-            "appendfsync everysec: a power cut may take the last second of accepted jobs, and so "
-            "may kill -9 of a server whose disk is slow"
-        )
+        return _SURVIVES.get(self.fsync or "", "") or _TAKEN[self.durability]
 
 
-def servers(nodes: Nodes, keys: Keys) -> Conversation[list[Server]]:
+_SURVIVES = {
+    "always": "appendfsync always: an accepted job survives kill -9 and power cuts",
+    "everysec": "appendfsync everysec: a power cut may take the last second of accepted jobs, and "
+    "so may kill -9 of a server whose disk is slow",
+    "no": "appendfsync no: an accepted job survives kill -9; a power cut takes what the system "
+    "has not written yet",
+}
+_TAKEN = {
+    "durable": "the server does not tell, the URL says durable: an accepted job survives kill -9 "
+    "and power cuts if that is so",
+    "fast": "the server does not tell, so it is taken for fast: a power cut or kill -9 may take "
+    "the last second of accepted jobs, or more",
+}
+
+
+def servers(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Server]]:
     """Ask each node what it is, and find out who they are first."""
     newest = max((yield from applied(keys)), default=VERSION)
     if newest > VERSION:
         raise SchemaOutdated(newest, VERSION)
     places = nodes.all
+    here = FUNCTIONS["here"]
     answers = yield [
         command
         for node in places
         for command in (
-            (node, "INFO"),
-            (node, "TIME"),
+            (node, here.command, here.name, 0),
+            # Whoever answered the question before and not these does not want to.
+            Tried((node, "INFO")),
             Tried((node, "CONFIG", "GET", "appendfsync")),
         )
     ]
     pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
-    return [_server(str(node), *piece) for node, piece in zip(places, pieces, strict=True)]
+    return [
+        _server(str(node), address.durability, *piece)
+        for node, piece in zip(places, pieces, strict=True)
+    ]
 
 
-def _server(place: str, info: bytes, time: Sequence[bytes], fsync: object) -> Server:
-    said = dict(
-        line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
-    )
+def _server(
+    place: str, promised: str | None, time: Sequence[bytes], info: object, fsync: object
+) -> Server:
+    server = Server(place, int(time[0]) * SECOND + int(time[1]), promised)
+    if isinstance(info, bytes):
+        server = msgspec.structs.replace(server, **_told(info.decode(errors="replace")))
+    if isinstance(fsync, list) and len(fsync) == 2:
+        server = msgspec.structs.replace(server, fsync=fsync[1].decode(errors="replace"))
+    return server
+
+
+def _told(info: str) -> dict[str, Any]:
+    """Read the answer to INFO."""
+    said = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     version = said.get("redis_version", "0")
-    return Server(
-        place=place,
-        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        named=f"{said.get('server_name', 'redis').capitalize()} "
-        f"{said.get('valkey_version', version)}",
-        policy=said.get("maxmemory_policy", "noeviction"),
-        maxmemory=int(said.get("maxmemory", 0)),
-        used=int(said.get("used_memory", 0)),
-        aof=said.get("aof_enabled") == "1",
-        fsync=fsync[1].decode() if isinstance(fsync, list) and len(fsync) == 2 else None,
-        role=said.get("role", "master"),
-        replicas=int(said.get("connected_slaves", 0)),
-        now=int(time[0]) * SECOND + int(time[1]),
-    )
+    name = said.get("server_name", "redis").capitalize()
+    return {
+        "version": tuple(int(part) for part in version.split(".") if part.isdigit()),
+        "named": f"{name} {said.get('valkey_version', version)}",
+        "policy": said.get("maxmemory_policy", "noeviction"),
+        "maxmemory": int(said.get("maxmemory", 0)),
+        "used": int(said.get("used_memory", 0)),
+        "aof": said.get("aof_enabled") == "1",
+        "role": said.get("role", "master"),
+        "replicas": int(said.get("connected_slaves", 0)),
+    }
 
 
 def weakest(found: Sequence[Server]) -> Server:
@@ -107,30 +136,47 @@ def weakest(found: Sequence[Server]) -> Server:
 
 def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Server]]:
     """Raise if a server would lose jobs, or cannot run them; else say that we are here."""
-    found = yield from servers(nodes, keys)
+    found = yield from servers(nodes, keys, address)
     for server in found:
-        for problem, remedy in _unfit(server, address):
+        for problem, remedy in _unfit(server):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
     # A full server would not take it, and must be worked off all the same.
     if VERSION not in (yield from applied(keys)):
-        yield [("HSETNX", keys.schema, VERSION, found[0].now)]
+        yield from spared([("HSETNX", keys.schema, VERSION, found[0].now)], None)
     return found
 
 
 def applied(keys: Keys) -> Conversation[dict[int, int]]:
     """Return when which version of our keys came into use."""
-    [found] = yield [("HGETALL", keys.schema)]
-    return {int(number): int(at) for number, at in zip(found[::2], found[1::2], strict=True)}
+    [found] = yield from spared([("HGETALL", keys.schema)], [])
+    steps = zip(map(count_of, found[::2]), map(count_of, found[1::2]), strict=True)
+    return {
+        number: at for number, at in steps if number and number <= LAST_VERSION and at is not None
+    }
 
 
-def migrations(keys: Keys) -> Conversation[list[Migration]]:
-    """Return the versions of our keys, and since when they are in use."""
-    since = yield from applied(keys)
-    return [Migration(VERSION, "keys", _KEYS_TOLD, since.get(VERSION))]
+def count_of(raw: bytes) -> int | None:
+    """Return a number that is kept as a text; None for what is none."""
+    is_number = raw.isdigit() and len(raw) <= _LONGEST_NUMBER
+    return int(raw) if is_number and int(raw) <= LATEST else None
 
 
-def _unfit(server: Server, address: Address) -> Iterator[tuple[str, str]]:
-    if server.version < _OLDEST:
+def migrations(nodes: Nodes, keys: Keys) -> Conversation[list[Migration]]:
+    """Return what there is to bring to a server, and since when it is there."""
+    since = (yield from applied(keys)).get(VERSION)
+    answers = yield [
+        Tried((node, "FUNCTION", "LIST", "LIBRARYNAME", LIBRARY.name)) for node in nodes.all
+    ]
+    # Who may not ask finds out by calling them.
+    are_missing = any(answer == [] for answer in answers)
+    return [
+        Migration(VERSION, "keys", _KEYS_TOLD, since),
+        Migration(VERSION + 1, "functions", LIBRARY.code, None if are_missing else since),
+    ]
+
+
+def _unfit(server: Server) -> Iterator[tuple[str, str]]:
+    if server.version is not None and server.version < _OLDEST:
         yield f"is {server.named}", "Fairlead needs Redis 7.0 or Valkey: upgrade it"
     if server.role != "master":
         yield "is a replica", "name the primary in the store's URL"
@@ -139,13 +185,21 @@ def _unfit(server: Server, address: Address) -> Iterator[tuple[str, str]]:
             f"may evict jobs when its memory is full (maxmemory-policy {server.policy})",
             "run CONFIG SET maxmemory-policy noeviction, and CONFIG REWRITE to keep it",
         )
-    if not server.aof and not address.fast:
+    if server.aof is False and server.promised != "fast":
         yield (
             "keeps no append-only file, so a restart loses accepted jobs",
             (
                 "run CONFIG SET appendonly yes, and CONFIG REWRITE to keep it (CONFIG SET "
                 "appendfsync always to survive a power cut too); or add durability=fast to the "
                 "store's URL, if jobs may be lost"
+            ),
+        )
+    elif server.promised == "durable" and server.fsync not in (None, "always"):
+        yield (
+            f"has appendfsync {server.fsync}, but the store's URL says durability=durable",
+            (
+                "run CONFIG SET appendfsync always, and CONFIG REWRITE to keep it; or take "
+                "durability=durable out of the URL, if a power cut may cost jobs"
             ),
         )
 
@@ -167,15 +221,15 @@ def condition(
         "tls": "on" if address.tls else "off",
         "news": "heard" if hears else "not heard",
     }
-    findings = [finding for server in servers for finding in _findings(server, address, now)]
-    if not address.tls and not address.is_local:
-        findings.append(_OPEN)
+    findings = [finding for server in servers for finding in _findings(server, now)]
+    if address.is_open:
+        findings.append(OPEN)
     if not hears:
         findings.append(_DEAF)
     return Condition(facts, findings)
 
 
-_OPEN = Finding(
+OPEN = Finding(
     "jobs and the password go over the network in the clear",
     "use rediss:// with a server that has tls-port set",
     grave=False,
@@ -187,10 +241,10 @@ _DEAF = Finding(
 )
 
 
-def _findings(server: Server, address: Address, now: int | None) -> Iterator[Finding]:
-    for problem, remedy in _unfit(server, address):
+def _findings(server: Server, now: int | None) -> Iterator[Finding]:
+    for problem, remedy in _unfit(server):
         yield Finding(f"{server.place} {problem}", remedy)
-    if server.durability != "durable":
+    if server.durability != "durable" and server.fsync is not None:
         yield Finding(
             f"{server.place}: {server.survives}",
             "run CONFIG SET appendfsync always if that must not be"
@@ -198,10 +252,13 @@ def _findings(server: Server, address: Address, now: int | None) -> Iterator[Fin
             else "run CONFIG SET appendonly yes if that must not be",
             grave=False,
         )
-    if server.fsync is None and server.aof:
+    if server.version is None or server.fsync is None:
+        question = "INFO" if server.version is None else "CONFIG GET"
+        why = "as the URL says" if server.promised else "for the URL has no durability="
         yield Finding(
-            f"{server.place} does not tell its appendfsync; it is taken for everysec",
-            "let the user run CONFIG GET (+config|get)",
+            f"{server.place} does not tell this user its settings ({question}), so Fairlead takes "
+            f"it for {server.durability}, {why}",
+            "run `fairlead doctor` once as an administrator of the server",
             grave=False,
         )
     if server.replicas:

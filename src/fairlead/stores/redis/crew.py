@@ -6,16 +6,16 @@ from fairlead.core.admin import Worker
 from fairlead.core.errors import DecodeError
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.records import worker_of
-from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.redis.talk import Conversation, spared
 
 
 def announced(keys: Keys) -> Conversation[list[Worker]]:
     """Return the workers that ever announced themselves and are not forgotten yet."""
-    [found] = yield [("HGETALL", keys.workers)]
+    [found] = yield from spared([("HGETALL", keys.workers)], [])
     workers = []
     for name, text in zip(found[::2], found[1::2], strict=True):
-        with suppress(DecodeError):  # What somebody damaged announces itself anew.
-            workers.append(worker_of(name.decode(errors="replace"), text))
+        with suppress(DecodeError, UnicodeDecodeError):  # Who was damaged announces himself anew.
+            workers.append(worker_of(name.decode(), text))
     return workers
 
 

@@ -8,7 +8,7 @@ from fairlead.core.job import Attempt
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import lines_of
-from fairlead.stores.redis.talk import Conversation, script
+from fairlead.stores.redis.talk import Conversation, call, spared
 
 PIECE = 100
 """How many batches are read at once."""
@@ -26,16 +26,16 @@ class History:
         names = yield from self._queues.names()
         where = yield from self._queues.where([job_id])
         # It may have been deleted, and put again, here or elsewhere.
-        gone = (
-            (yield [("HEXISTS", self._keys.key(name, "gone"), job_id) for name in names])
-            if names
-            else []
+        gone = yield from spared(
+            [("HEXISTS", self._keys.key(name, "gone"), job_id) for name in names], 0
         )
         trail = [name for name, is_there in zip(names, gone, strict=True) if is_there]
         trail = [*(name for name in trail if name not in where), *where]
         if not trail:
             return (yield from self._search(job_id, names))
-        answers = yield [script(self._keys, "attempts", name, job_id) for name in trail]
+        answers = yield from spared(
+            [call(self._keys, "attempts", name, job_id) for name in trail], []
+        )
         return [
             line
             for name, batches in zip(trail, answers, strict=True)
@@ -50,7 +50,7 @@ class History:
         for name in names:
             last = 0
             while True:
-                [batches] = yield [self._piece(name, last)]
+                [batches] = yield from spared([self._piece(name, last)], [])
                 for batch in reversed(batches):
                     if job_id.encode() in batch:
                         lines = lines_of(name, batch)
@@ -67,7 +67,7 @@ class History:
         found: dict[tuple[str, int], Attempt] = {}
         bar, last = _clock(since), 0
         while left and limit > 0:
-            answers = yield [self._piece(name, last) for name in left]
+            answers = yield from spared([self._piece(name, last) for name in left], [])
             for name, batches in zip(left, answers, strict=True):
                 lines = _newest(name, batches, bar, limit)
                 found |= {(line.job_id, line.fence): line for line in lines}

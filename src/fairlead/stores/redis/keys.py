@@ -2,14 +2,16 @@
 
 from functools import lru_cache
 
-PARTS = (
+LINE = (
     *("bodies", "runs", "errors", "ends"),
     *("ready", "due", "leases", "lost"),
     *("unknown", "expiring"),
     *("done", "cancelled", "dead", "gone"),
-    *("log", "settings", "acts", "acted"),
+    *("log", "settings"),
 )
-"""The keys of one queue, in the order in which scripts know them."""
+"""The keys of one queue that its jobs are kept under, in the order in which functions get them."""
+PARTS = (*LINE, "acts", "acted")
+"""All keys of one queue: those, and what people did there."""
 
 NOWHERE = "*"
 """Under the keys of a queue that nobody can have is kept what people did to no queue."""

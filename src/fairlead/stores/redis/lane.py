@@ -7,6 +7,7 @@ connection on which an answer may still be on its way is never used again.
 
 import asyncio
 import os
+import re
 import time
 import weakref
 from collections import deque
@@ -19,7 +20,7 @@ from redis import connection as blocking
 from redis import exceptions
 from redis.asyncio import connection as nonblocking
 
-from fairlead.core.errors import FairleadError, StoreFull, StoreUnavailable
+from fairlead.core.errors import FairleadError, StoreFull, StoreRefused, StoreUnavailable
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.nodes import Asking, Batches, Nodes, Replies
 from fairlead.stores.redis.talk import Command, Conversation, Tried
@@ -364,6 +365,7 @@ def checked(
     ]
 
 
+_MIGRATE = "let an administrator run `fairlead migrate up` once, with a URL of their own"
 _REACH = "is the server running, and reachable from here? If it is slow, raise timeout= in the URL"
 _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     (
@@ -373,8 +375,13 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     ),
     (
         (exceptions.NoPermissionError,),
+        "function|load",
+        f"the server does not have the functions of this version yet: {_MIGRATE}",
+    ),
+    (
+        (exceptions.NoPermissionError,),
         "",
-        "give the user the rights that docs/redis.md lists (ACL SETUSER …)",
+        f"give the user the rights that docs/redis.md lists (ACL SETUSER …), and {_MIGRATE}",
     ),
     ((exceptions.ReadOnlyError,), "", "this is a replica: name the primary in the store's URL"),
     ((exceptions.BusyLoadingError,), "", "the server reads its data from disk; wait a moment"),
@@ -398,11 +405,6 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
         (exceptions.MovedError,),
         "",
         "this is a node of a cluster: write redis+cluster:// in the store's URL",
-    ),
-    (
-        (exceptions.ResponseError,),
-        "wrong kind of value",
-        "others use keys with this prefix: choose one with prefix= in the store's URL",
     ),
     ((exceptions.ClusterDownError,), "", "look at CLUSTER INFO and CLUSTER NODES"),
     (
@@ -428,6 +430,8 @@ def typed(problem: Exception, address: Address, patience: float) -> FairleadErro
             "room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
         )
     words = str(problem).strip() or type(problem).__name__
+    if type(problem) is exceptions.ResponseError and _is_damage(words):
+        return StoreRefused(address.url, words.rstrip("."))
     if isinstance(problem, TimeoutError | exceptions.TimeoutError):
         words = f"no answer within {patience:g} s"
     remedy = next(
@@ -436,6 +440,14 @@ def typed(problem: Exception, address: Address, patience: float) -> FairleadErro
         if isinstance(problem, kinds) and word in words.lower()
     )
     return StoreUnavailable(address.url, f"{words.rstrip('.')}; {remedy}")
+
+
+def _is_damage(words: str) -> bool:
+    """Say whether a command or a function stumbled over what is stored, and would do so again."""
+    if words.startswith("WRONGTYPE"):
+        return True
+    blameless = ("MISCONF", "NOREPLICAS", "The user executing", "Error running", "Script killed")
+    return bool(re.search(r"\buser_function\b", words)) and not words.startswith(blameless)
 
 
 def _heard(task: asyncio.Future[Any]) -> None:

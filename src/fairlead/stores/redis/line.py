@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
@@ -12,9 +11,8 @@ from msgspec.structs import astuple
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError, StoreError
-from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob, Reason, State
+from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     Claim,
@@ -22,7 +20,6 @@ from fairlead.core.selection import (
     Room,
     Unknown,
     can_run,
-    share,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.redis.crew import announced, live
@@ -30,26 +27,28 @@ from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
     body_of,
+    is_id,
     job_of,
     pack,
-    run_of,
+    score_of,
 )
+from fairlead.stores.redis.shares import MOST_AT_ONCE, Shares
 from fairlead.stores.redis.talk import (
     Command,
     Conversation,
     Tried,
     Word,
+    call,
+    call_on,
     moment,
     pieces,
     present,
-    run,
-    script,
+    raise_outage,
+    spared,
 )
 
 T = TypeVar("T")
 
-MOST_AT_ONCE = 500
-"""How many jobs one script may touch: it keeps everybody else waiting."""
 _STEP = 200
 
 
@@ -67,8 +66,8 @@ class RedisLine:
     def _at(self) -> Word:
         return moment(self._clock.now() if self._clock else None)
 
-    def _script(self, verb: str, queue: str, *values: Word) -> Command:
-        return script(self._keys, verb, queue, *values)
+    def _call(self, verb: str, queue: str, *values: Word) -> Command:
+        return call(self._keys, verb, queue, *values)
 
     # Put
 
@@ -78,7 +77,7 @@ class RedisLine:
         if len(jobs) == 1 and self._queues.leads_to(jobs[0].id, jobs[0].queue):
             # What most callers do, one after the other, is worth a short way.
             values = pack([astuple(jobs[0])])
-            [[is_new]] = yield [self._script("put", jobs[0].queue, now, values, *news)]
+            [[is_new]] = yield [self._call("put", jobs[0].queue, now, values, *news)]
             return [is_new == 1]
         by_queue: dict[str, list[NewJob]] = {}
         for job in jobs:
@@ -96,7 +95,7 @@ class RedisLine:
         if not wanted:
             return [False] * len(jobs)
         answers = yield [
-            self._script("put", queue, now, pack([astuple(job) for job in some]), *news)
+            self._call("put", queue, now, pack([astuple(job) for job in some]), *news)
             for queue, some in wanted
         ]
         if len(wanted) == 1 and len(answers[0]) == len(jobs):
@@ -119,15 +118,16 @@ class RedisLine:
         then, because some had not, is shared among the others in another round.
         """
         self._served.update(queue.name for queue in plan.queues)
-        asked, room = _Asked(plan), Room(plan)
+        asked, room = Shares(plan), Room(plan)
         has_room = {queue.name for queue in plan.queues if room.for_queue(queue)}
         capable: Word = "" if plan.capable is None else pack(plan.capable)
         stepped: dict[str, list[list[Any]]] = {}
         # All are asked at least once: a claim also moves on what waits for its time.
         shares = dict.fromkeys((queue.name for queue in plan.queues), 0) | asked.shares()
         while shares:
+            room_each = asked.bytes_each(len(shares))
             answers = yield [
-                Tried(self._ask(plan, queue, wanted, capable, look=queue in has_room))
+                Tried(self._ask(plan, queue, wanted, capable, room_each, look=queue in has_room))
                 for queue, wanted in shares.items()
             ]
             for (queue, wanted), answer in zip(shares.items(), answers, strict=True):
@@ -141,13 +141,13 @@ class RedisLine:
             yield from self.settle(asked.damaged, None)
         parked = (yield from self._park(stepped, asked.now)) if stepped else []
         jobs, credits = asked.chosen()
-        return Claim(jobs, credits, asked.now, parked)
+        return Claim(jobs, credits, asked.now, parked, cut=asked.is_cut)
 
     def _note(
         self, worker: str, queue: str, answer: list[Any], stepped: dict[str, list[list[Any]]]
     ) -> None:
         """Take note of what a claim came by: jobs, a place to go on from, jobs for others."""
-        _, ids, _, _, _, stop, over, _ = answer
+        ids, stop, over = answer[1], answer[5], answer[6]
         self._queues.remember((each.decode() for each in ids), queue)
         if stop:
             self._stopped[worker, queue] = tuple(stop)
@@ -155,17 +155,25 @@ class RedisLine:
             stepped.setdefault(queue, []).extend(over)
 
     def _ask(
-        self, plan: ClaimPlan, queue: str, share: int, capable: Word, *, look: bool
+        self,
+        plan: ClaimPlan,
+        queue: str,
+        share: int,
+        capable: Word,
+        most_bytes: int,
+        *,
+        look: bool,
     ) -> Command:
         after = self._stopped.pop((plan.worker, queue), ("", ""))
         spare = "1" if plan.spare_lost else "0"
         asked_at: Word = "" if plan.asked_at is None else plan.asked_at
-        return self._script(
+        return self._call(
             "claim",
             queue,
             *(self._at(), plan.worker, plan.lease, share, capable, spare, asked_at),
             *after,
             "1" if look else "0",
+            most_bytes,
         )
 
     def _park(
@@ -186,10 +194,10 @@ class RedisLine:
                     unknown.append(raw_id.decode())
             if unknown or unreadable:
                 ids = (pack(unknown), pack(unreadable))
-                commands.append((queue, self._script("park", queue, self._at(), *ids)))
+                commands.append((queue, self._call("park", queue, self._at(), *ids)))
         if not commands:
             return []
-        answers = yield [command for _, command in commands]
+        answers = yield from spared([command for _, command in commands], ())
         parked = []
         for (queue, _), answer in zip(commands, answers, strict=True):
             for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
@@ -215,7 +223,7 @@ class RedisLine:
         if not wanted:
             return []
         answers = yield [
-            Tried(self._script("extend", queue, self._at(), lease, pack(some)))
+            Tried(self._call("extend", queue, self._at(), lease, pack(some)))
             for queue, some in wanted
         ]
         problems = [answer for answer in answers if isinstance(answer, StoreError)]
@@ -256,29 +264,29 @@ class RedisLine:
         wanted = [
             (queue, some) for queue, each in grouped.items() for some in pieces(each, MOST_AT_ONCE)
         ]
-        if not wanted:
-            return {}
-        answers = yield [
-            self._script(
-                "settle",
-                queue,
-                self._at(),
-                pack([astuple(settlement) for settlement in some]),
-                self._keys.news,
-                word or "",
-            )
-            for queue, some in wanted
-        ]
         written: dict[JobId, Settlement] = {}
-        for (_, some), answer in zip(wanted, answers, strict=True):
-            for settlement, said in zip(some, answer, strict=True):
-                if said == 1:
-                    written[settlement.id] = settlement
-                elif said != 0:
-                    written[settlement.id] = overrule(settlement, said.decode())
+        refused: list[StoreError] = []
+        while wanted:
+            answers = yield [Tried(self._end(queue, some, word)) for queue, some in wanted]
+            raise_outage(answers)
+            left: list[tuple[str, Sequence[Settlement]]] = []
+            for (queue, some), answer in zip(wanted, answers, strict=True):
+                if not isinstance(answer, StoreError):
+                    written |= _ended(some, answer)
+                elif len(some) == 1:
+                    refused.append(answer)
+                else:  # Whatever one of them stumbles over must not keep the others.
+                    left += [(queue, half) for half in pieces(some, (len(some) + 1) // 2)]
+            wanted = left
+        if refused and not written:
+            raise refused[0]
         # Who settles a job a second time is refused, wherever it is: to remember costs nothing.
         self._queues.drop(written)
         return {each.id: written[each.id] for each in settlements if each.id in written}
+
+    def _end(self, queue: str, some: Sequence[Settlement], word: str | None) -> Command:
+        values = pack([astuple(settlement) for settlement in some])
+        return self._call("settle", queue, self._at(), values, self._keys.news, word or "")
 
     def held(self, worker: str) -> Conversation[list[Job]]:
         """Return the running jobs that this worker claimed."""
@@ -288,7 +296,8 @@ class RedisLine:
             running = yield from self._queues.running(queue)
             mine = [job_id for job_id, run in running.items() if run.worker == worker]
             for some in pieces(mine, MOST_AT_ONCE):
-                [bodies] = yield [("HMGET", self._keys.key(queue, "bodies"), *some)]
+                key = self._keys.key(queue, "bodies")
+                [bodies] = yield from spared([("HMGET", key, *some)], [None] * len(some))
                 for job_id, text in zip(some, bodies, strict=True):
                     with suppress(DecodeError):  # A claim puts it aside, when its lease passes.
                         body = body_of(job_id, text or b"")
@@ -302,7 +311,8 @@ class RedisLine:
         """Say that a worker lives, and which tasks it knows."""
         at = self._at()
         said = pack([dict(worker.capable), worker.pools, worker.processes])
-        yield [run("announce", self._keys.workers, at, worker.id, lease, said)]
+        said_so = call_on("announce", self._keys.workers, at, worker.id, lease, said)
+        yield from spared([said_so], None)
         yield from self._bring_back(at, worker.capable)
 
     def _bring_back(self, at: Word, capable: Mapping[str, int]) -> Conversation[None]:
@@ -313,31 +323,37 @@ class RedisLine:
         parked = [name for name, count in zip(names, counts, strict=True) if _number(count)]
         if parked:
             known = pack(dict(capable))
-            yield [Tried(self._script("bring_back", name, at, known, BATCH)) for name in parked]
+            yield [Tried(self._call("bring_back", name, at, known, BATCH)) for name in parked]
 
-    def due(self) -> Conversation[tuple[int | None, int]]:
-        """Return when the next parked job falls due, and what time it is there."""
+    def due(self, *, for_work: bool) -> Conversation[tuple[int | None, int]]:
+        """Return when the next parked job falls due, and what time it is there.
+
+        Who waits for a job's end does not ask: a producer has no right to, for its answer
+        would come from other people's jobs.
+        """
+        if not for_work:
+            return None, 0
         names = sorted(self._served) or (yield from self._queues.names())
         if not names:
             return None, 0
-        answers = yield [Tried(self._script("due", name, self._at())) for name in names]
+        answers = yield [Tried(self._call("due", name, self._at())) for name in names]
         told = [answer for answer in answers if not isinstance(answer, StoreError)]
         if not told:
             raise answers[0]
         # Each by the clock of its own node.
-        waits = [(round(float(at[0])), now) for now, *at in told if at]
+        waits = [(score_of(at[0]), now) for now, *at in told if at]
         return min(waits, key=lambda each: each[0] - each[1], default=(None, 0))
 
     def upkeep(self, keep: int) -> Conversation[Upkeep]:
         """Do one bounded round of housekeeping."""
-        yield from self._queues.register(self._queues.forget())
+        yield from self._queues.register({*self._queues.forget(), *self._served})
         names = yield from self._queues.names()
         at = self._at()
         now = yield from present(self._clock)
         workers = yield from announced(self._keys)
         silent = [worker.id for worker in workers if worker.live_until < now - keep]
         if silent:
-            yield [("HDEL", self._keys.workers, *silent)]
+            yield from spared([("HDEL", self._keys.workers, *silent)], None)
         known: dict[str, int] = {}
         for worker in (each for each in workers if each.live_until > now):
             for task, version in worker.capable.items():
@@ -347,7 +363,7 @@ class RedisLine:
             if not names:
                 break
             answers = yield [
-                Tried(self._script("upkeep", name, at, keep, pack(known), _STEP)) for name in names
+                Tried(self._call("upkeep", name, at, keep, pack(known), _STEP)) for name in names
             ]
             unfinished = []
             for name, answer in zip(names, answers, strict=True):
@@ -356,77 +372,23 @@ class RedisLine:
                 promoted, back, expired, lines, old = answer
                 counts = (promoted, back, expired, len(old), lines)
                 total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=True)))
-                yield from self._queues.strike([each.decode() for each in old], name)
+                ids = [each.decode() for each in old if is_id(each)]
+                yield from self._queues.strike(ids, name)
                 if max(counts) >= _STEP:
                     unfinished.append(name)
             names = unfinished
         return Upkeep(**total)
 
 
-class _Asked:
-    """What a claim has got so far, and what it still asks for."""
-
-    def __init__(self, plan: ClaimPlan) -> None:
-        self._plan = plan
-        self._jobs: dict[str, list[Job]] = {queue.name: [] for queue in plan.queues}
-        self._empty: set[str] = set()
-        self._most = inf
-        self._problems: list[StoreError] = []
-        self.damaged: list[Settlement] = []
-        self.now = 0
-
-    def shares(self) -> dict[str, int]:
-        """Return how many jobs more each queue may give, if those not empty have enough."""
-        if len(self._empty) == len(self._jobs) or sum(map(len, self._jobs.values())) >= self._most:
-            return {}
-        ready = {
-            name: len(jobs) if name in self._empty else inf for name, jobs in self._jobs.items()
-        }
-        wanted = Counter(share(self._plan, ready).turns)
-        self._most = wanted.total()
-        return {
-            name: min(count - len(self._jobs[name]), MOST_AT_ONCE)
-            for name, count in wanted.items()
-            if count > len(self._jobs[name])
-        }
-
-    def give_up(self, queue: str, problem: StoreError) -> None:
-        """Take note that a queue is out of reach; if all are, so is the store."""
-        self._empty.add(queue)
-        self._problems.append(problem)
-        if len(self._problems) == len(self._jobs):
-            raise problem
-
-    def take(self, queue: str, wanted: int, answer: list[Any]) -> None:
-        """Take what a queue gave."""
-        now, ids, bodies, runs, more, _, _, lost = answer
-        self.now = max(self.now, now)
-        jobs = self._jobs[queue]
-        for raw_id, text, state in zip(ids, bodies, runs, strict=True):
-            job_id = raw_id.decode()
-            run = run_of(job_id, state)
-            try:
-                body = body_of(job_id, text)
-            except DecodeError as problem:
-                self.damaged.append(_dead_letter(JobId(job_id), run.fence, problem))
-            else:
-                jobs.append(job_of(job_id, queue, body, run, lost=raw_id in lost))
-        if wanted and (len(ids) < wanted or not more):
-            self._empty.add(queue)
-
-    def chosen(self) -> tuple[list[Job], Mapping[str, float]]:
-        """Return the jobs in the order they should start, and the credits after them."""
-        shared = share(self._plan, {name: len(jobs) for name, jobs in self._jobs.items()})
-        given = {name: iter(jobs) for name, jobs in self._jobs.items()}
-        return [next(given[name]) for name in shared.turns], shared.credits
-
-
-def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:
-    """Return what becomes of a job that somebody damaged."""
-    failure = described("fairlead.core.errors.DecodeError", str(problem))
-    return Settlement(
-        job_id, fence, State.DEAD, "failed", reason=Reason.UNREADABLE, failure=failure
-    )
+def _ended(some: Sequence[Settlement], answer: Sequence[Any]) -> dict[JobId, Settlement]:
+    """Return what `settle.lua` wrote, as it answers."""
+    written: dict[JobId, Settlement] = {}
+    for settlement, said in zip(some, answer, strict=True):
+        if said == 1:
+            written[settlement.id] = settlement
+        elif said != 0:
+            written[settlement.id] = overrule(settlement, said.decode(errors="replace"))
+    return written
 
 
 def _taken(new: Counter[tuple[JobId, str]], job: tuple[JobId, str]) -> bool:

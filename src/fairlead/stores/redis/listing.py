@@ -19,8 +19,8 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, State
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import Kept, kept_of, pack, parked_of
-from fairlead.stores.redis.talk import Conversation, pieces, script
+from fairlead.stores.redis.records import Kept, is_id, kept_of, pack, parked_of
+from fairlead.stores.redis.talk import Conversation, call, pieces, spared
 
 _IDS_AT_ONCE = 10_000
 _RECORDS_AT_ONCE = 200
@@ -55,7 +55,8 @@ class Listing:
         """Return the queue of a job, and what is kept of it there."""
         for _ in range(2):
             for queue in (yield from self._queues.where([job_id])):
-                [[answer]] = yield [script(self._keys, "records", queue, pack([job_id]))]
+                asked = call(self._keys, "records", queue, pack([job_id]))
+                [[answer]] = yield from spared([asked], [[None]])
                 kept = kept_of(answer)
                 if kept is not None:
                     return queue, kept
@@ -121,7 +122,9 @@ class Listing:
         places = yield from self._places(which)
         if not places:
             return {}
-        sizes = yield [("ZCARD", self._keys.key(queue, part)) for queue, part in places]
+        sizes = yield from spared(
+            [("ZCARD", self._keys.key(queue, part)) for queue, part in places], 0
+        )
         counts: Counter[tuple[str, State]] = Counter()
         for (queue, part), size in zip(places, sizes, strict=True):
             state = _PLACES[part]
@@ -139,14 +142,15 @@ class Listing:
         """Count parked jobs by task and version: those that wait, and those whose run was lost."""
         key = self._keys.key(queue, "unknown")
         found: list[tuple[str, int, int, int]] = []
-        [first] = yield [("ZRANGE", key, 0, 0)]
+        [first] = yield from spared([("ZRANGE", key, 0, 0)], [])
         while first:
             task, version, _, _ = parked_of(first[0])
             kind = b"\0".join(first[0].split(b"\0", 2)[:2]) + b"\0"
             waiting, lost, first = yield [
                 ("ZLEXCOUNT", key, b"[" + kind + b"w", b"(" + kind + b"x"),
                 ("ZLEXCOUNT", key, b"[" + kind + b"r", b"(" + kind + b"s"),
-                ("ZRANGEBYLEX", key, b"(" + kind + b"\xff", "+", "LIMIT", 0, 1),
+                # What somebody damaged may stand behind all of its kind, and must not come again.
+                ("ZRANGEBYLEX", key, b"(" + max(kind + b"\xff", first[0]), "+", "LIMIT", 0, 1),
             ]
             found.append((task, version, waiting, lost))
         return found
@@ -185,21 +189,26 @@ class Listing:
         self, places: Sequence[tuple[str, str]], which: Filter, end: bytes | None, size: int
     ) -> Conversation[list[Found]]:
         """Return the newest ids before `end`, as many as `size`, newest first."""
-        sizes = yield [self._size(queue, part, which.since) for queue, part in places]
+        sizes = yield from spared(
+            [self._size(queue, part, which.since) for queue, part in places], 0
+        )
         found: set[Found] = set()
         floor = b""
         for group in _groups(places, sizes):
             left, start = group, 0
             while left:
                 span = (start, start + _IDS_AT_ONCE - 1)
-                answers = yield [
-                    ("ZREVRANGE", self._keys.key(queue, part), *span) for queue, part, _ in left
-                ]
+                answers = yield from spared(
+                    [("ZREVRANGE", self._keys.key(queue, part), *span) for queue, part, _ in left],
+                    [],
+                )
                 start += _IDS_AT_ONCE
                 for (queue, part, _), members in zip(left, answers, strict=True):
                     ids = [parked_of(each)[2] for each in members] if part == "unknown" else members
                     found.update(
-                        (each, queue) for each in ids if each > floor and (not end or each < end)
+                        (each, queue)
+                        for each in ids
+                        if each > floor and (not end or each < end) and is_id(each)
                     )
                 left = [
                     place
@@ -224,13 +233,14 @@ class Listing:
         by_queue: dict[str, list[str]] = {}
         for raw_id, queue in found:
             by_queue.setdefault(queue, []).append(raw_id.decode())
-        answers = yield [
-            script(self._keys, "records", queue, pack(ids)) for queue, ids in by_queue.items()
-        ]
+        answers = yield from spared(
+            [call(self._keys, "records", queue, pack(ids)) for queue, ids in by_queue.items()],
+            None,
+        )
         known = {
             job_id: kept_of(answer)
             for ids, several in zip(by_queue.values(), answers, strict=True)
-            for job_id, answer in zip(ids, several, strict=True)
+            for job_id, answer in zip(ids, several or [[None]] * len(ids), strict=True)
         }
         return _readable(
             (raw_id.decode(), queue, known[raw_id.decode()]) for raw_id, queue in found

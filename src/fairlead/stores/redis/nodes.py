@@ -2,7 +2,7 @@
 
 Knows no connection either: `answered` yields what to ask of which node, and is sent the
 answers, or the errors in their place. It follows jobs whose slot has moved, waits for those
-whose slot is moving, and gives scripts to nodes that do not have them.
+whose slot is moving, and gives our functions to nodes that do not have them, if it may.
 """
 
 from collections.abc import Generator, Sequence
@@ -12,7 +12,7 @@ from redis import exceptions
 from redis.crc import key_slot
 
 from fairlead.stores.redis.address import Address, Node
-from fairlead.stores.redis.scripts import SCRIPTS
+from fairlead.stores.redis.functions import LIBRARY
 from fairlead.stores.redis.talk import Command
 
 Batches = dict[Node, list[Command]]
@@ -21,6 +21,8 @@ Asking = Generator[Batches | float, Replies, list[Any]]
 """Yields commands by node, or a number of seconds to wait."""
 
 _KEYLESS = frozenset({"TIME", "INFO", "CONFIG", "PING", "CLUSTER", "MULTI", "EXEC"})
+_CALLS = frozenset({"FCALL", "FCALL_RO"})
+_LOAD = ("FUNCTION", "LOAD", "REPLACE", LIBRARY.code)
 _MOST_ROUNDS = 60
 _PAUSE = 0.05
 _MOVING = (exceptions.TryAgainError, exceptions.ClusterDownError, exceptions.BusyLoadingError)
@@ -52,9 +54,7 @@ class Nodes:
             # There is nothing to follow, and hardly ever anything to load: be quick about it.
             replies = yield {self.all[0]: [_bare(command) for command in commands]}
             [only] = replies.values()
-            if not any(
-                isinstance(each, exceptions.NoScriptError) or _did_nothing(each) for each in only
-            ):
+            if not any(_is_missing(each) or _did_nothing(each) for each in only):
                 return only
             left, asking, bare, _ = self._sort(left, dict(enumerate(only)), answers)
         for _ in range(_MOST_ROUNDS):
@@ -77,16 +77,17 @@ class Nodes:
             return command[0]
         if not self._is_cluster or command[0] in _KEYLESS:
             return self.all[0]
-        key = str(command[3] if command[0] == "EVALSHA" else command[1])
+        key = str(command[3] if command[0] in _CALLS else command[1])
         return self._owners.get(key_slot(key.encode())) or self.all[0]
 
     def _ask(
         self, commands: Sequence[Command], left: dict[int, Node], asking: set[int], bare: set[Node]
     ) -> Generator[Batches | float, Replies, dict[int, Any]]:
-        """Ask what is left, once; the answers by the command's place."""
-        batches: Batches = {
-            node: [("SCRIPT", "LOAD", each.text) for each in SCRIPTS.values()] for node in bare
-        }
+        """Ask what is left, once; the answers by the command's place.
+
+        A node that does not take our functions has only that to say.
+        """
+        batches: Batches = {node: [_LOAD] for node in bare}
         places: dict[int, tuple[Node, int]] = {}
         for at, node in left.items():
             batch = batches.setdefault(node, [])
@@ -95,7 +96,13 @@ class Nodes:
             places[at] = node, len(batch)
             batch.append(_bare(commands[at]))
         replies = yield batches
-        return {at: replies[node][place] for at, (node, place) in places.items()}
+        refusals = {node: replies[node][0] for node in bare}
+        return {
+            at: refusals[node]
+            if isinstance(refusals.get(node), Exception)
+            else replies[node][place]
+            for at, (node, place) in places.items()
+        }
 
     def _sort(
         self, left: dict[int, Node], replies: dict[int, Any], answers: list[Any]
@@ -114,7 +121,7 @@ class Nodes:
                 case exceptions.AskError():
                     again[at] = _named(reply, left[at])
                     asking.add(at)
-                case exceptions.NoScriptError():
+                case _ if _is_missing(reply):
                     again[at] = left[at]
                     bare.add(left[at])
                 case _ if isinstance(reply, _MOVING) and self._is_cluster:
@@ -153,11 +160,14 @@ def _bare(command: Command) -> Command:
     return command[1:] if isinstance(command[0], Node) else command
 
 
+def _is_missing(reply: Any) -> bool:  # noqa: ANN401 (any answer)
+    """Say whether a node does not have the function that was called."""
+    return isinstance(reply, exceptions.ResponseError) and "Function not found" in str(reply)
+
+
 def _did_nothing(reply: Any) -> bool:  # noqa: ANN401 (any answer)
-    """Say whether a transaction did nothing, because the node does not have our scripts."""
-    return (
-        isinstance(reply, list) and bool(reply) and isinstance(reply[0], exceptions.NoScriptError)
-    )
+    """Say whether a transaction did nothing, because the node does not have our functions."""
+    return isinstance(reply, list) and bool(reply) and _is_missing(reply[0])
 
 
 def _named(reply: exceptions.AskError, asked: Node) -> Node:

@@ -11,16 +11,26 @@ from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId, mark_of
 from fairlead.core.job import NewJob
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.records import Run, parked_of, run_of
-from fairlead.stores.redis.talk import Command, Conversation, pieces, run
+from fairlead.stores.redis.records import Run, is_id, parked_of, run_of
+from fairlead.stores.redis.talk import Command, Conversation, call_on, pieces, spared
 
 _MOST_REMEMBERED = 200_000
 _RUNS_AT_ONCE = 500
+_LONGEST_NAME = 1_000
 
 
 def is_stray(job_id: str, queue: str) -> bool:
     """Say whether an id does not tell its queue."""
     return not job_id.endswith(mark_of(queue))
+
+
+def name_of(raw: bytes | None) -> str | None:
+    """Return the name of a queue; None for what cannot be one."""
+    try:
+        name = (raw or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return name if 0 < len(name) <= _LONGEST_NAME else None
 
 
 class Queues:
@@ -33,14 +43,21 @@ class Queues:
 
     def names(self) -> Conversation[list[str]]:
         """Return the names of all queues that were ever used."""
-        [found] = yield [("SMEMBERS", self._keys.queues)]
-        return sorted(name.decode() for name in found)
+        [found] = yield from spared([("SMEMBERS", self._keys.queues)], None)
+        return sorted(self._readable(found))
+
+    def _readable(self, found: Iterable[bytes] | None) -> set[str]:
+        """Return those of these that are names; where none can be read, those that we know."""
+        if found is None:
+            return self._registered | set(self._where.values())
+        return {name for name in map(name_of, found) if name is not None}
 
     def register(self, names: Iterable[str]) -> Conversation[None]:
         """Make queues known, so that they are found by who looks through all of them."""
         new = [name for name in names if name not in self._registered]
         if new:
-            yield [run("register", self._keys.queues, *new)]
+            # Who cannot write it down can do without: the doctor tells of it.
+            yield from spared([call_on("register", self._keys.queues, *new)], None)
             self._registered.update(new)
 
     def leads_to(self, job_id: str, queue: str) -> bool:
@@ -81,19 +98,15 @@ class Queues:
 
     def _look_for(self, job_ids: Sequence[str]) -> Conversation[dict[str, str]]:
         """Ask the queues that their marks lead to, and the list of strays."""
-        names, strays = yield [
-            ("SMEMBERS", self._keys.queues),
-            ("HMGET", self._keys.strays, *job_ids),
-        ]
+        names, strays = yield from spared(
+            [("SMEMBERS", self._keys.queues), ("HMGET", self._keys.strays, *job_ids)], None
+        )
         by_mark: dict[str, list[str]] = {}
-        for name in names:
-            by_mark.setdefault(mark_of(name.decode()), []).append(name.decode())
+        for name in self._readable(names):
+            by_mark.setdefault(mark_of(name), []).append(name)
         maybe = [(job_id, queue) for job_id in job_ids for queue in by_mark.get(job_id[-4:], ())]
-        maybe += [
-            (job_id, stray.decode())
-            for job_id, stray in zip(job_ids, strays, strict=True)
-            if stray is not None
-        ]
+        places = map(name_of, strays or ())
+        maybe += [(job_id, queue) for job_id, queue in zip(job_ids, places, strict=False) if queue]
         there = yield from self._known(maybe)
         return {job_id: queue for job_id, queue in maybe if (job_id, queue) in there}
 
@@ -101,7 +114,7 @@ class Queues:
         """Return those of these pairs whose queue knows the job."""
         if not pairs:
             return set()
-        answers = yield [self._has(queue, job_id) for job_id, queue in pairs]
+        answers = yield from spared([self._has(queue, job_id) for job_id, queue in pairs], 0)
         return {pair for pair, known in zip(pairs, answers, strict=True) if known}
 
     def _has(self, queue: str, job_id: str) -> Command:
@@ -109,13 +122,16 @@ class Queues:
 
     def running(self, queue: str) -> Conversation[dict[str, Run]]:
         """Return the runs of a queue that have a lease, passed or not."""
-        leases, lost, unknown = yield [
-            ("ZRANGE", self._keys.key(queue, part), 0, -1) for part in ("leases", "lost", "unknown")
-        ]
+        places = ("leases", "lost", "unknown")
+        leases, lost, unknown = yield from spared(
+            [("ZRANGE", self._keys.key(queue, part), 0, -1) for part in places], []
+        )
         parked = [job_id for _, _, job_id, is_lost in map(parked_of, unknown) if is_lost]
         runs: dict[str, Run] = {}
-        for some in pieces([*leases, *lost, *parked], _RUNS_AT_ONCE):
-            [texts] = yield [("HMGET", self._keys.key(queue, "runs"), *some)]
+        found = [each for each in (*leases, *lost, *parked) if is_id(each)]
+        for some in pieces(found, _RUNS_AT_ONCE):
+            key = self._keys.key(queue, "runs")
+            [texts] = yield from spared([("HMGET", key, *some)], [None] * len(some))
             for raw_id, text in zip(some, texts, strict=True):
                 with suppress(DecodeError):  # Whatever it was, it runs no more.
                     run = run_of(raw_id.decode(), text or b"")
@@ -134,7 +150,9 @@ class Queues:
         wanted: dict[str, str] = {}
         for job in jobs:
             wanted.setdefault(job.id, job.queue)
-        new = yield [("HSETNX", self._keys.strays, *pair) for pair in wanted.items()]
+        new = yield from spared(
+            [("HSETNX", self._keys.strays, *pair) for pair in wanted.items()], 0
+        )
         found = yield from self._look_for(list(wanted))
         commands: list[Command] = []
         for (job_id, queue), is_new in zip(wanted.items(), new, strict=True):
@@ -142,8 +160,7 @@ class Queues:
                 commands.append(("HDEL", self._keys.strays, job_id))
             elif not is_new and job_id not in found:
                 commands.append(("HSET", self._keys.strays, job_id, queue))
-        if commands:
-            yield commands
+        yield from spared(commands, None)
         return wanted | found
 
     def strike(self, job_ids: Sequence[str], queue: str) -> Conversation[None]:
@@ -152,8 +169,7 @@ class Queues:
         strays = [job_id for job_id in job_ids if is_stray(job_id, queue)]
         if not strays:
             return
-        yield [("HDEL", self._keys.strays, *strays)]
+        yield from spared([("HDEL", self._keys.strays, *strays)], None)
         # One may have been put again meanwhile, and must be found.
         back = yield from self._known([(job_id, queue) for job_id in strays])
-        if back:
-            yield [("HSETNX", self._keys.strays, *pair) for pair in back]
+        yield from spared([("HSETNX", self._keys.strays, *pair) for pair in back], None)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -20,7 +21,7 @@ from fairlead.core.admin import (
     Worker,
 )
 from fairlead.core.clock import Clock, SystemClock
-from fairlead.core.errors import ConfigError
+from fairlead.core.errors import ConfigError, FairleadWarning
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
@@ -31,12 +32,22 @@ from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
-from fairlead.stores.redis.condition import Server, begin, condition, migrations, servers, weakest
+from fairlead.stores.redis.condition import (
+    OPEN,
+    Server,
+    begin,
+    condition,
+    migrations,
+    servers,
+    weakest,
+)
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
-from fairlead.stores.redis.line import MOST_AT_ONCE, RedisLine
+from fairlead.stores.redis.line import RedisLine
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.repair import Repair
+from fairlead.stores.redis.shares import MOST_AT_ONCE
 from fairlead.stores.redis.talk import Conversation
 from fairlead.stores.redis.wake import Listener
 from fairlead.stores.sessions import Sessions
@@ -234,9 +245,8 @@ class RedisStore(Untransacted, Backend):
         await listener.begin()
         if timeout > 0 and self.news.mark(for_work=for_work) == since:
             patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
-            await self.news.wait(
-                patience, since, session.looks.hold(self._line.due()), for_work=for_work
-            )
+            due = session.looks.hold(self._line.due(for_work=for_work))
+            await self.news.wait(patience, since, due, for_work=for_work)
         return self.news.mark(for_work=for_work)
 
     async def upkeep(self, keep: int) -> Upkeep:
@@ -360,19 +370,22 @@ class RedisStore(Untransacted, Backend):
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
-        return []
+        done = await self._act(Repair(self.keys, self._queues, self._clock, self.url).all())
+        if done:
+            await self.note(by, len(done))
+        return done
 
     async def condition(self) -> Condition:
         """Return facts about the server, and what is wrong with its set-up."""
         listener = (await self._session()).listen()
         await listener.begin()
-        found = await self._ask(servers(self._nodes, self.keys))
+        found = await self._ask(servers(self._nodes, self.keys, self._address))
         now = (self._clock or SystemClock()).now()
         return condition(found, self._address, now, hears=listener.hears)
 
     async def migrations(self) -> list[Migration]:
         """Return the versions of our keys, and whether they are in use."""
-        return await asyncio.to_thread(self._blocking.hold, migrations(self.keys))
+        return await asyncio.to_thread(self._blocking.hold, migrations(self._nodes, self.keys))
 
 
 _stores: weakref.WeakSet[RedisStore] = weakref.WeakSet()
@@ -387,5 +400,9 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def redis_store(url: str, clock: Clock | None) -> RedisStore:
-    """Build the store from its URL."""
-    return RedisStore(Address.of(url), clock)
+    """Build the store from its URL; warn if others could read what goes to it."""
+    address = Address.of(url)
+    if address.is_open:
+        told = f"{address.url}: {OPEN.problem}; {OPEN.remedy}"
+        warnings.warn(told, FairleadWarning, stacklevel=5)
+    return RedisStore(address, clock)

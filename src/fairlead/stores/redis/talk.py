@@ -9,8 +9,9 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from fairlead.core.clock import SECOND, Clock
+from fairlead.core.errors import StoreError, StoreRefused
+from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.scripts import SCRIPTS
 
 Word = str | bytes | int | float
 Command = tuple[Any, ...]
@@ -28,11 +29,31 @@ Conversation = Generator[list[Command], list[Any], T]
 """Yields commands, is sent an answer for each, and returns a T."""
 
 
-def script(keys: Keys, verb: str, queue: str, *values: Word) -> Command:
-    """Return the command that runs a script on a queue."""
-    wanted = SCRIPTS[verb]
+def raise_outage(answers: Iterable[Any]) -> None:
+    """Raise the answer that says that the store is out of reach, if there is one."""
+    for answer in answers:
+        if isinstance(answer, StoreError) and not isinstance(answer, StoreRefused):
+            raise answer
+
+
+def spared(commands: Sequence[Command], instead: Any) -> Conversation[list[Any]]:  # noqa: ANN401 (any answer)
+    """Return the answers to commands, and something else instead of what a damaged key refuses.
+
+    A key of another type than ours, or a value that a function stumbles over, must not keep
+    anybody from all other keys.
+    """
+    if not commands:
+        return []
+    answers = yield [Tried(command) for command in commands]
+    raise_outage(answers)
+    return [instead if isinstance(each, StoreRefused) else each for each in answers]
+
+
+def call(keys: Keys, verb: str, queue: str, *values: Word) -> Command:
+    """Return the command that calls a function on a queue."""
+    wanted = FUNCTIONS[verb]
     names = keys.of(queue, wanted.parts)
-    return ("EVALSHA", wanted.sha, len(names), *names, *values)
+    return (wanted.command, wanted.name, len(names), *names, *values)
 
 
 def pieces(items: Sequence[T], most: int) -> Iterable[Sequence[T]]:
@@ -49,11 +70,11 @@ def present(clock: Clock | None) -> Conversation[int]:
     return int(seconds) * SECOND + int(rest)
 
 
-def run(verb: str, key: str, *values: Word) -> Command:
-    """Return the command that runs a script on a key that is of no queue."""
-    return ("EVALSHA", SCRIPTS[verb].sha, 1, key, *values)
+def call_on(verb: str, key: str, *values: Word) -> Command:
+    """Return the command that calls a function on a key that is of no queue."""
+    return (FUNCTIONS[verb].command, FUNCTIONS[verb].name, 1, key, *values)
 
 
 def moment(at: int | None) -> Word:
-    """Return a time for a script, or what lets it take the server's own."""
+    """Return a time for a function, or what lets it take the server's own."""
     return "" if at is None else at

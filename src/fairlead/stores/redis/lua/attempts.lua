@@ -2,7 +2,7 @@
 -- The batches of the attempt log that have lines of a job, oldest first.
 --   ARGV: id
 local id = ARGV[1]
-local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
+local log_start = gone_before()
 local batches, seen = {}, {}
 
 local function read(numbers)
@@ -15,8 +15,8 @@ local function read(numbers)
   end
 end
 
-local earlier, run = call('HGET', gone, id), run_of(call('HGET', runs, id))
-if earlier then read(cmsgpack.unpack(earlier)) end
+local run = run_of(call('HGET', runs, id))
+read(lines_in(call('HGET', gone, id)))
 local ending = end_in(id, { done = true, cancelled = true, dead = true })
 if run or ending then read((run or ending)[LINES]) end
 return batches

@@ -2,7 +2,7 @@
 -- Batches of the attempt log from a number on.
 --   ARGV: number, how many
 --   answers the number of the first batch that is left, and the batches, none if they are gone
-local start = tonumber(call('HGET', settings, 'log_start') or 0)
+local start = gone_before()
 local from = tonumber(ARGV[1]) - start
 if from < 0 then return { start, {} } end
 return { start, call('LRANGE', log, from, from + ARGV[2] - 1) }

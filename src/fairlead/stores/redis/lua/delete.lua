@@ -3,14 +3,14 @@
 --   ARGV: now, ids, states, who does it (see write_act)
 --   answers the ids of those that were deleted
 local now, states = clock(ARGV[1]), set_of(ARGV[3])
-local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
+local log_start = gone_before()
 local touched = {}
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
   local ending = end_in(id, states)
   if ending then
     if #ending[LINES] > 0 then
       -- It may have been deleted before, and put again.
-      local numbers = cmsgpack.unpack(call('HGET', gone, id) or cmsgpack.pack({}))
+      local numbers = lines_in(call('HGET', gone, id))
       for n = 1, #ending[LINES] do
         if ending[LINES][n] >= log_start then numbers[#numbers + 1] = ending[LINES][n] end
       end

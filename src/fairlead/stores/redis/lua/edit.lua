@@ -3,7 +3,7 @@
 --   ARGV: now, id, what it was, payload, version, who does it (see write_act)
 --   answers whether it did
 local now, id = clock(ARGV[1]), ARGV[2]
-local body = end_in(id, { dead = true }) and body_of(call('HGET', bodies, id) or '')
+local body = end_in(id, { dead = true }) and body_of(call('HGET', bodies, id))
 if not body or body[PAYLOAD] ~= ARGV[3] then return 0 end
 body[PAYLOAD], body[VERSION] = ARGV[4], tonumber(ARGV[5])
 call('HSET', bodies, id, packed(body, PAYLOAD))

@@ -1,8 +1,8 @@
--- What scripts know: the keys of one queue, and what is kept under them. Put after the first line of
--- each, with clock.lua before it and moves.lua after it, but for the few that scripts.py names.
+-- What functions know: the keys of one queue, and what is kept under them. In the library it stands
+-- after clock.lua and before moves.lua; the verbs follow, each as a function (functions.py).
 --
--- A script works on one queue. All keys of a queue are in one slot, because its name is their
--- hash tag, and it gets all of them, in this order:
+-- A function works on one queue. All keys of a queue are in one slot, because its name is their
+-- hash tag. Which of them a function gets is said in functions.py; it has no name for the others.
 --
 --   bodies    HASH  id -> body              every job the queue knows, in whatever state
 --   runs      HASH  id -> run               live jobs that were claimed before, or are parked
@@ -21,7 +21,7 @@
 --   gone      HASH  id -> lines             was deleted, but has lines in the log; see there
 --   log       LIST  of batches             the attempt log: when they ended in 16 digits, then lines
 --   settings  HASH                          paused; log_start: how many entries of the log are gone;
---                                           apart: how many jobs came with a priority
+--                                           apart: 1 if a job ever came with a priority
 --   acts      ZSET  action by number        what people did here, in order
 --   acted     HASH  action -> line          and what that was
 --
@@ -29,12 +29,10 @@
 -- cancelled and dead. Values are MessagePack arrays; their fields are numbered below. Times are
 -- microseconds, which a number of Lua holds exactly until the year 2255.
 
-local bodies, runs, errors, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ready, due, leases, lost = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local unknown, expiring = KEYS[9], KEYS[10]
-local done, cancelled, dead, gone = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local log, settings, acts, acted = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local final = { done = done, cancelled = cancelled, dead = dead }
+local bodies, runs, errors, ends, ready, due, leases, lost, unknown, expiring
+local done, cancelled, dead, gone, log, settings, acts, acted
+
+local final = {} -- The keys of the final states, by state.
 
 -- body: what was enqueued; what claims look at stands first, so that they need not read the rest
 local TASK, VERSION, PRIORITY, ENQUEUED_AT, EXPIRES_AT, OPTIONS, PAYLOAD = 1, 2, 3, 4, 5, 6, 7

@@ -9,11 +9,12 @@ local heads = {}
 
 -- Add a job, if it is due and does not run.
 local function add(id, score, is_due)
+  if not is_id(id) then return false end
   local run = run_of(call('HGET', runs, id))
   if not run then
-    local body = body_of(call('HGET', bodies, id) or '')
+    local body = body_of(call('HGET', bodies, id))
     if not body then return false end
-    run = first_run(body, is_due and score - body[PRIORITY] * 1000000 or score)
+    run = first_run(body, order_of(body, not is_due and score, score))
   end
   local run_at = run[ORDER_AT] + run[HEAD_START]
   if run[LEASE_UNTIL] > now or run_at > now then return false end
@@ -58,4 +59,11 @@ table.sort(heads, function(a, b)
   return less(a[1], b[1])
 end)
 for n = #heads, limit + 1, -1 do heads[n] = nil end
+-- The bytes of their payloads, as long as these are not too much to read.
+local left = 8000000
+for n = 1, #heads do
+  local body = left > 0 and body_of(call('HGET', bodies, heads[n][1]))
+  local size = body and #body[PAYLOAD] or call('HSTRLEN', bodies, heads[n][1])
+  left, heads[n][8] = left - size, size
+end
 return { call('HEXISTS', settings, 'paused'), heads }

@@ -20,45 +20,137 @@ local function less(a, b)
   return #a < #b
 end
 
--- Whether a value is a whole number, as every number here is.
+-- What is kept must be *sound*: whoever wrote something else damaged it. Whatever is not sound is
+-- passed over or put aside here, told by check.lua, and mended by repair.lua.
+local LATEST, DAY, MOST_RUNS = 9007199254740991, 86400, 1000000000
+
+-- Whether a value is a whole number that Lua holds exactly, as every number here is.
 local function is_whole(value)
-  return type(value) == 'number' and value % 1 == 0
+  return type(value) == 'number' and value % 1 == 0 and value >= -LATEST and value <= LATEST
+end
+
+-- The same from zero up to some number; an instant if none is given.
+local function is_count(value, most)
+  return type(value) == 'number' and value % 1 == 0 and value >= 0 and value <= (most or LATEST)
 end
 
 local function is_text(value)
   return type(value) == 'string'
 end
 
--- The body of a job, or nil for what somebody damaged.
-local function body_of(text)
-  local is_read, body = pcall(cmsgpack.unpack, text)
-  if is_read and string.sub(text, 1, #BODY) == BODY and is_text(body[TASK])
-      and is_whole(body[VERSION]) and is_whole(body[PRIORITY]) and is_whole(body[ENQUEUED_AT])
-      and (body[EXPIRES_AT] == nil or is_whole(body[EXPIRES_AT]))
-      and (body[OPTIONS] == nil or is_text(body[OPTIONS])) and is_text(body[PAYLOAD]) then
-    return body
-  end
-  return nil
+-- Whether a text can be the id of a job.
+local function is_id(text)
+  return #text <= 36 and string.find(text, '^[ -~]+$') ~= nil
 end
 
--- The same of a run.
+-- Whether a value is a list of numbers of batches.
+local function are_lines(value)
+  if type(value) ~= 'table' then return false end
+  local count = 0
+  for at, number in pairs(value) do
+    if not is_count(at) or not is_count(number) then return false end
+    count = count + 1
+  end
+  return count == #value
+end
+
+-- The next two are asked for every job of a claim or a settlement. To compare a number costs much
+-- less than to ask for its type, and raises if it is none: so they are called by pcall only.
+
+-- Whether the fields of a body that claims look at are sound.
+local function is_call(task, version, priority, enqueued_at, expires_at)
+  return type(task) == 'string' and version >= 0 and version <= 2147483647 and version % 1 == 0
+    and priority >= -DAY and priority <= DAY and priority % 1 == 0
+    and enqueued_at >= 0 and enqueued_at <= LATEST and enqueued_at % 1 == 0
+    and (expires_at == nil or expires_at >= 0 and expires_at <= LATEST and expires_at % 1 == 0)
+end
+
+-- Whether the fields that a run and an end have in common are sound.
+local function is_standing(
+  fence, lease_until, attempt, crashes, suspect, order_at, parked, worker, claimed_at, cancel, lines
+)
+  return fence >= 0 and fence <= LATEST and fence % 1 == 0
+    and lease_until >= 0 and lease_until <= LATEST and lease_until % 1 == 0
+    and attempt >= 0 and attempt <= MOST_RUNS and attempt % 1 == 0
+    and crashes >= 0 and crashes <= MOST_RUNS and crashes % 1 == 0
+    and (suspect == true or suspect == false) and (parked == true or parked == false)
+    and order_at >= -LATEST and order_at <= LATEST and order_at % 1 == 0
+    and (worker == nil or type(worker) == 'string') and (cancel == nil or type(cancel) == 'string')
+    and (claimed_at == nil or claimed_at >= 0 and claimed_at <= LATEST and claimed_at % 1 == 0)
+    and (type(lines) == 'table' and next(lines) == nil or are_lines(lines))
+end
+
+-- The fields of a run, or nothing; by pcall, as above.
+local function read_run(text)
+  local _, fence, lease_until, attempt, crashes, suspect, order_at, parked, worker, claimed_at,
+    cancel, lines, task, version, head_start, enqueued_at, expires_at =
+    cmsgpack.unpack_limit(text, RUN_EXPIRES_AT, #RUN)
+  if string.sub(text, 1, #RUN) == RUN
+      and is_standing(fence, lease_until, attempt, crashes, suspect, order_at, parked, worker,
+        claimed_at, cancel, lines)
+      and is_call(task, version, head_start / 1000000, enqueued_at, expires_at) then
+    return fence, lease_until, attempt, crashes, suspect, order_at, parked, worker, claimed_at,
+      cancel, lines, task, version, head_start, enqueued_at, expires_at
+  end
+end
+
+-- The fields of a text that begins as it should, if a question about them is answered yes; or nil.
+local function fields_of(text, beginning, question)
+  if not text or string.sub(text, 1, #beginning) ~= beginning then return nil end
+  local is_read, fields = pcall(cmsgpack.unpack, text)
+  if not is_read or type(fields) ~= 'table' then return nil end
+  local is_asked, answer = pcall(question, fields)
+  return is_asked and answer and fields or nil
+end
+
+local function is_body(body)
+  return is_call(unpack(body, TASK, EXPIRES_AT)) and is_text(body[PAYLOAD])
+    and (body[OPTIONS] == nil or is_text(body[OPTIONS]))
+end
+
+local function is_run(run)
+  local task, version, head_start, enqueued_at, expires_at = unpack(run, RUN_TASK, RUN_EXPIRES_AT)
+  return is_standing(unpack(run, FENCE, LINES))
+    and is_call(task, version, head_start / 1000000, enqueued_at, expires_at)
+end
+
+local function is_end(ending)
+  return is_standing(unpack(ending, FENCE, LINES)) and is_text(ending[STATE])
+    and final[ending[STATE]] ~= nil and is_count(ending[FINISHED_AT])
+    and (ending[REASON] == nil or is_text(ending[REASON]))
+    and (ending[RESULT] == nil or is_text(ending[RESULT]))
+end
+
+-- The body, the run or the end of a job; nil for what somebody damaged.
+local function body_of(text)
+  return fields_of(text, BODY, is_body)
+end
+
 local function run_of(text)
-  local is_read, run = pcall(cmsgpack.unpack, text or '')
-  if not is_read or string.sub(text or '', 1, #RUN) ~= RUN then return nil end
-  for _, field in ipairs({
-    FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, ORDER_AT, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT,
-  }) do
-    if not is_whole(run[field]) then return nil end
-  end
-  if type(run[SUSPECT]) ~= 'boolean' or type(run[PARKED]) ~= 'boolean'
-      or type(run[LINES]) ~= 'table' or not is_text(run[RUN_TASK])
-      or not (run[WORKER] == nil or is_text(run[WORKER]))
-      or not (run[CLAIMED_AT] == nil or is_whole(run[CLAIMED_AT]))
-      or not (run[CANCEL] == nil or is_text(run[CANCEL]))
-      or not (run[RUN_EXPIRES_AT] == nil or is_whole(run[RUN_EXPIRES_AT])) then
-    return nil
-  end
-  return run
+  return fields_of(text, RUN, is_run)
+end
+
+local function end_of_text(text)
+  return fields_of(text, END, is_end)
+end
+
+-- Where a job stands that was never claimed: by its score in ready or due, if that is sound.
+local function order_of(body, order_at, run_at)
+  local head_start = body[PRIORITY] * 1000000
+  order_at = tonumber(order_at) or (tonumber(run_at) or body[ENQUEUED_AT]) - head_start
+  return is_whole(order_at) and order_at or body[ENQUEUED_AT] - head_start
+end
+
+-- The numbers of batches that a text holds; none if somebody damaged it.
+local function lines_in(text)
+  local is_read, numbers = pcall(cmsgpack.unpack, text or '')
+  return is_read and are_lines(numbers) and numbers or {}
+end
+
+-- How many entries of the log are gone.
+local function gone_before()
+  local start = tonumber(call('HGET', settings, 'log_start') or 0)
+  return is_count(start) and start or 0
 end
 
 local function first_run(body, order_at)
@@ -130,9 +222,9 @@ end
 
 -- Put a damaged job aside: a dead letter if something is left of it, and nothing if not.
 local function put_aside(id, run, now)
+  if call('HEXISTS', bodies, id) == 1 then finish(id, run, 'dead', now, 'unreadable', nil) end
   call('HDEL', runs, id)
   call('ZREM', expiring, id)
-  if call('HEXISTS', bodies, id) == 1 then finish(id, run, 'dead', now, 'unreadable', nil) end
 end
 
 -- The run of a live job that may never have been claimed; nil if it is not live.
@@ -142,10 +234,8 @@ local function live_run(id)
   local order_at = call('ZSCORE', ready, id)
   local run_at = not order_at and call('ZSCORE', due, id)
   if not order_at and not run_at then return nil end
-  local body = body_of(call('HGET', bodies, id) or '')
-  if not body then return nil end
-  if run_at then order_at = run_at - body[PRIORITY] * 1000000 end
-  return first_run(body, tonumber(order_at))
+  local body = body_of(call('HGET', bodies, id))
+  return body and first_run(body, order_of(body, order_at, run_at))
 end
 
 -- How many of an order are before a place; those with the same score stand there by id.
@@ -160,39 +250,59 @@ local function rank_of(key, at, id)
   return low
 end
 
--- Put jobs whose time has come into the order, at the place they have kept.
+-- Put jobs whose time has come into the order, at the place they have kept. Their bodies are read
+-- for that, so large ones are a few at a time; answers `most` if there may be more.
 local function promote(now, most)
   local ids = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
-  local placed, promoted = {}, {}
+  local placed, promoted, left = {}, {}, 4000000
   for n = 1, #ids, 2 do
-    local body = body_of(call('HGET', bodies, ids[n]) or '')
-    placed[#placed + 1] = ids[n + 1] - (body and body[PRIORITY] or 0) * 1000000
+    if left <= 0 then break end
+    local text = call('HGET', bodies, ids[n])
+    local body = body_of(text)
+    left = left - #(text or '')
+    placed[#placed + 1] = body and order_of(body, nil, ids[n + 1]) or 0
     placed[#placed + 1] = ids[n]
     promoted[#promoted + 1] = ids[n]
   end
   many('ZADD', ready, placed)
   many('ZREM', due, promoted)
-  return #promoted
+  return left > 0 and #promoted or most
 end
 
--- Cancel waiting jobs that must not start any more.
+-- Cancel waiting jobs that must not start any more. What else has such a mark loses it.
 local function expire(now, most)
   local ids = call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', 0, most)
   for n = 1, #ids do
     local run = live_run(ids[n])
-    if run then
-      displace(ids[n], run)
-      call('HDEL', runs, ids[n])
-      finish(ids[n], run, 'cancelled', now, 'expired', nil)
+    local expires_at = run and run[LEASE_UNTIL] == 0 and run[RUN_EXPIRES_AT]
+    if expires_at and expires_at > now then
+      call('ZADD', expiring, expires_at, ids[n])
+    else
+      if expires_at and is_id(ids[n]) then
+        displace(ids[n], run)
+        call('HDEL', runs, ids[n])
+        finish(ids[n], run, 'cancelled', now, 'expired', nil)
+      end
+      call('ZREM', expiring, ids[n])
     end
   end
-  many('ZREM', expiring, ids)
   return #ids
+end
+
+-- Let a job whose run cannot be read wait again, unless it has ended; a claim sees what is left.
+local function begin_again(id)
+  if call('HEXISTS', ends, id) == 0 then call('ZADD', ready, 0, id) end
 end
 
 -- Bring back jobs that were parked, now that somebody knows their tasks; nil knows them all.
 local function bring_back(capable, now, most)
   if call('ZCARD', unknown) == 0 then return 0 end
+  -- Members are looked for by their text, which takes all of them to have the same score.
+  for _, span in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
+    for _, member in ipairs(call('ZRANGEBYSCORE', unknown, span[1], span[2], 'LIMIT', 0, most)) do
+      call('ZADD', unknown, 0, member)
+    end
+  end
   local members = {}
   if not capable then
     members = call('ZRANGE', unknown, 0, most - 1)
@@ -216,7 +326,7 @@ local function bring_back(capable, now, most)
         call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
       end
     else
-      call('ZADD', ready, 0, id) -- Somebody damaged it; the next claim sees what is left.
+      begin_again(id)
     end
   end
   many('ZREM', unknown, members)
@@ -233,14 +343,8 @@ end
 
 -- The end of a job, if it is in one of these final states; else nil.
 local function end_in(id, states)
-  local text = call('HGET', ends, id)
-  local is_read, ending = pcall(cmsgpack.unpack, text or '')
-  if is_read and type(ending) == 'table' and ending[STATE] and states[ending[STATE]]
-      and final[ending[STATE]] and is_whole(ending[FENCE]) and is_whole(ending[CRASHES])
-      and type(ending[LINES]) == 'table' then
-    return ending
-  end
-  return nil
+  local ending = end_of_text(call('HGET', ends, id))
+  return ending and states[ending[STATE]] and ending or nil
 end
 
 -- A list of words as a set of them.
@@ -260,8 +364,9 @@ end
 local function write_act(text, count, now, before)
   local by = cmsgpack.unpack(text)
   local known = call('HGET', acted, by[1])
-  local line = known and cmsgpack.unpack(known)
-  if line and (line[6] or before) then -- Each edit keeps what it replaced.
+  local is_read, line = pcall(cmsgpack.unpack, known or '')
+  if not is_read or type(line) ~= 'table' or not is_count(line[5]) then line = known and {} end
+  if line and (not line[5] or line[6] or before) then -- Each edit keeps what it replaced.
     by[1], line = by[1] .. ' ' .. by[2], nil
   end
   if line then

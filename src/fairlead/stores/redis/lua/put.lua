@@ -1,16 +1,13 @@
 #!lua
 -- Accept new jobs, all of them or none, at most 500. A job whose id is known here is left as it is.
---   KEYS: bodies, ready, due, expiring, settings (see keys.lua)
 --   ARGV: now, jobs (as NewJob has its fields), channel, word to tell there
 --   answers for each job whether it is new
-local bodies, ready, due, expiring, settings = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local BODY = '\151'
 local now = clock(ARGV[1])
 local jobs = cmsgpack.unpack(ARGV[2])
 local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][1] end
 local known = call('HMGET', bodies, unpack(ids))
-local answers, fresh, turns, waits, expiries, apart = {}, {}, {}, {}, {}, 0
+local answers, fresh, turns, waits, expiries, is_apart = {}, {}, {}, {}, {}, false
 local seen, now_text = {}, string.format('%.0f', now)
 for n = 1, #jobs do
   local id, task, _, payload, version, run_at, delay, priority, expires_at, expires_in, options =
@@ -37,13 +34,13 @@ for n = 1, #jobs do
       expiries[#expiries + 1] = expires_at
       expiries[#expiries + 1] = id
     end
-    if priority ~= 0 then apart = apart + 1 end
+    if priority ~= 0 then is_apart = true end
   end
 end
 if #fresh > 0 then call('HSET', bodies, unpack(fresh)) end
 if #turns > 0 then call('ZADD', ready, unpack(turns)) end
 if #waits > 0 then call('ZADD', due, unpack(waits)) end
 if #expiries > 0 then call('ZADD', expiring, unpack(expiries)) end
-if apart > 0 then call('HINCRBY', settings, 'apart', apart) end
+if is_apart then call('HSETNX', settings, 'apart', 1) end
 if #fresh > 0 and ARGV[4] ~= '' then call('PUBLISH', ARGV[3], ARGV[4]) end
 return answers

@@ -55,7 +55,7 @@ end
 
 local touched = {}
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local body = body_of(call('HGET', bodies, id) or '')
+  local body = body_of(call('HGET', bodies, id))
   if body and ((states.waiting and hasten(id, body)) or again(id, body)) then
     touched[#touched + 1] = id
   end

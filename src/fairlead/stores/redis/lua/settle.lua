@@ -8,7 +8,7 @@ local settlements = cmsgpack.unpack(ARGV[2])
 local ids, answers, lines = {}, {}, {}
 for n = 1, #settlements do ids[n] = settlements[n][1] end
 local texts = many('HMGET', runs, ids)
-local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
+local log_start = gone_before()
 local line_number = log_start + call('LLEN', log)
 local ended_runs, ended_leases, endings = {}, {}, {}
 local when = { done = {}, cancelled = {}, dead = {} }
@@ -19,7 +19,7 @@ local seen = {}
 local function remember(id, attempt, worker, claimed_at, outcome, failure, started_at)
   local text = call('HGET', errors, id)
   local is_read, past = pcall(cmsgpack.unpack, text or cmsgpack.pack({}))
-  if not is_read or type(past) ~= 'table' then past = {} end
+  if not is_read or type(past) ~= 'table' or not past[1] then past = {} end
   for n = 1, #past do
     if type(past[n]) ~= 'table' then past[n] = {} end
     for field = 1, 10 do
@@ -53,10 +53,10 @@ for n = 1, #settlements do
     failure, started_at, pool = unpack(settlements[n], 1, 13)
   local fence, lease_until, attempt, crashes, order_at, parked, worker, claimed_at, cancel
   local numbers, task, version, head_start, enqueued_at, expires_at, is_read, _
-  if texts[n] and not seen[id] and string.sub(texts[n], 1, #RUN) == RUN then
-    is_read, _, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at,
+  if texts[n] and not seen[id] then
+    is_read, fence, lease_until, attempt, crashes, _, order_at, parked, worker, claimed_at,
       cancel, numbers, task, version, head_start, enqueued_at, expires_at =
-      pcall(cmsgpack.unpack_limit, texts[n], RUN_EXPIRES_AT, #RUN)
+      pcall(read_run, texts[n])
   end
   if not is_read or fence ~= given_fence or lease_until == 0 then
     answers[n] = 0

@@ -21,12 +21,10 @@ for n = 1, #found, 2 do
       add(id, run[ORDER_AT], run[ORDER_AT] + run[HEAD_START])
     end
   else
-    local body = body_of(call('HGET', bodies, id) or '')
-    local head_start = body and body[PRIORITY] * 1000000
-    if head_start and ARGV[1] == 'ready' then
-      add(id, score, score + head_start)
-    elseif head_start then
-      add(id, score - head_start, score)
+    local body = body_of(call('HGET', bodies, id))
+    if body then
+      local order_at = order_of(body, ARGV[1] == 'ready' and score, score)
+      add(id, order_at, order_at + body[PRIORITY] * 1000000)
     end
   end
 end

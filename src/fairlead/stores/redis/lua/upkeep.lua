@@ -16,6 +16,12 @@ for _, key in ipairs({ done, cancelled }) do
   many('ZREM', key, ids)
   for n = 1, #ids do old[#old + 1] = ids[n] end
 end
+-- A mark need not be true: what runs, or has not ended, stays for the audit to tell of.
+for n = #old, 1, -1 do
+  if call('HEXISTS', ends, old[n]) == 0 or call('HEXISTS', runs, old[n]) == 1 then
+    if call('HEXISTS', bodies, old[n]) == 1 then table.remove(old, n) end
+  end
+end
 many('HDEL', bodies, old)
 many('HDEL', ends, old)
 many('HDEL', errors, old)
@@ -23,26 +29,27 @@ many('HDEL', errors, old)
 -- Batches are in order, unless the clock went back: so look past a few that are young. Their
 -- numbers must not change, so one that is old among younger ones is emptied.
 local lines, at, young, passed = 0, 0, 0, 0
-local log_start = tonumber(call('HGET', settings, 'log_start') or 0)
+local log_start = gone_before()
 local traces = call('HLEN', gone) > 0
 
 -- What led to the lines of a deleted job goes with the last of them.
 local function lose_trace(id, number)
-  local text = call('HGET', gone, id)
-  local numbers = text and cmsgpack.unpack(text)
-  if numbers and numbers[#numbers] <= number then call('HDEL', gone, id) end
+  local numbers = is_text(id) and lines_in(call('HGET', gone, id)) or {}
+  if #numbers > 0 and numbers[#numbers] <= number then call('HDEL', gone, id) end
 end
 
 while lines < most and young < 10 and at < most do
   local batch = call('LINDEX', log, at)
   if not batch then break end
-  local ended_at = tonumber(string.sub(batch, 1, 16))
+  local ended_at = tonumber(string.match(batch, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d'))
   if not ended_at or ended_at < before then
     local is_read, old_lines = pcall(cmsgpack.unpack, string.sub(batch, 17))
     if not is_read or type(old_lines) ~= 'table' then old_lines = {} end
     lines = lines + #old_lines
     if traces then
-      for n = 1, #old_lines do lose_trace(old_lines[n][1], log_start + at) end
+      for n = 1, #old_lines do
+        if type(old_lines[n]) == 'table' then lose_trace(old_lines[n][1], log_start + at) end
+      end
     end
     call('LSET', log, at, string.format('%016.0f', ended_at or 0) .. cmsgpack.pack({}))
   else
@@ -53,6 +60,6 @@ while lines < most and young < 10 and at < most do
 end
 if passed > 0 then
   call('LTRIM', log, passed, -1)
-  call('HINCRBY', settings, 'log_start', passed)
+  call('HSET', settings, 'log_start', string.format('%.0f', log_start + passed))
 end
 return { promoted, brought_back, expired, lines, old }

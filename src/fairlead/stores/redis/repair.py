@@ -1,0 +1,165 @@
+"""Put right what the audit finds, or move it out; say what was done.
+
+A job is put right, or becomes a dead letter, in one call (`repair.lua`), so no worker sees it
+half done. A key of another type is moved to a name beside it, where whoever wrote it can find
+it. Lines of logs that cannot be read are taken out, and so is all that is written anew soon.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairlead.core.clock import Clock
+from fairlead.core.errors import StoreRefused
+from fairlead.core.ids import mark_of
+from fairlead.stores.redis.audit import Damage, Kind, damages, is_line
+from fairlead.stores.redis.condition import VERSION
+from fairlead.stores.redis.keys import NOWHERE, Keys
+from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.records import score_of, shown
+from fairlead.stores.redis.talk import Conversation, Word, call, call_on, moment, pieces, present
+
+_MOST_ROUNDS = 10
+_JOBS_AT_ONCE = 100
+_WORDS = {
+    b"right": "put it right",
+    b"dead": "made it a dead letter",
+    b"removed": "removed that mark",
+}
+
+
+class Repair:
+    """Mends what is damaged under the keys of one prefix."""
+
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None, url: str) -> None:
+        self._keys = keys
+        self._queues = queues
+        self._clock = clock
+        self._url = url
+        self._menders: Mapping[Kind, Callable[[Damage], Conversation[str | None]]] = {
+            Kind.KEY: self._move_key,
+            Kind.NUMBER: self._count_again,
+            Kind.QUEUE: self._strike_queue,
+            Kind.STRAY: self._list_stray,
+            Kind.WORKER: self._forget_worker,
+            Kind.STEP: self._note_step,
+            Kind.SETTING: self._reset_setting,
+            Kind.BATCH: self._mend_batch,
+            Kind.GONE: self._forget_gone,
+            Kind.ACT: self._mend_act,
+        }
+
+    def all(self) -> Conversation[list[str]]:
+        """Mend until nothing is left to mend; says what was done."""
+        done: list[str] = []
+        before: list[Damage] = []
+        for _ in range(_MOST_ROUNDS):
+            found = yield from damages(self._keys, self._queues, self._clock)
+            if not found:
+                return done
+            if found == before:
+                break
+            done += yield from self._mend(found)
+            before = found
+        raise StoreRefused(self._url, f"{before[0].problem}, and cannot be mended")
+
+    def _at(self) -> Word:
+        return moment(self._clock.now() if self._clock else None)
+
+    def _mend(self, found: Sequence[Damage]) -> Conversation[list[str]]:
+        done: list[str] = []
+        jobs: dict[str, list[Damage]] = {}
+        for damage in found:
+            if damage.kind is Kind.JOB:
+                jobs.setdefault(damage.queue, []).append(damage)
+            else:
+                told = yield from self._menders[damage.kind](damage)
+                if told:
+                    done.append(f"{damage.problem}: {told}")
+        for queue, several in jobs.items():
+            for some in pieces(several, _JOBS_AT_ONCE):
+                done += yield from self._mend_jobs(queue, some)
+        return done
+
+    def _mend_jobs(self, queue: str, some: Sequence[Damage]) -> Conversation[list[str]]:
+        # An id may be anything by now, so each is a word of its own.
+        words = [word for each in some for word in (each.name, each.more, int(each.odd))]
+        asked = call(self._keys, "repair", queue, self._at(), mark_of(queue), *words)
+        [answers] = yield [asked]
+        return [
+            f"{damage.problem}: {_WORDS.get(said) or f'it is dead letter {said.decode()} now'}"
+            for damage, said in zip(some, answers, strict=True)
+            if said
+        ]
+
+    def _move_key(self, damage: Damage) -> Conversation[str | None]:
+        key = damage.name.decode()
+        now = yield from present(self._clock)
+        # In the same slot of a cluster, and where the same rights hold.
+        aside = f"{key}.unreadable.{now}"
+        if not damage.queue:
+            aside = f"{self._keys.prefix}:unreadable:{{{key}}}:{now}"
+        yield [("RENAMENX", key, aside)]
+        if key == self._keys.queues:
+            yield from self._queues.register(self._queues.forget())
+        return f"moved it to {aside}"
+
+    def _count_again(self, _damage: Damage) -> Conversation[str | None]:
+        names = [*(yield from self._queues.names()), NOWHERE]
+        asked = [("ZREVRANGE", self._keys.key(name, "acts"), 0, 0, "WITHSCORES") for name in names]
+        answers: list[Any] = yield asked
+        greatest = max((score_of(each[1]) for each in answers if each), default=0)
+        yield [("SET", self._keys.number, greatest)]
+        return f"it is {greatest} now"
+
+    def _strike_queue(self, damage: Damage) -> Conversation[str | None]:
+        yield [("SREM", self._keys.queues, damage.name)]
+        return "removed it from the list"
+
+    def _list_stray(self, damage: Damage) -> Conversation[str | None]:
+        if damage.more:
+            yield [("HSET", self._keys.strays, damage.name, damage.more)]
+            return f"listed it for queue {shown(damage.more)}"
+        yield [("HDEL", self._keys.strays, damage.name)]
+        return "removed it from the list"
+
+    def _forget_worker(self, damage: Damage) -> Conversation[str | None]:
+        yield [("HDEL", self._keys.workers, damage.name)]
+        return "removed it; who lives announces himself again"
+
+    def _note_step(self, damage: Damage) -> Conversation[str | None]:
+        now = yield from present(self._clock)
+        yield [
+            ("HDEL", self._keys.schema, damage.name),
+            ("HSETNX", self._keys.schema, VERSION, now),
+        ]
+        return "wrote it anew" if damage.name == str(VERSION).encode() else "removed it"
+
+    def _reset_setting(self, damage: Damage) -> Conversation[str | None]:
+        key = self._keys.key(damage.queue, "settings")
+        if damage.name == b"log_start":
+            yield [("HSET", key, damage.name, 0)]
+            return "counted the log from its beginning; old lines may not be found by their jobs"
+        if damage.name == b"apart":
+            yield [("HSET", key, damage.name, 1)]
+            return "it is 1 now"
+        yield [("HDEL", key, damage.name)]
+        return "removed it"
+
+    def _mend_batch(self, damage: Damage) -> Conversation[str | None]:
+        values = (int(damage.name), damage.more, damage.after)
+        [is_done] = yield [call(self._keys, "relog", damage.queue, *values)]
+        return "took them out" if is_done else None
+
+    def _forget_gone(self, damage: Damage) -> Conversation[str | None]:
+        yield [("HDEL", self._keys.key(damage.queue, "gone"), damage.name)]
+        return "removed that; the lines stay"
+
+    def _mend_act(self, damage: Damage) -> Conversation[str | None]:
+        acts, acted = (self._keys.key(damage.queue, part) for part in ("acts", "acted"))
+        [text] = yield [("HGET", acted, damage.name)]
+        if is_line(text):
+            [number] = yield [call_on("count", self._keys.number)]
+            yield [("ZADD", acts, number, damage.name)]
+            return "gave it a number"
+        yield [("ZREM", acts, damage.name), ("HDEL", acted, damage.name)]
+        return "removed it"

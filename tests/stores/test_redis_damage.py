@@ -1,0 +1,452 @@
+"""Whatever somebody writes into our keys, only what he wrote into is harmed (I22, F34, F75, F82)."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import redis
+
+from fairlead.core.admin import ALL, Worker
+from fairlead.core.clock import SECOND
+from fairlead.core.errors import StoreRefused
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, NewJob, Reason, State
+from fairlead.core.queue import Queue
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.keys import PARTS, Keys
+from tests.fuzz.redis import OWN, SHARED, TYPES
+from tests.servers.redis import RedisServer
+from tests.words import by, claim, done, failed, new_job, plan, returned
+
+MAIL, OTHER = Queue("mail"), Queue("other")
+pack = msgspec.msgpack.encode
+
+
+class Yard(NamedTuple):
+    """A store, and its keys as somebody else can write them."""
+
+    store: Backend
+    server: Any
+    keys: Keys
+
+    def do(self, command: str, part: str, *words: Any) -> Any:
+        """Do something to a key of the queue mail."""
+        return self.server.execute_command(command, self.keys.key("mail", part), *words)
+
+    async def problems(self) -> str:
+        return "; ".join(finding.problem for finding in await self.store.audit())
+
+    async def repair(self) -> str:
+        """Mend everything, and say what was done."""
+        told = await self.store.repair(by("repair"))
+        assert await self.store.audit() == []
+        return "; ".join(told)
+
+
+@pytest.fixture
+async def yard(
+    redis_server: RedisServer, redis_url: str, redis_crew_url: str
+) -> AsyncIterator[Yard]:
+    store = store_for(redis_crew_url)
+    await store.open()
+    with redis.Redis(port=redis_server.port) as raw:
+        yield Yard(store, raw, Keys(Address.of(redis_url).prefix))
+    await store.close()
+
+
+def ids_of(jobs: Sequence[Job | NewJob]) -> list[JobId]:
+    return [job.id for job in jobs]
+
+
+async def put(store: Backend, count: int = 1, queue: str = "mail", **options: Any) -> list[NewJob]:
+    jobs = [new_job(queue=queue, **options) for _ in range(count)]
+    await store.put(jobs)
+    return jobs
+
+
+async def look(store: Backend) -> None:
+    """Ask all that people ask; nothing may raise."""
+    await store.jobs(ALL)
+    await store.count()
+    await store.groups(ALL)
+    await store.recent(0)
+    await store.oldest()
+    await store.running()
+    await store.unknown()
+    await store.paused()
+    await store.workers()
+    await store.audit_log()
+    await store.condition()
+    await store.migrations()
+    await store.held("w1")
+    await store.upkeep(3600 * SECOND)
+    await store.wait(0.01)
+
+
+# Names that cannot be read
+
+
+async def test_a_member_that_is_no_text_among_the_queues_harms_nobody(yard: Yard) -> None:
+    jobs = await put(yard.store, 3)
+    yard.server.execute_command("SADD", yard.keys.queues, b"\xff\xfe")
+    assert ids_of(await claim(yard.store)) == ids_of(jobs)
+    await yard.store.announce(Worker("w1", {"t": 1}), 10 * SECOND)
+    await look(yard.store)
+    assert "cannot be a queue" in await yard.problems()
+    assert "removed it from the list" in await yard.repair()
+    assert len(await yard.store.jobs(ALL)) == 3
+
+
+async def test_a_stray_that_leads_to_no_text_harms_nobody(yard: Yard) -> None:
+    """Others are found in the same look, and the audit leads it home."""
+    jobs = [new_job(id=JobId("stray")), *(await put(yard.store, 2))]
+    await yard.store.put(jobs[:1])
+    [first, *others] = sorted(await claim(yard.store), key=lambda job: job.id == jobs[0].id)[::-1]
+    assert first.id == "stray"
+    yard.server.execute_command("HSET", yard.keys.strays, "stray", b"\xff\xfe")
+    other = store_for(yard.store.url.replace("crew@", "crew:rope@"))
+    pairs = [(job.id, job.fence) for job in (first, *others)]
+    assert {each.id for each in await other.extend(pairs, 20 * SECOND)} == set(ids_of(others))
+    await other.close()
+    assert "stray" in await yard.repair()
+    found = await yard.store.find(JobId("stray"))
+    assert found is not None
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"", b"x" * 37, "jöb".encode(), b"a\nb"])
+async def test_an_id_that_cannot_be_one_is_passed_over_and_gets_another(
+    yard: Yard, name: bytes
+) -> None:
+    [victim, *others] = await put(yard.store, 3)
+    body, score = yard.do("HGET", "bodies", victim.id), yard.do("ZSCORE", "ready", victim.id)
+    yard.do("HDEL", "bodies", victim.id)
+    yard.do("ZREM", "ready", victim.id)
+    yard.do("HSET", "bodies", name, body)
+    yard.do("ZADD", "ready", score, name)
+    for _ in range(2):
+        jobs = await claim(yard.store)
+        assert ids_of(jobs) == ids_of(others)
+        await yard.store.settle([returned(job) for job in jobs])
+    await look(yard.store)
+    assert "has an id that cannot be one" in await yard.problems()
+    assert "it is dead letter" in await yard.repair()
+    [dead] = [job for job in await yard.store.jobs(ALL) if job.state is State.DEAD]
+    assert (dead.reason, dead.task, dead.payload) == (Reason.UNREADABLE, "t", "{}")
+    assert await yard.store.find(dead.id) is not None
+
+
+# Scores
+
+
+@pytest.mark.parametrize("score", ["-inf", "0.5", "-1e300", "1700000000000000.5"])
+async def test_a_score_that_is_no_time_keeps_no_claim_from_its_jobs(yard: Yard, score: str) -> None:
+    """The job itself runs too: when it was enqueued is a time."""
+    jobs = await put(yard.store, 3)
+    yard.do("ZADD", "ready", score, jobs[1].id)
+    assert "stands where no time is" in await yard.problems()
+    claimed = await claim(yard.store)
+    assert sorted(ids_of(claimed)) == sorted(ids_of(jobs))
+    assert all(job.run_at > 0 for job in claimed)
+    assert len(await yard.store.settle([done(job) for job in claimed])) == 3
+    assert await yard.store.audit() == []
+
+
+@pytest.mark.parametrize("part", ["ready", "due"])
+async def test_a_score_without_end_is_mended(yard: Yard, part: str) -> None:
+    """Nobody waits for such a time, and whoever asks when the next job is due gets an answer."""
+    [victim] = await put(yard.store, delay=3600 * SECOND if part == "due" else 0)
+    others = await put(yard.store, 2)
+    yard.do("ZADD", part, "inf", victim.id)
+    await look(yard.store)
+    assert ids_of(await claim(yard.store)) == ids_of(others)
+    assert victim.id in await yard.problems()
+    assert victim.id in await yard.repair()
+    assert ids_of(await claim(yard.store)) == [victim.id]
+
+
+async def test_parked_jobs_come_back_whatever_score_stands_among_them(yard: Yard) -> None:
+    jobs = await put(yard.store, 2, task="b")
+    await claim(yard.store, capable={"a": 1})
+    yard.do("ZADD", "unknown", "-inf", b"zz\x000000000001\x00wghost")
+    assert ids_of(await claim(yard.store, capable={"b": 1})) == ids_of(jobs)
+
+
+async def test_a_mark_that_is_early_expires_nobody(yard: Yard) -> None:
+    jobs = await put(yard.store, 2, expires_in=3600 * SECOND)
+    plain = await put(yard.store)
+    for job in (*jobs, *plain):
+        yard.do("ZADD", "expiring", "-inf", job.id)
+    assert ids_of(await claim(yard.store)) == ids_of([*jobs, *plain])
+
+
+async def test_a_mark_of_an_end_that_never_was_forgets_no_job(yard: Yard) -> None:
+    [job] = await put(yard.store)
+    yard.do("ZADD", "done", 1, job.id)
+    await yard.store.upkeep(-SECOND)
+    assert ids_of(await claim(yard.store)) == [job.id]
+
+
+async def test_a_lost_job_whose_run_cannot_be_read_is_given_out_once(yard: Yard) -> None:
+    await put(yard.store)
+    [job] = await claim(yard.store, lease=0)
+    await claim(yard.store, spare_lost=True)
+    assert yard.do("ZSCORE", "lost", job.id) is not None
+    yard.do("HSET", "runs", job.id, b"garbage")
+    assert ids_of(await claim(yard.store)) == [job.id]
+    assert await claim(yard.store) == []
+    assert await yard.store.audit() == []
+
+
+@pytest.mark.parametrize("fence", [2**63 - 1, 2**53 + 1, -1, 0.5])
+async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> None:
+    """Its job begins anew when its lease has passed; the others of its batch are settled."""
+    await put(yard.store, 2)
+    jobs = await claim(yard.store, lease=0.3)
+    run = msgspec.msgpack.decode(yard.do("HGET", "runs", jobs[0].id))
+    yard.do("HSET", "runs", jobs[0].id, pack([fence, *run[1:]]))
+    assert jobs[0].id in await yard.problems()
+    pairs = [(job.id, job.fence) for job in jobs]
+    assert [each.id for each in await yard.store.extend(pairs, 20 * SECOND)] == [jobs[1].id]
+    assert list(await yard.store.settle([done(job) for job in jobs])) == [jobs[1].id]
+    assert jobs[0].id in await yard.repair()
+    [again] = await claim(yard.store)
+    assert again.fence > jobs[0].fence
+
+
+# Keys of another type
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_key_of_another_type_stops_its_own_queue_only(yard: Yard, part: str) -> None:
+    victim = await put(yard.store)
+    others = await put(yard.store, 3, "other")
+    kind = "string" if OWN[part] != "string" else "list"
+    command, *words = TYPES[kind]
+    yard.do("DEL", part)
+    yard.do(command, part, *words)
+    claimed = [job for job in await claim(yard.store, MAIL, OTHER) if job.queue == "other"]
+    assert ids_of(claimed) == ids_of(others)
+    assert len(await yard.store.settle([done(job) for job in claimed])) == 3
+    await look(yard.store)
+    key = yard.keys.key("mail", part)
+    assert f"key {key} is of a type that is not ours" in await yard.problems()
+    assert f"moved it to {key}.unreadable." in await yard.repair()
+    [aside] = yard.server.execute_command("KEYS", f"{key}.unreadable.*".replace("{", r"\{"))
+    assert yard.server.execute_command("TYPE", aside) == kind.encode()
+    await put(yard.store)
+    jobs = await claim(yard.store)
+    assert jobs
+    await yard.store.settle([done(job) for job in jobs])
+    if part not in ("bodies", "leases", "runs"):
+        assert await yard.store.find(victim[0].id) is not None
+    assert await yard.store.audit() == []
+
+
+@pytest.mark.parametrize("name", SHARED)
+async def test_a_shared_key_of_another_type_stops_nobody(yard: Yard, name: str) -> None:
+    jobs = await put(yard.store)
+    key = getattr(yard.keys, name)
+    command, *words = TYPES["zset"]
+    yard.server.execute_command("DEL", key)
+    yard.server.execute_command(command, key, *words)
+    jobs += await put(yard.store)
+    await yard.store.announce(Worker("w1", {"t": 1}), 10 * SECOND)
+    claimed = await claim(yard.store)
+    assert ids_of(claimed) == ids_of(jobs)
+    assert len(await yard.store.settle([done(job) for job in claimed])) == 2
+    await yard.store.pause("mail", by())
+    await look(yard.store)
+    again = store_for(yard.store.url.replace("crew@", "crew:rope@"))
+    await again.open()
+    await again.close()
+    assert key in await yard.problems()
+    assert "moved it to" in await yard.repair()
+    assert len(await yard.store.jobs(ALL)) == 2
+
+
+async def test_what_a_function_stumbles_over_is_no_outage(yard: Yard) -> None:
+    await put(yard.store)
+    yard.do("DEL", "leases")
+    yard.do("SET", "leases", "x")
+    with pytest.raises(StoreRefused, match="WRONGTYPE.*fairlead doctor"):
+        await claim(yard.store)
+
+
+async def test_what_is_refused_for_one_queue_is_settled_for_the_other(yard: Yard) -> None:
+    await put(yard.store, 2)
+    await put(yard.store, 2, "other")
+    jobs = await claim(yard.store, MAIL, OTHER)
+    yard.do("DEL", "log")
+    yard.do("SET", "log", "x")
+    mine, others = ([job for job in jobs if job.queue == name] for name in ("mail", "other"))
+    assert set(await yard.store.settle([done(job) for job in jobs])) == set(ids_of(others))
+    with pytest.raises(StoreRefused):
+        await yard.store.settle([done(job) for job in mine])
+
+
+# Texts, logs and numbers
+
+
+async def test_options_nested_deep_harm_only_their_job(yard: Yard) -> None:
+    """Every look answers, and the repair makes a dead letter of it."""
+    deep = '{"later":' + "[" * 2_000 + "]" * 2_000 + "}"
+    [victim] = await put(yard.store, options=deep)
+    others = await put(yard.store, 2)
+    await look(yard.store)
+    assert f"job {victim.id} has options that cannot be read" in await yard.problems()
+    assert "made it a dead letter" in await yard.repair()
+    assert ids_of(await claim(yard.store)) == ids_of(others)
+    found = await yard.store.find(victim.id)
+    assert found is not None
+    assert (found.state, found.reason) == (State.DEAD, Reason.UNREADABLE)
+
+
+async def test_a_damaged_line_of_the_log_harms_only_itself(yard: Yard) -> None:
+    await put(yard.store, 3)
+    jobs = await claim(yard.store)
+    await yard.store.settle([done(job) for job in jobs])
+    batch = yard.do("LINDEX", "log", 0)
+    lines = msgspec.msgpack.decode(batch[16:])
+    lines[1] = "no line"
+    yard.do("LSET", "log", 0, batch[:16] + pack(lines))
+    left = {jobs[0].id, jobs[2].id}
+    assert {line.job_id for line in await yard.store.recent(0)} == left
+    assert "lines that cannot be read" in await yard.problems()
+    assert "took them out" in await yard.repair()
+    assert {line.job_id for line in await yard.store.recent(0)} == left
+    assert len(await yard.store.attempts(jobs[0].id)) == 1
+
+
+async def test_a_damaged_failure_hides_no_other_failure(yard: Yard) -> None:
+    await put(yard.store)
+    for _ in range(2):
+        [job] = await claim(yard.store)
+        await yard.store.settle([failed(job, job.claimed_at - 10 * SECOND)])
+    pasts = msgspec.msgpack.decode(yard.do("HGET", "errors", job.id))
+    yard.do("HSET", "errors", job.id, pack([["x"] * 10, pasts[1]]))
+    found = await yard.store.find(job.id)
+    assert found is not None
+    assert len(found.errors) == 1
+    assert "history that cannot be read" in await yard.problems()
+    assert "put it right" in await yard.repair()
+
+
+@pytest.mark.parametrize("number", ["soon", "0.5", "9223372036854775807", "-1"])
+async def test_damaged_numbers_keep_nobody_from_work(yard: Yard, number: str) -> None:
+    """The number of the last action, and those among the settings."""
+    yard.server.execute_command("SET", yard.keys.number, number)
+    for field in ("log_start", "apart"):
+        yard.do("HSET", "settings", field, number)
+    await put(yard.store, 2, priority=5)
+    jobs = await claim(yard.store)
+    assert len(await yard.store.settle([done(job) for job in jobs])) == 2
+    await yard.store.delete([jobs[0].id], [State.DONE], by("delete"))
+    await yard.store.upkeep(-SECOND)
+    assert [line.verb for line in await yard.store.audit_log()] == ["delete"]
+    assert await yard.problems()
+    await yard.repair()
+
+
+async def test_a_damaged_line_of_the_audit_log_hides_no_other(yard: Yard) -> None:
+    for verb in ("one", "two"):
+        await yard.store.pause("mail", by(verb))
+    first, second = yard.do("ZRANGE", "acts", 0, -1)
+    yard.do("HSET", "acted", first, b"garbage")
+    yard.do("ZADD", "acts", "inf", second)
+    assert [line.verb for line in await yard.store.audit_log()] == ["two"]
+    await yard.repair()
+    assert [line.verb for line in await yard.store.audit_log()] == ["repair", "two"]
+
+
+# The repair
+
+
+async def test_the_repair_says_what_it_did_and_leaves_alone_what_is_sound(yard: Yard) -> None:
+    assert await yard.store.repair(by("repair")) == []
+    assert await yard.store.audit_log() == []
+    await put(yard.store, 2)
+    running = await claim(yard.store)
+    [victim, *others] = await put(yard.store, 3)
+    yard.do("HSET", "bodies", victim.id, b"garbage")
+    [told] = await yard.store.repair(by("repair"))
+    assert told == f"job {victim.id} cannot be read: made it a dead letter"
+    [line] = await yard.store.audit_log()
+    assert (line.verb, line.count) == ("repair", 1)
+    assert len(await yard.store.settle([done(job) for job in running])) == 2
+    assert ids_of(await claim(yard.store)) == ids_of(others)
+
+
+@pytest.mark.parametrize("part", ["done", "dead", "leases", "lost", "due"])
+async def test_a_job_in_two_places_is_brought_back_to_one(yard: Yard, part: str) -> None:
+    [job] = await put(yard.store)
+    yard.do("ZADD", part, 1, job.id)
+    assert "is in two places at once" in await yard.problems()
+    assert "put it right" in await yard.repair()
+    assert ids_of(await claim(yard.store)) == [job.id]
+
+
+@pytest.mark.parametrize("where", ["waiting", "running", "done"])
+async def test_a_job_in_no_place_is_given_one(yard: Yard, where: str) -> None:
+    [job] = await put(yard.store)
+    jobs = await claim(yard.store) if where != "waiting" else []
+    if where == "done":
+        await yard.store.settle([done(each) for each in jobs])
+    part = {"waiting": "ready", "running": "leases", "done": "done"}[where]
+    yard.do("ZREM", part, job.id)
+    assert "is in no place" in await yard.problems()
+    assert "put it right" in await yard.repair()
+    assert yard.do("ZSCORE", part, job.id) is not None
+
+
+# The bytes of a claim (F82)
+
+
+async def sized(store: Backend, sizes: Sequence[int], queue: str = "mail", task: str = "t") -> Any:
+    jobs = [NewJob(new_job(queue=queue).id, task, queue, f'"{"x" * (n - 2)}"') for n in sizes]
+    for job in jobs:
+        await store.put([job])
+    return ids_of(jobs)
+
+
+async def test_a_claim_ends_with_the_job_that_fills_its_bytes(yard: Yard) -> None:
+    ids = await sized(yard.store, [100_000] * 12)
+    first = await yard.store.claim(plan(slots=100, most_bytes=450_000))
+    assert (ids_of(first.jobs), first.cut) == (ids[:5], True)
+    # Nothing beyond was touched: another has it at once.
+    second = await yard.store.claim(plan(slots=100, worker="w2", most_bytes=500_000))
+    assert (ids_of(second.jobs), second.cut) == (ids[5:10], True)
+    rest = await yard.store.claim(plan(slots=100, most_bytes=500_000))
+    assert (ids_of(rest.jobs), rest.cut) == (ids[10:], False)
+
+
+async def test_a_job_bigger_than_a_claim_comes_alone(yard: Yard) -> None:
+    ids = await sized(yard.store, [900_000, 10, 10])
+    first = await yard.store.claim(plan(slots=100, most_bytes=1_000))
+    assert (ids_of(first.jobs), first.cut) == (ids[:1], True)
+    rest = await yard.store.claim(plan(slots=100, most_bytes=1_000))
+    assert (ids_of(rest.jobs), rest.cut) == (ids[1:], False)
+
+
+async def test_queues_share_the_bytes_of_a_claim(yard: Yard) -> None:
+    big = await sized(yard.store, [100_000] * 8)
+    small = await sized(yard.store, [100] * 8, "other")
+    got = await yard.store.claim(plan(MAIL, OTHER, slots=100, most_bytes=400_000))
+    assert sorted(ids_of(got.jobs)) == sorted([*big[:4], *small])
+    assert got.cut
+
+
+async def test_a_claim_does_not_read_all_that_it_steps_over(yard: Yard) -> None:
+    """Large jobs of another worker's task: the claim stops, and the next ones go on from there."""
+    await yard.store.announce(Worker("other", {"large": 1}), 60 * SECOND)
+    await sized(yard.store, [600_000] * 40, task="large")
+    [mine] = await put(yard.store)
+    claims = []
+    while not claims or not claims[-1].jobs:
+        claims.append(await yard.store.claim(plan(capable={"t": 1})))
+        assert len(claims) < 10
+    assert [each.cut for each in claims] == [True] * (len(claims) - 1) + [False]
+    assert len(claims) >= 3
+    assert ids_of(claims[-1].jobs) == [mine.id]

@@ -1,0 +1,298 @@
+"""What the users that docs/redis.md shows can do: their work, and nothing else (T8, T17)."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+from fairlead import Fairlead, Queue, Retry, State
+from fairlead.core.admin import ALL, Filter
+from fairlead.core.clock import SECOND
+from fairlead.core.job import NewJob
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
+from tests.conftest import LOAD, ROLES, rights
+from tests.servers.redis import RedisServer
+from tests.words import by, claim, done, new_id, new_job
+
+USERS = {"web": "producer", "worker": "worker", "operator": "operator"}
+PASSWORD = "secret"
+
+
+@pytest.fixture(scope="module")
+def yard() -> Iterator[RedisServer]:
+    """A server with the users of the documentation, word for word, set up by an administrator."""
+    users = [f"shop_{name} on >{PASSWORD} {rule}" for name, rule in ROLES.items()]
+    with RedisServer(acl=users) as server:
+        yield server
+
+
+@pytest.fixture
+def server(yard: RedisServer) -> RedisServer:
+    yard.execute("FLUSHALL")
+    with Fairlead(yard.url()) as app:
+        app.open()
+    return yard
+
+
+def url_of(server: RedisServer, name: str) -> str:
+    return server.url(user=f"shop_{name}", password=PASSWORD)
+
+
+class Shop(Fairlead):
+    """An app with two tasks, for one of the users."""
+
+    def __init__(self, server: RedisServer, name: str) -> None:
+        super().__init__(url_of(server, name), queues=[Queue("mail"), Queue("reports")])
+        self.add = self.task(name="add", queue="mail")(_add)
+        self.fail = self.task(name="fail", queue="reports", retry=Retry(attempts=1))(_fail)
+
+
+def _add(a: int, b: int) -> int:
+    return a + b
+
+
+def _fail() -> None:
+    raise ValueError("no")
+
+
+# What each is there for
+
+
+def test_a_producer_enqueues_and_asks_for_results(server: RedisServer) -> None:
+    with Shop(server, "web") as web, Shop(server, "worker") as worker:
+        job = web.add.enqueue(1, 2)
+        assert job.status() is State.WAITING
+        later = web.add.using(delay=0.01, priority=5, expires=60).enqueue(3, 4)
+        stray = web.store.put_blocking([new_job(id="an-id-of-its-own", queue="mail", task="add")])
+        assert stray == [True]
+        calls = [*(web.add.call(n, n) for n in range(600)), web.fail.call()]
+        assert web.enqueue_many(calls) == 601
+        assert asyncio.run(_run(worker, web, [job.id, later.id])) == [3, 7]
+        assert job.status() is State.DONE
+
+
+async def _run(worker: Fairlead, web: Fairlead, ids: list[Any]) -> list[object]:
+    async with worker.worker():
+        return [await web.job(job_id).aresult(timeout=20) for job_id in ids]
+
+
+async def test_a_worker_keeps_the_line_going(server: RedisServer) -> None:
+    """Every verb of the line, as a worker uses them."""
+    store = store_for(url_of(server, "worker"))
+    await store.open()
+    jobs = [new_job(), new_job(delay=1), new_job(expires_in=1), new_job(task="unknown")]
+    await store.put(jobs)
+    await asyncio.sleep(0.001)
+    run, *_ = await claim(store, capable={"t": 1})
+    assert [each.id for each in await store.extend([(run.id, run.fence)], 20 * SECOND)] == [run.id]
+    assert [job.id for job in await store.held(run.worker)]
+    assert set(await store.settle([done(run)])) == {run.id}
+    for keep in (0, 10**12):
+        await store.upkeep(keep)
+    assert await store.wait(0.01, for_work=True) is not None
+    await store.workers()
+    await store.close()
+
+
+async def test_an_operator_looks_and_acts(server: RedisServer) -> None:
+    worker, operator = (store_for(url_of(server, name)) for name in ("worker", "operator"))
+    jobs = [new_job(id=new_id("mail")) for _ in range(3)]
+    await worker.put(jobs)
+    [run] = await claim(worker, slots=1)
+    await worker.settle([done(run)])
+    await looked_at(operator, run.id)
+    assert await operator.pause("mail", by())
+    assert await operator.resume("mail", by())
+    assert list(await operator.cancel([jobs[1].id], "no", by()))
+    assert await operator.revive([jobs[1].id], [State.CANCELLED], by())
+    assert await operator.delete([run.id], [State.DONE], by())
+    await operator.note(by(), 1)
+    assert len(await operator.audit_log()) == 6
+    assert await operator.audit() == []
+    assert await operator.repair(by()) == []
+    for store in (worker, operator):
+        await store.close()
+
+
+async def looked_at(store: Backend, job_id: Any) -> None:
+    """Ask everything that people ask."""
+    questions: list[Callable[[], Any]] = [
+        *(lambda: store.jobs(ALL), store.count, lambda: store.groups(Filter(error="x"))),
+        *(lambda: store.find(job_id), lambda: store.attempts(job_id), lambda: store.recent(0)),
+        *(store.oldest, store.running, store.unknown, store.paused, store.workers),
+        *(lambda: store.ahead(job_id), store.condition, store.migrations, store.audit_log),
+    ]
+    for question in questions:
+        await question()
+
+
+# What they may not do
+
+NOBODY = [
+    ("EVAL", "return 1", "0"),
+    ("EVAL_RO", "return 1", "0"),
+    ("EVALSHA", "0" * 40, "0"),
+    ("SCRIPT", "LOAD", "return 1"),
+    ("SCRIPT", "FLUSH"),
+    ("FUNCTION", "LOAD", "#!lua name=x\nredis.register_function('x', function() end)"),
+    ("FUNCTION", "DELETE", LIBRARY.name),
+    ("FUNCTION", "FLUSH"),
+    ("FUNCTION", "RESTORE", "x"),
+    ("CONFIG", "GET", "requirepass"),
+    ("CONFIG", "SET", "maxmemory", "1"),
+    ("CONFIG", "REWRITE"),
+    ("CONFIG", "RESETSTAT"),
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("KEYS", "*"),
+    ("SCAN", "0"),
+    ("RANDOMKEY",),
+    ("SHUTDOWN",),
+    ("SAVE",),
+    ("BGREWRITEAOF",),
+    ("REPLICAOF", "NO", "ONE"),
+    ("MIGRATE", "127.0.0.1", "1", "fairlead:queues", "0", "1"),
+    ("RESTORE", "fairlead:queues", "0", "x"),
+    ("DUMP", "fairlead:queues"),
+    ("DEL", "fairlead:queues"),
+    ("UNLINK", "fairlead:queues"),
+    ("EXPIRE", "fairlead:queues", "1"),
+    ("SORT", "fairlead:{mail}:log"),
+    ("CLIENT", "KILL", "TYPE", "normal"),
+    ("CLIENT", "LIST"),
+    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "shop_web", "+@all"),
+    ("MODULE", "LIST"),
+    ("MONITOR",),
+    ("CLUSTER", "FAILOVER"),
+    ("HGET", "other", "x"),
+    ("HSET", "other", "x", "1"),
+    ("HGETALL", "fairlea:{mail}:bodies"),
+    ("HGET", "fairlead", "x"),
+    ("HMGET", "fairleads:{x}:bodies", "y"),
+    ("HMGET", "fairlead:other:{x}:bodies", "y"),
+    ("PUBLISH", "other", "word"),
+    ("PUBLISH", "fairlead:other", "word"),
+    ("SUBSCRIBE", "other"),
+    ("PSUBSCRIBE", "*"),
+]
+"""Code, settings, other keys, whatever stops or changes the server."""
+NOT_A_PRODUCER = [
+    ("INFO",),
+    ("FUNCTION", "LIST"),
+    # To list ids, or other people's jobs.
+    ("HGETALL", "fairlead:{mail}:bodies"),
+    ("HKEYS", "fairlead:{mail}:bodies"),
+    ("HVALS", "fairlead:{mail}:bodies"),
+    ("HSCAN", "fairlead:{mail}:bodies", "0"),
+    ("HRANDFIELD", "fairlead:{mail}:bodies", "5"),
+    ("HGETALL", "fairlead:strays"),
+    ("ZRANGE", "fairlead:{mail}:ready", "0", "-1"),
+    ("ZRANGEBYSCORE", "fairlead:{mail}:due", "-inf", "+inf"),
+    ("ZPOPMIN", "fairlead:{mail}:ready"),
+    ("ZSCAN", "fairlead:{mail}:ready", "0"),
+    ("LRANGE", "fairlead:{mail}:log", "0", "-1"),
+    # To remove jobs, or to end them.
+    ("ZREM", "fairlead:{mail}:ready", "x"),
+    ("HDEL", "fairlead:{mail}:bodies", "x"),
+    ("HSET", "fairlead:{mail}:ends", "x", "y"),
+    ("HSET", "fairlead:{mail}:runs", "x", "y"),
+    ("ZADD", "fairlead:{mail}:done", "1", "x"),
+    ("HSET", "fairlead:schema", "99", "0"),
+    ("HSET", "fairlead:workers", "w", "x"),
+    ("HGETALL", "fairlead:workers"),
+    ("HGET", "fairlead:{mail}:acted", "x"),
+    ("HSET", "fairlead:{mail}:acted", "x", "y"),
+]
+NOT_A_WORKER = [
+    ("INFO",),
+    ("FUNCTION", "LIST"),
+    ("HSET", "fairlead:{mail}:acted", "x", "y"),
+    ("HDEL", "fairlead:{mail}:acted", "x"),
+    ("HGET", "fairlead:{*}:acted", "x"),
+    ("ZADD", "fairlead:{mail}:acts", "1", "x"),
+    ("ZREM", "fairlead:{mail}:acts", "x"),
+    ("HSET", "fairlead:schema", "99", "0"),
+    ("INCR", "fairlead:number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [("web", NOBODY + NOT_A_PRODUCER), ("worker", NOBODY + NOT_A_WORKER), ("operator", NOBODY)],
+    ids=USERS.values(),
+)
+def test_a_user_may_do_nothing_else(
+    server: RedisServer, name: str, commands: list[tuple[str, ...]]
+) -> None:
+    server.execute("HSET", "other", "x", "theirs")
+    for command in commands:
+        with pytest.raises(NoPermissionError):
+            server.execute(*command, user=f"shop_{name}", password=PASSWORD)
+    assert server.execute("HGET", "other", "x") == "theirs"
+
+
+@pytest.mark.parametrize(
+    "verb", sorted(set(FUNCTIONS) - {"put", "records", "here", "register", "due"})
+)
+def test_a_producer_calls_no_verb_of_others(server: RedisServer, verb: str) -> None:
+    """A server asks for rights on every key that a function gets, before it runs."""
+    function = FUNCTIONS[verb]
+    keys = [f"fairlead:{{mail}}:{part}" for part in function.parts] or ["fairlead:workers"]
+    if verb == "count":
+        keys = ["fairlead:number"]
+    with pytest.raises(NoPermissionError):
+        server.execute(
+            *(function.command, function.name, len(keys), *keys),
+            user="shop_web",
+            password=PASSWORD,
+        )
+
+
+@pytest.mark.parametrize(
+    "verb", sorted(verb for verb, each in FUNCTIONS.items() if "acted" in each.parts)
+)
+def test_a_worker_does_nothing_that_people_do(server: RedisServer, verb: str) -> None:
+    function = FUNCTIONS[verb]
+    keys = [f"fairlead:{{mail}}:{part}" for part in function.parts]
+    with pytest.raises(NoPermissionError):
+        server.execute(
+            *(function.command, function.name, len(keys), *keys),
+            user="shop_worker",
+            password=PASSWORD,
+        )
+
+
+def test_two_prefixes_share_a_server_and_nothing_else(server: RedisServer) -> None:
+    """Keys of one app are out of another's reach, and each sees its own jobs only."""
+    for name in ("one", "one.two"):
+        server.execute("ACL", "SETUSER", name, "reset", "on", ">pw", *rights(f"{name}:"))
+    server.execute(*LOAD)
+    apps = {
+        name: Fairlead(server.url(user=name, password="pw", prefix=name))
+        for name in ("one", "one.two")
+    }
+    jobs = {name: app.task(name="add")(_add).enqueue(1, 2) for name, app in apps.items()}
+    for name, app in apps.items():
+        [job] = app.bridge.run(app.store.jobs(ALL))
+        assert job.id == jobs[name].id
+    with pytest.raises(Exception, match="ACL SETUSER"):
+        Fairlead(server.url(user="one", password="pw", prefix="one.two")).open()
+    for app in apps.values():
+        app.close()
+
+
+def test_what_is_said_of_a_hostile_producer_is_true(server: RedisServer) -> None:
+    """SECURITY.md and docs/redis.md name what these rights cannot stop; it should stay a short list."""
+    who = {"user": "shop_web", "password": PASSWORD}
+    theirs = NewJob(new_id("mail"), "add", "mail", "[[1,2],{}]")
+    with Shop(server, "worker") as worker:
+        worker.store.put_blocking([theirs])
+    assert server.execute("HGET", "fairlead:{mail}:bodies", theirs.id, **who)
+    server.execute("HSET", "fairlead:{mail}:bodies", theirs.id, "other", **who)
+    server.execute("ZADD", "fairlead:{mail}:ready", "0", theirs.id, **who)
+    server.execute("HSET", "fairlead:{mail}:settings", "paused", "1", **who)
