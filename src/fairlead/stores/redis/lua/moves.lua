@@ -360,7 +360,7 @@ local function tell(channel, word)
 end
 
 -- Write down what a person did; calls of one action are one line with one count.
---   text: [id, number, who, verb, target, job_id], or '' if there is nothing to write
+--   text: [id, number, who, verb, target, job_id]
 local function write_act(text, count, now, before)
   local by = cmsgpack.unpack(text)
   local known = call('HGET', acted, by[1])
