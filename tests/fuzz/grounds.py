@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psycopg
+from redis import Redis
 
 from fairlead.stores.postgres.address import Address
 from tests.conftest import EMPTY, LOAD, admitted, rights
@@ -48,9 +49,9 @@ def postgres_grounds() -> Iterator[GroundFor]:
 
 
 @contextmanager
-def role_grounds(kind: str) -> Iterator[GroundFor]:
+def postgres_role_grounds(kind: str) -> Iterator[GroundFor]:
     """The same, where somebody with the rights of this role does the damage."""
-    from tests.fuzz.roles import RoleVictim, recorded
+    from tests.fuzz.postgres_roles import RoleVictim, recorded
 
     with PostgresServer() as server:
         calls = recorded(admitted(server, "recording"))
@@ -106,21 +107,40 @@ def redis_grounds() -> Iterator[GroundFor]:
     from tests.fuzz.redis import RedisVictim
 
     with RedisServer() as server:
-        server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_*:"))
-        server.execute(*LOAD)
-        numbers = count()
+        yield redis_ground(server, RedisVictim)
 
-        def ground(_damages: Sequence[Damage]) -> Ground:
-            server.execute("FLUSHALL")
-            url = server.url(prefix=f"t_{next(numbers)}")
-            return Ground(url.replace("redis://", "redis://crew:rope@"), RedisVictim(url))
 
-        yield ground
+@contextmanager
+def redis_role_grounds(kind: str) -> Iterator[GroundFor]:
+    """The same, where somebody with the rights of this role does the damage."""
+    from tests.fuzz.redis_roles import RoleVictim, recorded
+
+    with RedisServer() as server:
+        calls = recorded(server.url(prefix="recording"))
+        allowed = rights("t_*:", "web" if kind == "producer" else kind)
+        server.execute("ACL", "SETUSER", "mallory", "reset", "on", ">rope", *allowed)
+        with Redis(port=server.port, username="mallory", password="rope") as mallory:
+            yield redis_ground(server, lambda url: RoleVictim(kind, url, mallory, calls))
+
+
+def redis_ground(server: RedisServer, victim: Callable[[str], Victim]) -> GroundFor:
+    """Return what gives a place on this server."""
+    server.execute("ACL", "SETUSER", "crew", "reset", "on", ">rope", *rights("t_*:"))
+    server.execute(*LOAD)
+    numbers = count()
+
+    def ground(_damages: Sequence[Damage]) -> Ground:
+        server.execute("FLUSHALL")
+        url = server.url(prefix=f"t_{next(numbers)}")
+        return Ground(url.replace("redis://", "redis://crew:rope@"), victim(url))
+
+    return ground
 
 
 GROUNDS = {
     "sqlite": sqlite_grounds,
     "postgres": postgres_grounds,
-    **{f"postgres-{kind}": partial(role_grounds, kind) for kind in ROLES},
+    **{f"postgres-{kind}": partial(postgres_role_grounds, kind) for kind in ROLES},
     "redis": redis_grounds,
+    **{f"redis-{kind}": partial(redis_role_grounds, kind) for kind in ROLES},
 }

@@ -208,13 +208,17 @@ OWN |= dict.fromkeys(("bodies", "runs", "errors", "ends", "gone", "settings", "a
 
 
 class RedisVictim(Victim):
-    """The keys of one prefix, as whoever may write them sees them."""
+    """The keys of one prefix, as whoever may write them sees them.
 
-    def __init__(self, url: str) -> None:
+    `writer` is a connection of who does the damage, if that is not the owner.
+    """
+
+    def __init__(self, url: str, writer: Any = None) -> None:
         address = Address.of(url)
         self._keys = Keys(address.prefix)
         [node] = address.nodes
         self._redis: Any = redis.Redis(host=node.host, port=node.port)
+        self._writer = writer or self._redis
 
     @property
     def damages(self) -> Sequence[Damage]:
@@ -274,6 +278,14 @@ class RedisVictim(Victim):
     def _key(self, part: str, queue: str = QUEUE) -> str:
         return self._keys.key(queue, part)
 
+    def _do(self, *command: Any) -> bool:
+        """Change something; False says that whoever does it has no right to."""
+        try:
+            self._writer.execute_command(*command)
+        except redis.exceptions.NoPermissionError:
+            return False
+        return True
+
     # Fields of arrays
 
     def _array(self, place: str, field: str, kind: str, job_id: bytes, random: Random) -> bool:
@@ -309,9 +321,8 @@ class RedisVictim(Victim):
 
     def _write(self, key: str, name: bytes, text: bytes | None) -> bool:
         if text is None:
-            return bool(self._redis.hdel(key, name))
-        self._redis.hset(key, name, text)
-        return True
+            return bool(self._redis.hexists(key, name)) and self._do("HDEL", key, name)
+        return self._do("HSET", key, name, text)
 
     def _line(self, field: str, kind: str, job_id: bytes) -> bool:
         log = self._key("log")
@@ -324,8 +335,7 @@ class RedisVictim(Victim):
                         if field == "whole"
                         else changed(line, LINE, field, kind)
                     )
-                    self._redis.lset(log, at, batch[:16] + joined(lines))
-                    return True
+                    return self._do("LSET", log, at, batch[:16] + joined(lines))
         return False
 
     def _batch(self, _place: str, field: str, kind: str, job_id: bytes, _random: Random) -> bool:
@@ -335,8 +345,7 @@ class RedisVictim(Victim):
                 head, rest = batch[:16], batch[16:]
                 whole = WHOLE[kind] or b"" if field == "whole" else rest
                 time = COUNTS[kind][:16].ljust(16, b"0") if field == "time" else head
-                self._redis.lset(log, at, time + whole)
-                return True
+                return self._do("LSET", log, at, time + whole)
         return False
 
     def _errors(self, _place: str, _field: str, kind: str, job_id: bytes, _random: Random) -> bool:
@@ -357,69 +366,62 @@ class RedisVictim(Victim):
             member = found[0] if found else b"good\x000000000001\x00w" + job_id
         score = self._redis.zscore(key, member)
         if field == "twice":
-            return score is None and bool(self._redis.zadd(key, {member: 0}))
+            return score is None and self._do("ZADD", key, 0, member)
         if score is None:
             return False
         if field in ("score", "finished_at"):
-            self._redis.execute_command("ZADD", key, SCORES[kind], member)
-            return True
-        self._redis.zrem(key, member)
-        if MEMBERS[kind] is not None:
-            self._redis.zadd(key, {MEMBERS[kind]: score})
-        return True
+            return self._do("ZADD", key, SCORES[kind], member)
+        return self._renamed(key, member, MEMBERS[kind], score)
+
+    def _renamed(self, key: str, member: bytes, name: bytes | None, score: float) -> bool:
+        """Give a member another name; who may only add or only remove does that."""
+        is_gone = self._do("ZREM", key, member)
+        return (name is not None and self._do("ZADD", key, score, name)) or is_gone
 
     def _acts(self, _place: str, field: str, kind: str, _job_id: bytes, random: Random) -> bool:
         key = self._key("acts", random.choice([QUEUE, STOPPED]))
         action = random.choice(sorted(self._redis.zrange(key, 0, -1)))
         if field == "score":
-            self._redis.execute_command("ZADD", key, SCORES[kind], action)
-            return True
-        self._redis.zrem(key, action)
-        if MEMBERS[kind] is not None:
-            self._redis.zadd(key, {MEMBERS[kind]: 1})
-        return True
+            return self._do("ZADD", key, SCORES[kind], action)
+        return self._renamed(key, action, MEMBERS[kind], 1)
 
     def _rename(self, _place: str, _field: str, kind: str, job_id: bytes, _random: Random) -> bool:
         """Give the body of a job to another id, or to another one as well."""
         body = self._redis.hget(self._key("bodies"), job_id)
         if body is None or MEMBERS[kind] is None:
             return False
-        self._redis.hdel(self._key("bodies"), job_id)
-        self._redis.hset(self._key("bodies"), MEMBERS[kind], body)
+        is_done = self._do("HDEL", self._key("bodies"), job_id)
+        is_done |= self._do("HSET", self._key("bodies"), MEMBERS[kind], body)
         for part in ("ready", "due", "leases", "lost", "done", "cancelled", "dead"):
             score = self._redis.zscore(self._key(part), job_id)
             if score is not None:
-                self._redis.zadd(self._key(part), {MEMBERS[kind]: score})
-        return True
+                is_done |= self._do("ZADD", self._key(part), score, MEMBERS[kind])
+        return is_done
 
     # What is of no job
 
     def _setting(self, _place: str, field: str, kind: str, _job: bytes, random: Random) -> bool:
         queue = STOPPED if field == "paused" else QUEUE
-        self._redis.hset(self._key("settings", queue), field, COUNTS[kind])
-        return True
+        return self._do("HSET", self._key("settings", queue), field, COUNTS[kind])
 
     def _schema(self, _place: str, field: str, kind: str, _job: bytes, _random: Random) -> bool:
         pair = (COUNTS[kind], 1) if field == "version" else (1, COUNTS[kind])
-        self._redis.hset(self._keys.schema, *pair)
-        return True
+        return self._do("HSET", self._keys.schema, *pair)
 
     def _number(self, _place: str, _field: str, kind: str, _job: bytes, _random: Random) -> bool:
-        self._redis.set(self._keys.number, COUNTS[kind])
-        return True
+        return self._do("SET", self._keys.number, COUNTS[kind])
 
     def _queue(self, _place: str, _field: str, kind: str, _job: bytes, _random: Random) -> bool:
         if MEMBERS[kind] is None:
-            return bool(self._redis.srem(self._keys.queues, QUEUE))
-        return bool(self._redis.sadd(self._keys.queues, MEMBERS[kind]))
+            return self._do("SREM", self._keys.queues, QUEUE)
+        return self._do("SADD", self._keys.queues, MEMBERS[kind])
 
     def _stray(self, _place: str, field: str, kind: str, job_id: bytes, _random: Random) -> bool:
         member = MEMBERS[kind]
         if member is None:
             return False
         pair = (member, QUEUE) if field == "id" else (job_id, member)
-        self._redis.hset(self._keys.strays, *pair)
-        return True
+        return self._do("HSET", self._keys.strays, *pair)
 
     def _worker_name(
         self, _place: str, _field: str, kind: str, _job: bytes, _random: Random
@@ -427,17 +429,19 @@ class RedisVictim(Victim):
         text = self._redis.hget(self._keys.workers, "ghost")
         if text is None:
             return False
-        self._redis.hdel(self._keys.workers, "ghost")
+        is_done = self._do("HDEL", self._keys.workers, "ghost")
         if MEMBERS[kind] is not None:
-            self._redis.hset(self._keys.workers, MEMBERS[kind], text)
-        return True
+            is_done |= self._do("HSET", self._keys.workers, MEMBERS[kind], text)
+        return is_done
 
     def _type(self, place: str, name: str, kind: str, _job: bytes, _random: Random) -> bool:
         key = getattr(self._keys, name) if place == "shared" else self._key(name, STOPPED)
         command, *words = TYPES[kind]
-        self._redis.delete(key)
-        self._redis.execute_command(command, key, *words)
-        return True
+        is_gone = self._do("DEL", key)
+        try:
+            return self._do(command, key, *words) or is_gone
+        except redis.exceptions.ResponseError:  # It is still there, and of another type.
+            return False
 
 
 def split(text: bytes) -> list[bytes]:

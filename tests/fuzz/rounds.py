@@ -101,14 +101,24 @@ async def one_round(ground: Ground, damages: Sequence[Damage], seed: int) -> Rep
 
 
 async def exercise(url: str) -> None:
-    """Do everything that a round does, with no damage in it."""
+    """Do everything that a round does, with no damage in it, and what else there is to do."""
     app = _app(url)
     round_ = _Round(app)
     victims = await round_.stock()
     await round_.put_healthy()
     await round_.check(victims, may_go=False)
-    await app.aclose()
     assert round_.problems == []
+    store: Backend = app.store
+    jobs = [NewJob(new_id("none"), "t", "none", "{}") for _ in range(60)]
+    await store.put(jobs)
+    await store.extend([(jobs[0].id, 1)], 1)
+    await store.upkeep(3600 * SECOND)
+    await store.note(_action("note"), 1, jobs[0].id)
+    await store.revive([jobs[0].id], [State.DEAD, State.WAITING], _action("revive"))
+    await store.edit(jobs[0].id, "{}", "{}", 1, _action("edit"))
+    await store.delete([jobs[0].id], [State.DEAD, State.DONE], _action("delete"))
+    await store.resume("none", _action("resume"))
+    await app.aclose()
 
 
 def _app(url: str) -> Fairlead:

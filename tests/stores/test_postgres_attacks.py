@@ -22,7 +22,7 @@ VERBS = {
     "operator": ("find", "attempts", "act", "noted", "upkeep", "repair"),
 }
 DOCUMENTS = {
-    "put": {"at": None, "count": 1, "kinds": []},
+    "put": {"at": None, "count": 0, "kinds": []},
     "claim": {"at": None, "queues": [], "look": True, "batch": 10, "bytes": 10, "lease": 10},
     "extend": {"at": None, "lease": 10, "runs": []},
     "settle": {"at": None, "count": 1, "kinds": []},

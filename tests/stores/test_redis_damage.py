@@ -185,7 +185,7 @@ async def test_a_mark_that_is_early_expires_nobody(yard: Yard) -> None:
 async def test_a_mark_of_an_end_that_never_was_forgets_no_job(yard: Yard) -> None:
     [job] = await put(yard.store)
     yard.do("ZADD", "done", 1, job.id)
-    await yard.store.upkeep(-SECOND)
+    await yard.store.upkeep(0)
     assert ids_of(await claim(yard.store)) == [job.id]
 
 
@@ -344,7 +344,7 @@ async def test_damaged_numbers_keep_nobody_from_work(yard: Yard, number: str) ->
     jobs = await claim(yard.store)
     assert len(await yard.store.settle([done(job) for job in jobs])) == 2
     await yard.store.delete([jobs[0].id], [State.DONE], by("delete"))
-    await yard.store.upkeep(-SECOND)
+    await yard.store.upkeep(0)
     assert [line.verb for line in await yard.store.audit_log()] == ["delete"]
     assert await yard.problems()
     await yard.repair()

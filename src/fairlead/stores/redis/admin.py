@@ -159,8 +159,7 @@ class Hand:
         self, queue: str, part: str, rank: int
     ) -> Conversation[tuple[int, list[tuple[tuple[int, bytes], int]]]]:
         """Return how many jobs there are from a rank on, and the place and run_at of those."""
-        last = rank + _STANDING_AT_ONCE - 1
-        asked = call(self._keys, "standing", queue, part, rank, last)
+        asked = call(self._keys, "standing", queue, part, rank, _STANDING_AT_ONCE)
         [[looked, found]] = yield from spared([asked], (0, []))
         jobs = zip(found[::3], found[1::3], found[2::3], strict=True)
         return looked, [((order_at, raw_id), run_at) for raw_id, order_at, run_at in jobs]

@@ -17,16 +17,16 @@ BEGIN
 END $$;
 
 -- The document that a verb is given. One that is too long is refused before it is read.
-CREATE FUNCTION document(batch text, code text DEFAULT 'program_limit_exceeded') RETURNS jsonb
-LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION too_long(batch text, code text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
-    IF octet_length(batch) > 33554432 THEN
-        RAISE 'one call takes at most 33,554,432 bytes, not %', octet_length(batch)
-            USING ERRCODE = code;
-    END IF;
-    RETURN batch;
+    RAISE 'one call takes at most 33,554,432 bytes, not %', octet_length(batch) USING ERRCODE = code;
 END $$;
+CREATE FUNCTION document(batch text, code text DEFAULT 'program_limit_exceeded') RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN octet_length(batch) > 33554432 THEN too_long(batch, code) ELSE batch::jsonb END
+$$;
 
 -- Waiting and running jobs. A claim writes only columns that no index holds (fence, lease_until,
 -- attempt, worker, claimed_at, lost), and finds room in the page for it, so no index changes.

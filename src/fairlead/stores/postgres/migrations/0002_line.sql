@@ -162,7 +162,7 @@ $$;
 -- Say what is wrong with the kind of a put. The numbers are those of core/codec.py, core/queue.py,
 -- core/job.py and producer.py; here they hold for those who do not use our programs. A text with
 -- NUL in it is JSON, but jsonb does not take it.
-CREATE FUNCTION sound_kind(
+CREATE FUNCTION refused_kind(
     queue text, task text, version integer, options text, run_at bigint, head_start bigint,
     expires_at bigint
 ) RETURNS text LANGUAGE plpgsql IMMUTABLE
@@ -206,7 +206,7 @@ BEGIN
 END $$;
 
 -- The same for a job of the put.
-CREATE FUNCTION sound_job(id text, payload text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION refused_job(id text, payload text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
     fault text;
@@ -234,51 +234,75 @@ BEGIN
     RETURN id;
 END $$;
 
+-- The queue of a kind, and the id of a job, if they are sound. These are part of each statement that
+-- uses them, so that what is sound costs no call. What is short cannot be nested deep, nor have many
+-- tags, and is not looked into.
+CREATE FUNCTION sound_kind(
+    queue text, task text, version integer, options text, run_at bigint, head_start bigint,
+    expires_at bigint
+) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN char_length(queue) BETWEEN 1 AND 128 AND char_length(task) BETWEEN 1 AND 128
+                 AND version >= 1 AND head_start BETWEEN -86400000000 AND 86400000000
+                 AND run_at BETWEEN 0 AND 1152921504606846976
+                 AND coalesce(expires_at, 0) BETWEEN 0 AND 1152921504606846976
+                 AND coalesce(octet_length(options), 0) < 130
+                THEN queue
+                ELSE refused_kind(queue, task, version, options, run_at, head_start, expires_at) END
+$$;
+CREATE FUNCTION sound_job(id text, payload text) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN octet_length(id) BETWEEN 1 AND 36 AND char_length(id) = octet_length(id)
+                 AND (octet_length(payload) < 130
+                      OR octet_length(payload) <= 262144
+                         AND octet_length(payload)
+                             - octet_length(replace(replace(payload, '[', ''), '{', '')) <= 64)
+                THEN id ELSE refused_job(id, payload) END
+$$;
+
+-- When a kind of jobs falls due and expires, the seconds by which it is ahead, and where it waits then.
+CREATE FUNCTION due_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT coalesce((kind->>4)::bigint, at + (kind->>5)::bigint) $$;
+CREATE FUNCTION expires_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT coalesce(at + (kind->>8)::bigint, (kind->>7)::bigint) $$;
+CREATE FUNCTION head_start(kind jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT (kind->>6)::bigint * 1000000 $$;
+CREATE FUNCTION parked(run_at bigint, head_start bigint, at bigint) RETURNS smallint LANGUAGE sql
+IMMUTABLE
+AS $$
+    SELECT (CASE WHEN run_at > at THEN 1 WHEN run_at - head_start < at THEN 3 ELSE 0 END)::smallint
+$$;
+
 -- The kinds of jobs of a put, checked: [queue, task, version, options, run_at, delay, priority,
--- expires_at, expires_in, ids, payloads]. What is short cannot be nested deep, nor have many tags, and
--- is not looked into.
+-- expires_at, expires_in, ids, payloads]. Each is read and checked once, not once for each of its jobs.
 CREATE FUNCTION kinds(doc jsonb, at bigint) RETURNS TABLE (
     queue text, task text, version integer, options text, parked smallint, run_at bigint,
-    order_at bigint, expires_at bigint, ids jsonb, payloads jsonb
+    order_at bigint, expires_at bigint, put_by text, ids jsonb, payloads jsonb
 ) LANGUAGE sql STABLE ROWS 10
 AS $$
-    SELECT CASE WHEN char_length(k.queue) BETWEEN 1 AND 128 AND char_length(k.task) BETWEEN 1 AND 128
-                 AND k.version >= 1 AND k.head_start BETWEEN -86400000000 AND 86400000000
-                 AND k.run_at BETWEEN 0 AND 1152921504606846976
-                 AND coalesce(k.expires_at BETWEEN 0 AND 1152921504606846976, true)
-                 AND coalesce(octet_length(k.options) < 130, true)
-                THEN k.queue
-                ELSE sound_kind(
-                    k.queue, k.task, k.version, k.options, k.run_at, k.head_start, k.expires_at
-                ) END,
-           k.task, k.version, k.options,
-           (CASE WHEN k.run_at > at THEN 1 WHEN k.run_at - k.head_start < at THEN 3
-                 ELSE 0 END)::smallint,
-           k.run_at, k.run_at - k.head_start, k.expires_at, k.ids, k.payloads
+    SELECT sound_kind(
+               k.queue, k.task, k.version, k.options, k.run_at, k.head_start, k.expires_at
+           ),
+           k.task, k.version, k.options, parked(k.run_at, k.head_start, at), k.run_at,
+           k.run_at - k.head_start, k.expires_at, k.put_by, k.ids, k.payloads
     FROM (
         SELECT kind->>0 AS queue, kind->>1 AS task, (kind->>2)::integer AS version,
-               kind->>3 AS options, coalesce((kind->>4)::bigint, at + (kind->>5)::bigint) AS run_at,
-               (kind->>6)::bigint * 1000000 AS head_start,
-               coalesce(at + (kind->>8)::bigint, (kind->>7)::bigint) AS expires_at,
-               kind->9 AS ids, kind->10 AS payloads
+               kind->>3 AS options, due_at(kind, at) AS run_at, head_start(kind),
+               expires_at(kind, at), session_user::text AS put_by, kind->9 AS ids,
+               kind->10 AS payloads
         FROM jsonb_array_elements(doc->'kinds') AS kind
         OFFSET 0
     ) AS k
+    OFFSET 0
 $$;
 
--- The jobs of a put, checked, in the order they are told in.
-CREATE FUNCTION given(doc jsonb, at bigint) RETURNS TABLE (
-    id text, queue text, task text, version integer, parked smallint, run_at bigint, order_at bigint,
-    expires_at bigint, payload text, options text
-) LANGUAGE sql STABLE ROWS 1000
+-- The jobs of a put, checked, as the rows that they become.
+CREATE FUNCTION given(doc jsonb, at bigint) RETURNS SETOF job LANGUAGE sql STABLE ROWS 1000
 AS $$
-    SELECT CASE WHEN octet_length(j.id) BETWEEN 1 AND 36 AND char_length(j.id) = octet_length(j.id)
-                 AND (octet_length(j.payload) < 130
-                      OR octet_length(j.payload) <= 262144
-                         AND octet_length(j.payload)
-                             - octet_length(replace(replace(j.payload, '[', ''), '{', '')) <= 64)
-                THEN j.id ELSE sound_job(j.id, j.payload) END,
-           queue, task, version, parked, run_at, order_at, expires_at, j.payload, options
+    SELECT sound_job(j.id, j.payload),
+           queue, task, version, parked, run_at, order_at, expires_at, at, j.payload, options,
+           0, 0, false, 0::bigint, 0::bigint, false, NULL::text, NULL::bigint, NULL::text, NULL::text[],
+           put_by
     FROM kinds(doc, at) CROSS JOIN LATERAL ROWS FROM (
         jsonb_array_elements_text(ids), jsonb_array_elements_text(payloads)
     ) AS j(id, payload)
@@ -287,25 +311,23 @@ $$;
 -- Take back those of these jobs, just put, that ended before, and say which they are. Looked for
 -- after the rows are there: what is put a second time while its first put is on its way cannot slip
 -- through in between. None of them ended before its id was made, if the clocks agree by a day.
--- Of many mostly none has ended, nor any other of their time, which is one look.
+-- Mostly none has ended, nor any other of their time, which is one look however many they are.
 CREATE FUNCTION take_back(fresh text[], low text, high text, at bigint) RETURNS text[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    dated    text   := '________-____-7_____________________';
-    digits   text   := left(low, 8) || substr(low, 10, 4);
-    earliest bigint := 0;
-    known    text[];
+    earliest bigint := CASE
+        WHEN low ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AND high LIKE '________-____-7%'
+            THEN least(at, ('x' || left(low, 8) || substr(low, 10, 4))::bit(48)::bigint * 1000)
+                 - 86400000000
+        ELSE 0 END;
+    known text[];
 BEGIN
-    IF low LIKE dated AND high LIKE dated AND translate(digits, '0123456789abcdef', '') = '' THEN
-        earliest := least(at, stamp(), ('x' || digits)::bit(48)::bigint * 1000) - 86400000000;
-    END IF;
-    IF low < high
-        AND NOT EXISTS (SELECT FROM dead WHERE id BETWEEN low AND high)
-        AND NOT EXISTS (
-            SELECT FROM finished WHERE id BETWEEN low AND high AND finished_at >= earliest
-        )
-    THEN
+    IF NOT EXISTS (
+        SELECT FROM dead WHERE id BETWEEN low AND high
+        UNION ALL
+        SELECT FROM finished WHERE id BETWEEN low AND high AND finished_at >= earliest
+    ) THEN
         RETURN NULL;
     END IF;
     SELECT array_agg(id) INTO known FROM (
@@ -320,16 +342,34 @@ BEGIN
     RETURN known;
 END $$;
 
--- Add the jobs of a put as if all were new, which is twice as quick, and say whether they are.
-CREATE FUNCTION add_all(doc jsonb, at bigint) RETURNS boolean LANGUAGE plpgsql
+-- Add one job, and return its place; null if its id is known. Most puts are of one, and to go through
+-- lists costs as much as the rest.
+CREATE FUNCTION add_one(kind jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
+DECLARE
+    due    bigint := due_at(kind, at);
+    ahead  bigint := head_start(kind);
+    expiry bigint := expires_at(kind, at);
+    place  bigint;
 BEGIN
     INSERT INTO job
         (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
          options, put_by)
-    SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload, options,
-           session_user
-    FROM given(doc, at);
+    VALUES (
+        sound_job(kind->9->>0, kind->10->>0),
+        sound_kind(kind->>0, kind->>1, (kind->>2)::integer, kind->>3, due, ahead, expiry),
+        kind->>1, (kind->>2)::integer, parked(due, ahead, at), due, due - ahead, expiry, at,
+        kind->10->>0, kind->>3, session_user
+    )
+    ON CONFLICT (id) DO NOTHING RETURNING order_at INTO place;
+    RETURN place;
+END $$;
+
+-- Add the jobs of a put as if all were new, which is twice as quick, and say whether they are.
+CREATE FUNCTION add_all(doc jsonb, at bigint) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO job SELECT * FROM given(doc, at);
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
     RETURN false;
@@ -346,6 +386,7 @@ DECLARE
     doc   jsonb   := document(batch, 'JQ002');
     at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     asked integer := (doc->>'count')::integer;
+    first jsonb   := doc->'kinds'->0;
     place bigint;
     low   text;
     high  text;
@@ -355,21 +396,22 @@ BEGIN
     IF asked IS NULL OR jsonb_typeof(doc->'kinds') IS DISTINCT FROM 'array' THEN
         RAISE 'a put has a count and kinds' USING ERRCODE = 'JQ002';
     END IF;
+    IF asked = 1 AND num_nonnulls(doc->'kinds'->1, first->9->1, first->10->1) = 0 THEN
+        place := add_one(first, at);
+        IF place IS NOT NULL THEN
+            low := first->9->>0;
+            high := low;
+            fresh := ARRAY[low];
+        END IF;
     -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
-    IF asked >= 50 AND add_all(doc, at) THEN
+    ELSIF asked >= 50 AND add_all(doc, at) THEN
         SELECT array_agg(id), min(id), max(id) INTO fresh, low, high
         FROM jsonb_array_elements(doc->'kinds') AS kind
         CROSS JOIN jsonb_array_elements_text(kind->9) AS id;
     ELSE
         WITH added AS (
-            INSERT INTO job
-                (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
-                 payload, options, put_by)
-            SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
-                   options, session_user
-            FROM given(doc, at)
-            ON CONFLICT (id) DO NOTHING
-            RETURNING id, order_at
+            INSERT INTO job SELECT * FROM given(doc, at)
+            ON CONFLICT (id) DO NOTHING RETURNING id, order_at
         )
         SELECT array_agg(id), min(id), max(id), min(order_at) INTO fresh, low, high, place FROM added;
     END IF;

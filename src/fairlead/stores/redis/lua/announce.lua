@@ -10,6 +10,6 @@ if type(since) == 'number' and since % 1 == 0 and since >= 0 and since < now the
   started_at = since
 end
 -- What the worker says of itself is kept as it came: an empty map would not survive Lua.
-local head = cmsgpack.pack({ started_at, now + ARGV[3] })
+local head = cmsgpack.pack({ started_at, now + count_of(ARGV[3], LATEST - now) })
 call('HSET', KEYS[1], ARGV[2], '\149' .. string.sub(head, 2) .. string.sub(ARGV[4], 2))
 return now

@@ -5,7 +5,7 @@
 local now, id = clock(ARGV[1]), ARGV[2]
 local body = end_in(id, { dead = true }) and body_of(call('HGET', bodies, id))
 if not body or body[PAYLOAD] ~= ARGV[3] then return 0 end
-body[PAYLOAD], body[VERSION] = ARGV[4], tonumber(ARGV[5])
+body[PAYLOAD], body[VERSION] = ARGV[4], count_of(ARGV[5], 2147483647)
 call('HSET', bodies, id, packed(body, PAYLOAD))
 write_act(ARGV[6], 1, now, ARGV[3])
 return 1

@@ -3,7 +3,8 @@
 --   ARGV: now, lease, pairs
 --   answers for each pair 0 if the job is no longer its own, 1 if it is renewed, and 2 if
 --   somebody asked to cancel it as well
-local now, lease = clock(ARGV[1]), tonumber(ARGV[2])
+local now = clock(ARGV[1])
+local lease = count_of(ARGV[2], LATEST - now)
 local pairs_given = cmsgpack.unpack(ARGV[3])
 local ids, answers = {}, {}
 for n = 1, #pairs_given do ids[n] = pairs_given[n][1] end

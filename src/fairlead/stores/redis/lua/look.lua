@@ -2,7 +2,7 @@
 -- What a claim would look at: the first jobs in order that do not run, whichever gate holds them.
 --   ARGV: now, how many, capable (task -> version, '' for any)
 --   answers whether the queue is paused, and of each job what a Head has
-local now, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
+local now, limit = count_of(ARGV[1]), math.min(count_of(ARGV[2]), 10000)
 local capable = ARGV[3] ~= '' and cmsgpack.unpack(ARGV[3]) or nil
 local LOOK, STEP = 1000, 200
 local heads = {}

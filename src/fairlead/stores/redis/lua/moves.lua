@@ -22,7 +22,7 @@ end
 
 -- What is kept must be *sound*: whoever wrote something else damaged it. Whatever is not sound is
 -- passed over or put aside here, told by check.lua, and mended by repair.lua.
-local LATEST, DAY, MOST_RUNS = 9007199254740991, 86400, 1000000000
+local DAY, MOST_RUNS = 86400, 1000000000
 
 -- Whether a value is a whole number that Lua holds exactly, as every number here is.
 local function is_whole(value)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
 -- Write down what a person did by other verbs, or to no job at all.
 --   ARGV: now, who did it (see write_act), to how many
-write_act(ARGV[2], tonumber(ARGV[3]), clock(ARGV[1]), nil)
+write_act(ARGV[2], count_of(ARGV[3]), clock(ARGV[1]), nil)
 return 1

@@ -1,9 +1,10 @@
 #!lua flags=no-writes
 -- Where some of the waiting jobs stand, whichever gate holds them.
---   ARGV: ready, due or unknown, and which of them: the first and the last rank
+--   ARGV: ready, due or unknown, the rank of the first to look at, and how many
 --   answers how many were looked at, and of those that wait their id, order_at and run_at
 local keys = { ready = ready, due = due, unknown = unknown }
-local found = call('ZRANGE', keys[ARGV[1]], ARGV[2], ARGV[3], 'WITHSCORES')
+local first, most = count_of(ARGV[2]), count_of(ARGV[3], 1000)
+local found = call('ZRANGE', keys[ARGV[1]], first, first + most - 1, 'WITHSCORES')
 local answers = {}
 
 local function add(id, order_at, run_at)

@@ -4,7 +4,7 @@
 --   answers how many were promoted, brought back, expired, attempts forgotten, and the ids of
 --   jobs forgotten
 local now = clock(ARGV[1])
-local before, most = now - ARGV[2], tonumber(ARGV[4])
+local before, most = now - count_of(ARGV[2]), count_of(ARGV[4], 1000)
 local promoted = promote(now, most)
 local brought_back = bring_back(cmsgpack.unpack(ARGV[3]), now, most)
 local expired = expire(now, most)

@@ -11,20 +11,18 @@ short unless they are what is changed, and an operator may delete jobs.
 import asyncio
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
-from fairlead.core.admin import Action
 from fairlead.core.ids import JobId
-from fairlead.core.job import NewJob, State
-from fairlead.stores import store_for
 from fairlead.stores.postgres.lane import Lane
+from tests.fuzz.documents import VALUES, Path, changed, places
 from tests.fuzz.rounds import exercise
-from tests.fuzz.victim import NUMBERS, TEXTS, Damage, Victim
+from tests.fuzz.victim import Damage, Victim
 from tests.words import new_id
 
 VERBS = {
@@ -34,17 +32,9 @@ VERBS = {
 }
 # JSON has neither: the document would be none, whatever is changed in it.
 _NOT_JSON = ("infinite", "bytes")
-KINDS: dict[str, object] = {
-    **{kind: value for kind, value in {**NUMBERS, **TEXTS}.items() if kind not in _NOT_JSON},
-    "gone": ...,
-    "a list": [[]],
-    "an object": {"a": {}},
-    "true": True,
-}
+KINDS = {kind: value for kind, value in VALUES.items() if kind not in _NOT_JSON}
 _VERB = re.compile(r"\.(\w+)\(%s\)")
 _ID = re.compile(r'"[0-9a-f]{8}-[0-9a-f-]{27}"')
-
-Path = tuple[str | int, ...]
 
 
 class Call(NamedTuple):
@@ -68,37 +58,7 @@ def recorded(url: str) -> list[Call]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lane, "ask", ask)
         asyncio.run(exercise(url))
-        asyncio.run(_more(url))
     return calls
-
-
-async def _more(url: str) -> None:
-    """Do what no round does: a put of many, a heartbeat, and what else people do to jobs."""
-    store = store_for(url)
-    jobs = [NewJob(new_id("none"), "t", "none", "{}") for _ in range(60)]
-    await store.put(jobs)
-    await store.extend([(jobs[0].id, 1)], 1)
-    await store.upkeep(3600_000_000)
-    await store.note(_by("note"), 1, jobs[0].id)
-    await store.revive([jobs[0].id], [State.DEAD, State.WAITING], _by("revive"))
-    await store.edit(jobs[0].id, "{}", "{}", 1, _by("edit"))
-    await store.delete([jobs[0].id], [State.DEAD, State.DONE], _by("delete"))
-    await store.resume("none", _by("resume"))
-    await store.close()
-
-
-def _by(verb: str) -> Action:
-    return Action(str(new_id()), "fuzz", verb, "the fuzz")
-
-
-def _places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield where values stand in a document."""
-    if path:
-        yield path
-    if isinstance(value, dict | list):
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, part in parts:
-            yield from _places(part, (*path, key))
 
 
 def _name(call: Call, path: Path) -> str:
@@ -125,7 +85,7 @@ class RoleVictim(Victim):
         self._calls: dict[str, tuple[Call, Path]] = {}
         for call in calls:
             if call.verb in VERBS[kind]:
-                for path in _places(call.document):
+                for path in places(call.document):
                     self._calls.setdefault(_name(call, path), (call, path))
 
     @property
@@ -144,9 +104,9 @@ class RoleVictim(Victim):
             return None  # A worker may keep jobs for as long as it likes.
         if call.verb == "put" and random.random() < 0.7:
             job_id = new_id("mail")
-        text = _changed(self._about(call, job_id), path, KINDS[damage.kind])
+        document = changed(self._about(call, job_id), path, KINDS[damage.kind])
         try:
-            self._say(call.verb, text)
+            self._say(call.verb, json.dumps(document))
         except psycopg.Error:
             return None
         return f"{damage.field} is {damage.kind}"
@@ -169,15 +129,3 @@ class RoleVictim(Victim):
 
 def _runs_of(verb: str, document: dict[str, Any]) -> list[Any]:
     return [run for kind in document["kinds"] for run in kind[11]] if verb == "settle" else []
-
-
-def _changed(document: Any, path: Path, value: object) -> str:
-    """Return a document as text, with one value in it that is another."""
-    inner = document
-    for step in path[:-1]:
-        inner = inner[step]
-    if value is ...:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return json.dumps(document)

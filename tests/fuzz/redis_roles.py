@@ -1,0 +1,178 @@
+"""What somebody with the rights of one role can do to a Redis store: by plain commands, and by verbs.
+
+Redis lets a role write every key that it may put into, so each damage that the owner can do is tried
+with the role's rights. Beside that, calls that the program itself makes are recorded; each damage changes
+one value in one of them, and makes it as that role, about a job that is there. What the server
+refuses harms nobody.
+
+What a role may do anyway is no damage: a worker may hold jobs for as long as it likes, so its claims are
+short, and an operator may delete jobs.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import redis
+
+from fairlead.core.ids import JobId
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.functions import FUNCTIONS
+from fairlead.stores.redis.lane import Wire
+from fairlead.stores.redis.talk import Command
+from tests.fuzz.documents import VALUES, Path, changed, places
+from tests.fuzz.redis import QUEUE, RedisVictim, pack
+from tests.fuzz.rounds import exercise
+from tests.fuzz.victim import Damage
+from tests.words import new_id
+
+VERBS = {
+    "producer": ("put", "register", "records"),
+    "worker": (*("claim", "extend", "settle", "announce", "upkeep", "park", "bring_back", "due"),),
+    "operator": (
+        *("cancel", "delete", "edit", "note", "pause", "revive", "repair", "relog", "count"),
+        *("check", "look", "ahead", "standing", "attempts", "batches"),
+    ),
+}
+_ID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
+_LEASE = 2
+"""Where a claim tells its lease."""
+_FENCED = {"settle": 1, "extend": 2}
+"""Where a verb tells jobs with their fences."""
+
+
+class Call(NamedTuple):
+    """A verb, the keys it gets, and the values; what is packed in one of them is open here."""
+
+    verb: str
+    keys: tuple[str, ...]
+    values: list[Any]
+    packed: frozenset[int]
+
+
+def recorded(url: str) -> list[Call]:
+    """Let the program do everything once on an empty store; returns its calls."""
+    calls: list[Call] = []
+    verbs = {function.name: verb for verb, function in FUNCTIONS.items()}
+    real = Wire.ask
+
+    async def ask(wire: Wire, commands: Sequence[Command]) -> list[Any]:
+        calls.extend(_opened(verbs[each[1]], each) for each in commands if each[0] in _CALLS)
+        return await real(wire, commands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, "ask", ask)
+        asyncio.run(exercise(url))
+    return calls
+
+
+_CALLS = ("FCALL", "FCALL_RO")
+
+
+def _opened(verb: str, command: Command) -> Call:
+    """Return a call with its packed values open."""
+    number = command[2]
+    keys, values = command[3 : 3 + number], list(command[3 + number :])
+    packed = {at for at, value in enumerate(values) if isinstance(value, bytes)}
+    for at in packed:
+        values[at] = msgspec.msgpack.decode(values[at])
+    return Call(verb, keys, values, frozenset(packed))
+
+
+def _name(call: Call, path: Path) -> str:
+    """Return what a place is called: of jobs and runs that are alike, one is enough."""
+    is_list = path[0] in call.packed and isinstance(call.values[int(path[0])], list)
+    steps = ["*" if at == 1 and is_list else str(step) for at, step in enumerate(path)]
+    return ".".join(["call", call.verb, *steps])
+
+
+class RoleVictim(RedisVictim):
+    """One role of a server, with the program's own words in its mouth."""
+
+    at_once = 5  # Much of it is refused.
+
+    def __init__(self, kind: str, url: str, writer: Any, calls: Sequence[Call]) -> None:
+        super().__init__(url, writer)
+        self._kind = kind
+        self._prefix = Address.of(url).prefix
+        self._calls: dict[str, tuple[Call, Path]] = {}
+        for call in calls:
+            if call.verb in VERBS[kind]:
+                for path in places(call.values):
+                    self._calls.setdefault(_name(call, path), (call, path))
+
+    @property
+    def damages(self) -> Sequence[Damage]:
+        """What the owner can damage, and each value of each call."""
+        said = [Damage(field, kind) for field in sorted(self._calls) for kind in VALUES]
+        return [*super().damages, *said]
+
+    def may_remove(self, damages: Collection[Damage]) -> bool:
+        """Say whether jobs may be gone: an operator has the right, and so has upkeep."""
+        is_right = self._kind == "operator" or any("upkeep" in each.field for each in damages)
+        return is_right or super().may_remove(damages)
+
+    def inflict(self, damage: Damage, job_id: JobId, random: Random) -> str | None:
+        """Do it, or say it to the server, about this job where a job is named."""
+        if not damage.field.startswith("call."):
+            return super().inflict(damage, job_id, random)
+        call, path = self._calls[damage.field]
+        if (call.verb, path) == ("claim", (_LEASE,)):
+            return None  # A worker may keep jobs for as long as it likes.
+        if call.verb == "put" and random.random() < 0.7:
+            job_id = new_id(QUEUE)
+        about = self._about(call, job_id)
+        words = self._words(call, changed(about, path, VALUES[damage.kind]))
+        keys = [self._here(key) for key in call.keys]
+        function = FUNCTIONS[call.verb]
+        try:
+            done = self._do(function.command, function.name, len(keys), *keys, *words)
+        except redis.exceptions.ResponseError:
+            return None
+        return f"{damage.field} is {damage.kind}" if done else None
+
+    def _here(self, key: str) -> str:
+        return self._prefix + key[key.index(":") :]
+
+    def _about(self, call: Call, job_id: JobId) -> list[Any]:
+        """Return the values with this job in them, and with its fence, which a worker can know."""
+        values: list[Any] = _with_id(deepcopy(call.values), job_id)
+        if call.verb == "claim":
+            values[_LEASE] = 1
+        for run in values[_FENCED[call.verb]] if call.verb in _FENCED else ():
+            run[1] = self._fence(job_id)
+        return values
+
+    def _fence(self, job_id: JobId) -> int:
+        text = self._redis.hget(self._key("runs"), job_id)
+        try:
+            fence = msgspec.msgpack.decode(text or b"\x91\x00")[0]
+        except (msgspec.MsgspecError, RecursionError, TypeError, IndexError):
+            return 0
+        return fence if isinstance(fence, int) else 0
+
+    def _words(self, call: Call, values: list[Any]) -> list[Any]:
+        """Return the words of a call: packed where they are, and plain where they are plain."""
+        return [
+            pack(value) if at in call.packed else self._plain(value)
+            for at, value in enumerate(values)
+        ]
+
+    def _plain(self, value: Any) -> str | bytes | int | float:
+        if isinstance(value, str) and value.endswith(":news"):
+            return self._here(value)
+        return value if type(value) in (str, bytes, int, float) else ""
+
+
+def _with_id(value: Any, job_id: JobId) -> Any:
+    """Return a value with this job wherever there is one."""
+    if isinstance(value, list):
+        return [_with_id(part, job_id) for part in value]
+    if isinstance(value, dict):
+        return {key: _with_id(part, job_id) for key, part in value.items()}
+    return job_id if isinstance(value, str) and _ID.fullmatch(value) else value
