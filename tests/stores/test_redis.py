@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import redis
 
 from fairlead import StoreUnavailable
 from fairlead.core.admin import ALL, Worker
@@ -23,6 +24,7 @@ from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import LIBRARY
 from fairlead.stores.redis.keys import PARTS, Keys
+from fairlead.stores.redis.talk import call
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisCluster, RedisServer
 from tests.words import by, claim, done, new_job, plan
@@ -169,6 +171,34 @@ async def test_functions_of_another_program_are_left_alone(
     names = {each["library_name"] for each in redis_server.execute("FUNCTION", "LIST")}
     assert names == {LIBRARY.name, "fairlead_000000000000"}
     redis_server.execute("FUNCTION", "DELETE", "fairlead_000000000000")
+
+
+@pytest.mark.parametrize("number", ["-1", "0.5", "1e300", "inf", "nan", "x", " ", "9" * 400])
+async def test_functions_refuse_numbers_that_are_out_of_range(
+    store: Backend, redis_url: str, redis_server: RedisServer, number: str
+) -> None:
+    """Before, a look at -2^63 jobs went on until somebody killed the function."""
+    await store.put([new_job()])
+    none, ids = b"\x80", b"\x90"
+    calls = {
+        "look": [("1", number, ""), (number, "1", "")],
+        "standing": [("ready", number, "1"), ("ready", "0", number)],
+        "batches": [(number, "1"), ("0", number)],
+        "bring_back": [("", none, number)],
+        "upkeep": [("", "1", none, number), ("", number, none, "1"), (number, "1", none, "1")],
+        "extend": [("", number, ids)],
+        "claim": [
+            ("", "w", number, "1", "", "", "", "", "", "1", "1"),
+            ("", "w", "1", number, "", "", "", "", "", "1", "1"),
+            ("", "w", "1", "1", "", "", "", "", "", "1", number),
+        ],
+    }
+    keys = Keys(Address.of(redis_url).prefix)
+    for verb, ways in calls.items():
+        for values in ways:
+            with pytest.raises(redis.exceptions.ResponseError, match="a whole number from 0 to"):
+                redis_server.execute(*call(keys, verb, "mail", *values))
+    assert await store.audit() == []
 
 
 def test_functions_take_every_key_and_value_as_such() -> None:

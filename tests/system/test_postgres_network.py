@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
+import psycopg
 import pytest
 
 from fairlead import Fairlead, State
@@ -179,6 +180,21 @@ async def test_who_cannot_hear_through_a_pooler_does_not_rely_on_it(
     mark = await store.wait(0)
     async with asyncio.timeout(BACK_SECONDS):
         assert await store.wait(60, mark) == mark
+    await store.close()
+
+
+async def test_no_session_that_a_pooler_lends_is_left_listening(
+    pg_shop: PostgresShop, pooler: PgBouncer
+) -> None:
+    """F26: whoever gets it next would be told what nobody reads."""
+    store = store_for(pg_shop.url_with(pooler.port))
+    await store.wait(0)
+    url = pg_shop.server.url(pg_shop.database, user="crew", password="rope")
+    with ExitStack() as stack:
+        for _ in range(4):  # Each in a transaction, so that each has a session of its own.
+            lent = psycopg.connect(url.replace(f":{pg_shop.server.port}/", f":{pooler.port}/"))
+            stack.enter_context(lent)
+            assert lent.execute("SELECT pg_listening_channels()").fetchall() == []
     await store.close()
 
 

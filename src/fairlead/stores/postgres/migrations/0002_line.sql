@@ -162,7 +162,7 @@ $$;
 -- Say what is wrong with the kind of a put. The numbers are those of core/codec.py, core/queue.py,
 -- core/job.py and producer.py; here they hold for those who do not use our programs. A text with
 -- NUL in it is JSON, but jsonb does not take it.
-CREATE FUNCTION refused_kind(
+CREATE FUNCTION check_kind(
     queue text, task text, version integer, options text, run_at bigint, head_start bigint,
     expires_at bigint
 ) RETURNS text LANGUAGE plpgsql IMMUTABLE
@@ -206,7 +206,7 @@ BEGIN
 END $$;
 
 -- The same for a job of the put.
-CREATE FUNCTION refused_job(id text, payload text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION check_job(id text, payload text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
     fault text;
@@ -248,7 +248,7 @@ AS $$
                  AND coalesce(expires_at, 0) BETWEEN 0 AND 1152921504606846976
                  AND coalesce(octet_length(options), 0) < 130
                 THEN queue
-                ELSE refused_kind(queue, task, version, options, run_at, head_start, expires_at) END
+                ELSE check_kind(queue, task, version, options, run_at, head_start, expires_at) END
 $$;
 CREATE FUNCTION sound_job(id text, payload text) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
@@ -257,7 +257,7 @@ AS $$
                       OR octet_length(payload) <= 262144
                          AND octet_length(payload)
                              - octet_length(replace(replace(payload, '[', ''), '{', '')) <= 64)
-                THEN id ELSE refused_job(id, payload) END
+                THEN id ELSE check_job(id, payload) END
 $$;
 
 -- When a kind of jobs falls due and expires, the seconds by which it is ahead, and where it waits then.

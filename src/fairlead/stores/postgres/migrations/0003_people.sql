@@ -262,7 +262,7 @@ RETURNS text[] LANGUAGE plpgsql
 AS $$
 BEGIN
     -- What a producer may not put nobody may write later.
-    PERFORM sound_job('any', payload_), sound_kind('any', 'any', version_, NULL, 0, 0, NULL);
+    PERFORM check_job('any', payload_), check_kind('any', 'any', version_, NULL, 0, 0, NULL);
     UPDATE dead SET payload = payload_, version = version_ WHERE id = ids[1] AND payload = was;
     RETURN CASE WHEN FOUND THEN ids[1:1] ELSE '{}' END;
 END $$;
