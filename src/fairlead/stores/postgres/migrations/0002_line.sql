@@ -296,13 +296,14 @@ AS $$
     OFFSET 0
 $$;
 
--- The jobs of a put, checked, as the rows that they become.
-CREATE FUNCTION given(doc jsonb, at bigint) RETURNS SETOF job LANGUAGE sql STABLE ROWS 1000
+-- The jobs of a put, checked.
+CREATE FUNCTION given(doc jsonb, at bigint) RETURNS TABLE (
+    id text, queue text, task text, version integer, parked smallint, run_at bigint, order_at bigint,
+    expires_at bigint, payload text, options text, put_by text
+) LANGUAGE sql STABLE ROWS 1000
 AS $$
-    SELECT sound_job(j.id, j.payload),
-           queue, task, version, parked, run_at, order_at, expires_at, at, j.payload, options,
-           0, 0, false, 0::bigint, 0::bigint, false, NULL::text, NULL::bigint, NULL::text, NULL::text[],
-           put_by
+    SELECT sound_job(j.id, j.payload), queue, task, version, parked, run_at, order_at, expires_at,
+           j.payload, options, put_by
     FROM kinds(doc, at) CROSS JOIN LATERAL ROWS FROM (
         jsonb_array_elements_text(ids), jsonb_array_elements_text(payloads)
     ) AS j(id, payload)
@@ -369,7 +370,11 @@ END $$;
 CREATE FUNCTION add_all(doc jsonb, at bigint) RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
-    INSERT INTO job SELECT * FROM given(doc, at);
+    INSERT INTO job
+        (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
+         options, put_by)
+    SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload, options, put_by
+    FROM given(doc, at);
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
     RETURN false;
@@ -410,7 +415,12 @@ BEGIN
         CROSS JOIN jsonb_array_elements_text(kind->9) AS id;
     ELSE
         WITH added AS (
-            INSERT INTO job SELECT * FROM given(doc, at)
+            INSERT INTO job
+                (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
+                 payload, options, put_by)
+            SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
+                   options, put_by
+            FROM given(doc, at)
             ON CONFLICT (id) DO NOTHING RETURNING id, order_at
         )
         SELECT array_agg(id), min(id), max(id), min(order_at) INTO fresh, low, high, place FROM added;
