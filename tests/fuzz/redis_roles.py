@@ -12,6 +12,7 @@ short, and an operator may delete jobs.
 import asyncio
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from random import Random
 from typing import Any, NamedTuple
@@ -20,9 +21,12 @@ import msgspec
 import pytest
 import redis
 
+from fairlead.core.admin import Action
 from fairlead.core.ids import JobId
+from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import FUNCTIONS
+from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import Wire
 from fairlead.stores.redis.talk import Command
 from tests.fuzz.documents import VALUES, Path, changed, places
@@ -33,12 +37,14 @@ from tests.words import new_id
 
 VERBS = {
     "producer": ("put", "register", "records"),
-    "worker": (*("claim", "extend", "settle", "announce", "upkeep", "park", "bring_back", "due"),),
+    "worker": ("claim", "extend", "settle", "announce", "upkeep", "park", "bring_back", "due"),
     "operator": (
         *("cancel", "delete", "edit", "note", "pause", "revive", "repair", "relog", "count"),
-        *("check", "look", "ahead", "standing", "attempts", "batches"),
+        *("check", "look", "ahead", "standing", "attempts", "batches", "here"),
     ),
 }
+"""The functions that are for each role."""
+_CALLS = ("FCALL", "FCALL_RO")
 _ID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
 _LEASE = 2
 """Where a claim tells its lease."""
@@ -68,19 +74,32 @@ def recorded(url: str) -> list[Call]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Wire, "ask", ask)
         asyncio.run(exercise(url))
+        asyncio.run(_mend(url))
+    assert {call.verb for call in calls} == set(FUNCTIONS), "some function is called by nobody"
     return calls
 
 
-_CALLS = ("FCALL", "FCALL_RO")
+async def _mend(url: str) -> None:
+    """Damage a job and a line of the attempt log, and let them be mended."""
+    keys, [node] = Keys(Address.of(url).prefix), Address.of(url).nodes
+    owner: Any = redis.Redis(host=node.host, port=node.port)
+    owner.hset(keys.key(QUEUE, "ends"), owner.hkeys(keys.key(QUEUE, "ends"))[0], "damaged")
+    owner.lset(keys.key(QUEUE, "log"), 0, "damaged")
+    store = store_for(url)
+    assert len(await store.repair(Action(str(new_id()), "fuzz", "repair", "the fuzz"))) >= 2
+    await store.close()
 
 
 def _opened(verb: str, command: Command) -> Call:
     """Return a call with its packed values open."""
     number = command[2]
     keys, values = command[3 : 3 + number], list(command[3 + number :])
-    packed = {at for at, value in enumerate(values) if isinstance(value, bytes)}
-    for at in packed:
-        values[at] = msgspec.msgpack.decode(values[at])
+    packed = set()
+    for at, value in enumerate(values):
+        with suppress(msgspec.DecodeError):
+            if isinstance(value, bytes):
+                values[at] = msgspec.msgpack.decode(value)
+                packed.add(at)
     return Call(verb, keys, values, frozenset(packed))
 
 
