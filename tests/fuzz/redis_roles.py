@@ -171,7 +171,7 @@ class RoleVictim(RedisVictim):
         text = self._redis.hget(self._key("runs"), job_id)
         try:
             fence = msgspec.msgpack.decode(text or b"\x91\x00")[0]
-        except (msgspec.MsgspecError, RecursionError, TypeError, IndexError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             return 0
         return fence if isinstance(fence, int) else 0
 
