@@ -5,8 +5,8 @@ are damaged. Then a real worker runs, people look at everything, `doctor` names 
 mends it. Every healthy job is done, no look raises, nothing vanishes, and the audit is clean
 after the repair.
 
-    python -m tests.fuzz --store redis --rounds 500        as many rounds, each damage at least once
-    python -m tests.fuzz --store redis --seed 1234         one of them again
+    python -m tests.fuzz --store redis --rounds 2000       every damage once, then several at a time
+    python -m tests.fuzz --store redis --seed 41000140     the round that told this seed, again
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 A victim damages one store as its owner, behind the program's back. `tests/fuzz/rounds.py` does
 the rest, the same on every store: healthy jobs beside the damage must run, every look must
-answer, `doctor` must name the damage, and `doctor --repair` must mend it.
+answer, `doctor` must name what the audit finds, and `doctor --repair` must mend it. Whatever the
+audit does not find must harm nobody: many a value is as good as another.
 """
 
 from abc import ABC, abstractmethod

@@ -235,11 +235,11 @@ async def test_an_edit_is_of_one_job_and_within_the_limits(
     assert record.payload == jobs[1].payload
 
 
-@pytest.mark.parametrize("name", ["", "q" * 129, None])
+@pytest.mark.parametrize("name", ["", "q" * 129, "ü" * 65, None])
 def test_no_queue_is_paused_that_cannot_be(yard: Yard, name: str | None) -> None:  # noqa: F811
     with yard.connection("operator") as connection:
         doc = {"verb": "pause", "queue": name, "by": ["1", "ada", "pause", "x"]}
-        with pytest.raises(psycopg.DatabaseError, match="1 to 128 characters"):
+        with pytest.raises(psycopg.DatabaseError, match="1 to 128 bytes"):
             say(connection, yard, "act", json.dumps(doc))
     assert yard.server.execute(f"SELECT FROM {yard.schema}.audit") == []
 

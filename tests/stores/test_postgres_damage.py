@@ -213,11 +213,17 @@ async def test_a_claim_makes_a_dead_letter_of_a_damaged_job(yard: Yard) -> None:
     for damage in (
         *("fence = 9223372036854775807", "attempt = 2147483647", "crashes = -1", "version = -1"),
         *("lease_until = 1", "lease_until = -1", f"run_at = {LEAST}", f"enqueued_at = {GREATEST}"),
-        *("task = repeat('x', 1000000)", "task = ''", f"expires_at = {GREATEST}"),
+        *(
+            "task = repeat('x', 1000000)",
+            "task = ''",
+            f"expires_at = {GREATEST}",
+            "expires_at = -1",
+        ),
     ):
         [bad, *good] = await yard.put(4)
         yard.owner.execute(f"UPDATE job SET {damage} WHERE id = %s", [bad.id])
         assert bad.id in (await yard.store.audit())[0].problem
+        await yard.store.upkeep(HOUR * SECOND)
         assert _ids(await claim(yard.store)) == [job.id for job in good], damage
         await _dead_letter(yard, bad.id)
         assert await yard.store.audit() == []
@@ -316,6 +322,20 @@ async def test_a_list_of_days_that_somebody_changed_keeps_no_job_from_its_end(ya
     assert len(await yard.store.settle([done(job) for job in await claim(yard.store)])) == 1
     await yard.store.upkeep(HOUR * SECOND)
     await yard.mends()
+
+
+async def test_a_repair_that_cannot_mend_all_says_what_it_mended(yard: Yard) -> None:
+    """What somebody keeps locked is left for another time, and named by the next look."""
+    [locked, free] = await yard.put(2)
+    yard.owner.execute("UPDATE job SET fence = -1")
+    with yard.owner.transaction():
+        yard.owner.execute("SELECT FROM job WHERE id = %s FOR UPDATE", [locked.id])
+        done = await yard.store.repair(by())
+        assert [free.id in each for each in done] == [True]
+        [finding] = await yard.store.audit()
+        assert locked.id in finding.problem
+    assert len(await yard.store.repair(by())) == 1
+    assert await yard.store.audit() == []
 
 
 async def test_an_operator_mends_and_it_is_in_the_audit_log(yard: Yard) -> None:

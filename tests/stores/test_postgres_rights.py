@@ -268,6 +268,47 @@ async def test_an_operator_adds_to_no_line_of_another_action(yard: Yard) -> None
     await other.close()
 
 
+async def test_an_id_of_an_action_long_ago_hides_no_action_of_today(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Calls of one action add to its line, but only as long as one action can take."""
+    operator = store_for(yard.url("operator"))
+    assert await operator.pause("mail", Action("1", "ada", "tidy", "all"))
+    assert await operator.pause("news", Action("1", "ada", "tidy", "all"))
+    yard.server.execute(f"UPDATE {yard.schema}.audit SET done_at = done_at - {3_601 * SECOND}")
+    with pytest.raises(ConfigError, match="another action with the id '1'; give each action a new"):
+        await operator.resume("news", Action("1", "ada", "tidy", "all"))
+    assert await owner.paused() == {"mail", "news"}
+    await operator.close()
+
+
+async def test_no_past_day_goes_without_a_line(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Before, upkeep dropped days while somebody else had what says how long they are kept."""
+    job = new_job()
+    await ended(owner, job, State.DONE)
+    await owner.upkeep(DAY)
+    yard.server.execute(
+        f"SET search_path = {yard.schema}; SELECT open_day(stamp() - {4 * DAY});"
+        f"UPDATE finished SET finished_at = finished_at - {4 * DAY};"
+        f"UPDATE attempt SET finished_at = finished_at - {4 * DAY}; UPDATE retention SET before = 0"
+    )
+    assert await owner.find(job.id) is not None
+    with yard.connection("operator") as other, yard.connection("operator", "second_") as mine:
+        with other.transaction(force_rollback=True):
+            other.execute(f"SELECT {yard.schema}.retain('0')")
+            upkeep = json.dumps({"keep": 0, "batch": 10})
+            mine.execute(f"SELECT {yard.schema}.upkeep(%s)", [upkeep])
+        assert await owner.find(job.id) is not None
+        assert await owner.audit_log() == []
+        mine.execute(f"SELECT {yard.schema}.upkeep(%s)", [upkeep])
+    assert await owner.find(job.id) is None
+    assert [line.verb for line in await owner.audit_log()] == ["upkeep"]
+
+
 # Workers
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.core.admin import Action, Finding
-from fairlead.core.errors import StoreRefused
 from fairlead.stores.postgres.lane import Lane
 from fairlead.stores.postgres.statements import statements
 
@@ -126,8 +125,8 @@ async def audit(lane: Lane, schema: str, at: int | None) -> list[Finding]:
     return [Finding(_told(_WORDS[what].found, whose), _REMEDY) for what, whose in rows]
 
 
-async def repair(lane: Lane, schema: str, at: int | None, by: Action, url: str) -> list[str]:
-    """Mend step by step until nothing is left to mend; says what was done."""
+async def repair(lane: Lane, schema: str, at: int | None, by: Action) -> list[str]:
+    """Mend step by step until nothing is left that can be mended; says what was done."""
     doc = {"at": at, "batch": BATCH, "by": msgspec.structs.astuple(by)}
     text = msgspec.json.encode(doc).decode()
     done: list[str] = []
@@ -135,11 +134,7 @@ async def repair(lane: Lane, schema: str, at: int | None, by: Action, url: str) 
     while True:
         [(answer,)] = await lane.ask(statements(schema)["repair"], text)
         met = _decode(answer)
-        if not met:
+        if met in ([], before):
             return done
-        if met == before:
-            what, whose, why = met[0]
-            found = _told(_WORDS[what].found, whose)
-            raise StoreRefused(url, f"{found}, and cannot be mended: {why or 'it is still so'}")
         done += [_told(_WORDS[what].mended, whose) for what, whose, why in met if why is None]
         before = met

@@ -20,7 +20,13 @@ from redis import connection as blocking
 from redis import exceptions
 from redis.asyncio import connection as nonblocking
 
-from fairlead.core.errors import FairleadError, StoreFull, StoreRefused, StoreUnavailable
+from fairlead.core.errors import (
+    EnqueueError,
+    FairleadError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.nodes import Asking, Batches, Nodes, Replies
 from fairlead.stores.redis.talk import Command, Conversation, Tried
@@ -430,6 +436,9 @@ def typed(problem: Exception, address: Address, patience: float) -> FairleadErro
             "room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
         )
     words = str(problem).strip() or type(problem).__name__
+    if words.startswith(_REFUSED):
+        told = words.removeprefix(_REFUSED).partition(" script: ")[0]
+        return EnqueueError(f"the store refuses this job: {told}")
     if type(problem) is exceptions.ResponseError and _is_damage(words):
         return StoreRefused(address.url, words.rstrip("."))
     if isinstance(problem, TimeoutError | exceptions.TimeoutError):
@@ -440,6 +449,10 @@ def typed(problem: Exception, address: Address, patience: float) -> FairleadErro
         if isinstance(problem, kinds) and word in words.lower()
     )
     return StoreUnavailable(address.url, f"{words.rstrip('.')}; {remedy}")
+
+
+_REFUSED = "REFUSED "
+"""How our own functions begin what they say of jobs that nobody may put."""
 
 
 def _is_damage(words: str) -> bool:

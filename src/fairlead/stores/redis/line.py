@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import DecodeError, StoreError
+from fairlead.core.errors import DecodeError, StoreError, StoreRefused
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Settlement, overrule
@@ -138,7 +138,8 @@ class RedisLine:
                     self._note(plan.worker, queue, answer, stepped)
             shares = asked.shares()
         if asked.damaged:
-            yield from self.settle(asked.damaged, None)
+            with suppress(StoreRefused):  # They stay leased, and are met again.
+                yield from self.settle(asked.damaged, None)
         parked = (yield from self._park(stepped, asked.now)) if stepped else []
         jobs, credits = asked.chosen()
         return Claim(jobs, credits, asked.now, parked, cut=asked.is_cut)
@@ -278,7 +279,7 @@ class RedisLine:
                 else:  # Whatever one of them stumbles over must not keep the others.
                     left += [(queue, half) for half in pieces(some, (len(some) + 1) // 2)]
             wanted = left
-        if refused and not written:
+        if refused:
             raise refused[0]
         # Who settles a job a second time is refused, wherever it is: to remember costs nothing.
         self._queues.drop(written)

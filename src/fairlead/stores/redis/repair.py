@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairlead.core.clock import Clock
-from fairlead.core.errors import StoreRefused
 from fairlead.core.ids import mark_of
 from fairlead.stores.redis.audit import Damage, Kind, damages, is_line
 from fairlead.stores.redis.condition import VERSION
@@ -30,11 +29,10 @@ _WORDS = {
 class Repair:
     """Mends what is damaged under the keys of one prefix."""
 
-    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None, url: str) -> None:
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
         self._keys = keys
         self._queues = queues
         self._clock = clock
-        self._url = url
         self._menders: Mapping[Kind, Callable[[Damage], Conversation[str | None]]] = {
             Kind.KEY: self._move_key,
             Kind.NUMBER: self._count_again,
@@ -49,18 +47,16 @@ class Repair:
         }
 
     def all(self) -> Conversation[list[str]]:
-        """Mend until nothing is left to mend; says what was done."""
+        """Mend until nothing is left that can be mended; says what was done."""
         done: list[str] = []
         before: list[Damage] = []
         for _ in range(_MOST_ROUNDS):
             found = yield from damages(self._keys, self._queues, self._clock)
-            if not found:
-                return done
-            if found == before:
+            if found in ([], before):
                 break
             done += yield from self._mend(found)
             before = found
-        raise StoreRefused(self._url, f"{before[0].problem}, and cannot be mended")
+        return done
 
     def _at(self) -> Word:
         return moment(self._clock.now() if self._clock else None)

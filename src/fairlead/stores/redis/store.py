@@ -370,7 +370,7 @@ class RedisStore(Untransacted, Backend):
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
-        done = await self._act(Repair(self.keys, self._queues, self._clock, self.url).all())
+        done = await self._act(Repair(self.keys, self._queues, self._clock).all())
         if done:
             await self.note(by, len(done))
         return done

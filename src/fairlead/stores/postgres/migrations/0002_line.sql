@@ -4,8 +4,8 @@
 -- FOR UPDATE or OFFSET 0, which cannot be turned around into a walk through all of them.
 -- In each text "at" is the instant of a test's clock, else null.
 
--- Whether the names and numbers of a job are what core/job.py says they may be: id of 36 ASCII
--- characters, instants and fences up to 2^60, a billion runs. What is null is not asked about.
+-- Whether the names and numbers of a job are what core/job.py says they may be: id of 1 to 36
+-- ASCII characters, instants and fences up to 2^60, a billion runs. What is null is not asked about.
 CREATE FUNCTION in_bounds(
     id text, queue text, task text, version integer, run_at bigint, order_at bigint,
     expires_at bigint, enqueued_at bigint, attempt integer, crashes integer, fence bigint,
@@ -21,8 +21,8 @@ AS $$
        AND order_at >= -1152921504606846976
 $$;
 
--- Whether a job in the line is sound: within bounds, and a run of it has a worker and a beginning. All
--- verbs step over one that is not; a claim that meets it makes a dead letter of it. See bury.
+-- Whether a job in the line is sound: within bounds, and a run of it has a worker and a beginning. A claim
+-- that meets one that is not makes a dead letter of it, see bury; who else moves it mends its numbers.
 CREATE FUNCTION is_sound(
     id text, queue text, task text, version integer, run_at bigint, order_at bigint,
     expires_at bigint, enqueued_at bigint, attempt integer, crashes integer, fence bigint,
@@ -76,8 +76,8 @@ AS $$
 $$;
 CREATE FUNCTION known_version(capable jsonb, task text) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT CASE WHEN capable->>task ~ '^[0-9]{1,10}$'
-                THEN least((capable->>task)::bigint, 2147483647)::integer END
+    SELECT CASE WHEN (capable->task)::text ~ '^[0-9]{1,10}$'
+                THEN least((capable->task)::text::bigint, 2147483647)::integer END
 $$;
 
 -- Add to what is kept of a job's failures; a list that is none begins anew.
@@ -172,10 +172,10 @@ DECLARE
     read  jsonb;
 BEGIN
     fault := CASE
-        WHEN coalesce(char_length(queue), 0) NOT BETWEEN 1 AND 128
-            THEN 'the name of a queue has 1 to 128 characters'
-        WHEN coalesce(char_length(task), 0) NOT BETWEEN 1 AND 128
-            THEN 'the name of a task has 1 to 128 characters'
+        WHEN coalesce(octet_length(queue), 0) NOT BETWEEN 1 AND 128
+            THEN 'the name of a queue has 1 to 128 bytes'
+        WHEN coalesce(octet_length(task), 0) NOT BETWEEN 1 AND 128
+            THEN 'the name of a task has 1 to 128 bytes'
         WHEN coalesce(version, 0) < 1 THEN 'the version of a task is 1 or more'
         WHEN coalesce(abs(head_start), 86400000001) > 86400000000
             THEN 'a head start is at most a day'
@@ -242,7 +242,7 @@ CREATE FUNCTION sound_kind(
     expires_at bigint
 ) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT CASE WHEN char_length(queue) BETWEEN 1 AND 128 AND char_length(task) BETWEEN 1 AND 128
+    SELECT CASE WHEN octet_length(queue) BETWEEN 1 AND 128 AND octet_length(task) BETWEEN 1 AND 128
                  AND version >= 1 AND head_start BETWEEN -86400000000 AND 86400000000
                  AND run_at BETWEEN 0 AND 1152921504606846976
                  AND coalesce(expires_at, 0) BETWEEN 0 AND 1152921504606846976
@@ -260,14 +260,14 @@ AS $$
                 THEN id ELSE check_job(id, payload) END
 $$;
 
--- When a kind of jobs falls due and expires, the seconds by which it is ahead, and where it waits then.
-CREATE FUNCTION due_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+-- When the jobs of a kind fall due and expire, by how much they are ahead, and where they wait.
+CREATE FUNCTION kind_due_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT coalesce((kind->>4)::bigint, at + (kind->>5)::bigint) $$;
-CREATE FUNCTION expires_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+CREATE FUNCTION kind_expires_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT coalesce(at + (kind->>8)::bigint, (kind->>7)::bigint) $$;
-CREATE FUNCTION head_start(kind jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
+CREATE FUNCTION kind_head_start(kind jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT (kind->>6)::bigint * 1000000 $$;
-CREATE FUNCTION parked(run_at bigint, head_start bigint, at bigint) RETURNS smallint LANGUAGE sql
+CREATE FUNCTION kind_parked(run_at bigint, head_start bigint, at bigint) RETURNS smallint LANGUAGE sql
 IMMUTABLE
 AS $$
     SELECT (CASE WHEN run_at > at THEN 1 WHEN run_at - head_start < at THEN 3 ELSE 0 END)::smallint
@@ -283,13 +283,13 @@ AS $$
     SELECT sound_kind(
                k.queue, k.task, k.version, k.options, k.run_at, k.head_start, k.expires_at
            ),
-           k.task, k.version, k.options, parked(k.run_at, k.head_start, at), k.run_at,
+           k.task, k.version, k.options, kind_parked(k.run_at, k.head_start, at), k.run_at,
            k.run_at - k.head_start, k.expires_at, k.put_by, k.ids, k.payloads
     FROM (
         SELECT kind->>0 AS queue, kind->>1 AS task, (kind->>2)::integer AS version,
-               kind->>3 AS options, due_at(kind, at) AS run_at, head_start(kind),
-               expires_at(kind, at), session_user::text AS put_by, kind->9 AS ids,
-               kind->10 AS payloads
+               kind->>3 AS options, kind_due_at(kind, at) AS run_at,
+               kind_head_start(kind) AS head_start, kind_expires_at(kind, at) AS expires_at,
+               session_user::text AS put_by, kind->9 AS ids, kind->10 AS payloads
         FROM jsonb_array_elements(doc->'kinds') AS kind
         OFFSET 0
     ) AS k
@@ -348,9 +348,9 @@ END $$;
 CREATE FUNCTION add_one(kind jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
-    due    bigint := due_at(kind, at);
-    ahead  bigint := head_start(kind);
-    expiry bigint := expires_at(kind, at);
+    due    bigint := kind_due_at(kind, at);
+    ahead  bigint := kind_head_start(kind);
+    expiry bigint := kind_expires_at(kind, at);
     place  bigint;
 BEGIN
     INSERT INTO job
@@ -359,7 +359,7 @@ BEGIN
     VALUES (
         sound_job(kind->9->>0, kind->10->>0),
         sound_kind(kind->>0, kind->>1, (kind->>2)::integer, kind->>3, due, ahead, expiry),
-        kind->>1, (kind->>2)::integer, parked(due, ahead, at), due, due - ahead, expiry, at,
+        kind->>1, (kind->>2)::integer, kind_parked(due, ahead, at), due, due - ahead, expiry, at,
         kind->10->>0, kind->>3, session_user
     )
     ON CONFLICT (id) DO NOTHING RETURNING order_at INTO place;
@@ -380,7 +380,7 @@ EXCEPTION WHEN unique_violation THEN
     RETURN false;
 END $$;
 
--- The put of whoever it may be: our own connections, or a caller's, inside its transaction.
+-- Adds jobs. Our own connections and the application's call it alike.
 -- Returns null if all "count" jobs are new, else the ids of those that are. To a producer what another
 -- user put is new: the answer is the same whether there is such a job or not.
 CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
@@ -410,7 +410,7 @@ BEGIN
         END IF;
     -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
     ELSIF asked >= 50 AND add_all(doc, at) THEN
-        SELECT array_agg(id), min(id), max(id) INTO fresh, low, high
+        SELECT array_agg(id), min(id COLLATE "C"), max(id COLLATE "C") INTO fresh, low, high
         FROM jsonb_array_elements(doc->'kinds') AS kind
         CROSS JOIN jsonb_array_elements_text(kind->9) AS id;
     ELSE
@@ -438,7 +438,7 @@ BEGIN
     fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     IF NOT sees_all() THEN
         fresh := fresh || ARRAY(
-            SELECT DISTINCT id FROM given(doc, at) WHERE NOT id = ANY (fresh) AND NOT is_own(id)
+            SELECT DISTINCT id FROM given(doc, at) WHERE NOT id = ANY (fresh) AND is_own(id) IS NOT TRUE
         );
     END IF;
     RETURN CASE WHEN cardinality(fresh) < asked THEN to_json(fresh)::text END;
@@ -527,7 +527,7 @@ CREATE FUNCTION expire(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
     ids text[] := ARRAY(
-        SELECT id FROM job WHERE expires_at <= at AND lease_until = 0
+        SELECT id FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     );
 BEGIN
@@ -547,7 +547,7 @@ DECLARE
 BEGIN
     SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
            EXISTS (SELECT FROM job WHERE parked = 2),
-           EXISTS (SELECT FROM job WHERE expires_at <= at AND lease_until = 0)
+           EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0)
     INTO due, unknown, expired;
     IF due THEN
         PERFORM promote(at, most);
@@ -1254,6 +1254,7 @@ BEGIN
     PERFORM lower_marks(at);
     PERFORM open_day(at);
     PERFORM open_day(at + 86400000000);
-    PERFORM close_days(limit_);
+    -- What is gone was forgotten before, and told of.
+    PERFORM close_days(least(limit_, (SELECT since FROM kept)));
     RETURN counts;
 END $$;

@@ -95,7 +95,8 @@ EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
 END $$;
 
 -- What people do. Each call is one step, with its line of the audit log. by: [id, who, verb, target].
--- Calls of one action add to one line; that of an edit, which keeps what was replaced, stays as it is.
+-- Calls of one action, within an hour, add to one line; that of an edit, which keeps what was
+-- replaced, stays as it is.
 CREATE FUNCTION note(
     by_ jsonb, count_ integer, job_ids text[], before_ text, at bigint
 ) RETURNS void LANGUAGE plpgsql
@@ -120,7 +121,8 @@ BEGIN
     ON CONFLICT (id) DO UPDATE SET count = audit.count + excluded.count, job_id = NULL
     WHERE (audit.by_user, audit.who, audit.verb, audit.target)
           = (excluded.by_user, excluded.who, excluded.verb, excluded.target)
-      AND audit.before IS NULL AND excluded.before IS NULL;
+      AND audit.before IS NULL AND excluded.before IS NULL
+      AND audit.done_at > excluded.done_at - 3600000000;
     IF NOT FOUND THEN
         RAISE 'the audit log has another action with the id %; give each action a new id',
             quote_literal(by_->>0) USING ERRCODE = 'JQ001';
@@ -270,8 +272,8 @@ END $$;
 CREATE FUNCTION pause(name text) RETURNS text[] LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF coalesce(char_length(name), 0) NOT BETWEEN 1 AND 128 THEN
-        RAISE 'the name of a queue has 1 to 128 characters' USING ERRCODE = 'JQ001';
+    IF coalesce(octet_length(name), 0) NOT BETWEEN 1 AND 128 THEN
+        RAISE 'the name of a queue has 1 to 128 bytes' USING ERRCODE = 'JQ001';
     END IF;
     INSERT INTO paused VALUES (name) ON CONFLICT DO NOTHING;
     RETURN CASE WHEN FOUND THEN ARRAY[name] ELSE '{}' END;

@@ -140,18 +140,22 @@ BEGIN
     );
     RETURN QUERY SELECT 'step', number::text FROM migration
         WHERE number NOT BETWEEN 1 AND 9999 OR applied_at NOT BETWEEN 0 AND last_ LIMIT most;
-    RETURN QUERY SELECT 'no step', n::text FROM generate_series(1, 5) AS n
+    RETURN QUERY SELECT 'no step', n::text FROM generate_series(
+            1, (SELECT greatest(5, max(number)) FROM migration WHERE number <= 9999)
+        ) AS n
         WHERE NOT EXISTS (SELECT FROM migration WHERE number = n);
 END $$;
 
--- Put one of them right, or move it out, if it is still so. A number that follows from others is written anew. Nothing is
--- thrown away that was a job's: what cannot stay where it is becomes a dead letter.
+-- Put one of them right, or move it out, if it is still so. A number that
+-- follows from others is written anew, and a job that cannot stay where it is becomes a dead letter.
+-- What is removed: the earlier of two ends of one job, a second line about one run, and what cannot be
+-- read of a history, a worker or a pause.
 CREATE FUNCTION mend(what text, whose text, at bigint) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     CASE what
     WHEN 'live and finished' THEN
-        WITH gone AS (SELECT * FROM mended WHERE id = whose), removed AS (
+        WITH gone AS (SELECT * FROM mended WHERE id = whose FOR UPDATE), removed AS (
             DELETE FROM job WHERE id = whose
         )
         INSERT INTO dead
@@ -175,6 +179,7 @@ BEGIN
     WHEN 'unsound' THEN
         UPDATE job SET worker = coalesce(worker, 'unknown'), claimed_at = coalesce(claimed_at, at)
         WHERE id = whose AND lease_until > 0;
+        PERFORM FROM job WHERE id = whose FOR UPDATE;  -- bury passes over what others have locked.
         PERFORM bury(ARRAY[whose], at);
     WHEN 'half running' THEN
         UPDATE job SET worker = NULL, claimed_at = NULL, lost = false

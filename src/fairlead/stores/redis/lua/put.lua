@@ -4,6 +4,18 @@
 --   answers for each job whether it is new
 local now = clock(ARGV[1])
 local jobs = cmsgpack.unpack(ARGV[2])
+if #jobs > 500 then error({ err = 'REFUSED one call puts at most 500 jobs' }) end
+local MOST_BYTES = 262144
+
+-- Refuse what no client of ours puts. Nothing is written before all are checked.
+local function check(id, task, payload, version, run_at, priority, expires_at, options)
+  if not is_id(id) or not is_call(task, version, priority, now, expires_at)
+      or not is_count(run_at) or not is_text(payload) or #payload > MOST_BYTES
+      or options and (not is_text(options) or #options > MOST_BYTES) then
+    error({ err = 'REFUSED its id, names, times or sizes are none that a job may have' })
+  end
+end
+
 local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][1] end
 local known = call('HMGET', bodies, unpack(ids))
@@ -19,6 +31,7 @@ for n = 1, #jobs do
     seen[id] = true
     run_at = run_at or now + delay
     if expires_in then expires_at = now + expires_in end
+    check(id, task, payload, version, run_at, priority, expires_at, options)
     fresh[#fresh + 1] = id
     fresh[#fresh + 1] = BODY .. cmsgpack.pack(
       task, version, priority, now, expires_at or null, options or null, payload)
