@@ -12,7 +12,7 @@ local function check(id, task, payload, version, run_at, priority, expires_at, o
   if not is_id(id) or not is_call(task, version, priority, now, expires_at)
       or not is_count(run_at) or not is_text(payload) or #payload > MOST_BYTES
       or options and (not is_text(options) or #options > MOST_BYTES) then
-    error({ err = 'REFUSED its id, names, times or sizes are none that a job may have' })
+    error({ err = 'REFUSED its id, times or sizes are none that a job may have; enqueue() checks them' })
   end
 end
 
