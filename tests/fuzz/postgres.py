@@ -4,7 +4,7 @@ Columns of numbers and of texts get the whole catalogue; the server refuses what
 hold. The rest are shapes that no single column has: rows in two places, rows that are missing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 import psycopg
@@ -180,6 +180,10 @@ class PostgresVictim(Victim):
     def damages(self) -> Sequence[Damage]:
         """Every column with every kind, and the shapes."""
         return [*self._values, *_SHAPES]
+
+    def may_remove(self, damages: Collection[Damage]) -> bool:
+        """Say whether a job may be gone: also if its row was deleted, which leaves no trace."""
+        return Damage("job", "gone") in damages or super().may_remove(damages)
 
     def inflict(self, damage: Damage, job_id: JobId, random: Random) -> str | None:
         """Damage the row of a job, or all rows of a table that knows no jobs."""
