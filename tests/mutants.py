@@ -629,6 +629,13 @@ MUTANTS = [
         "tests/cli/test_hostile.py",
     ),
     Mutant(
+        "nobody claims under a name that nobody can read (P11)",
+        f"{REDIS}/lua/claim.lua",
+        "local worker, lease, quota = name_of(ARGV[2]),",
+        "local worker, lease, quota = ARGV[2],",
+        "tests/stores/test_redis.py",
+    ),
+    Mutant(
         "no number that a caller gives keeps a server busy",
         f"{REDIS}/lua/clock.lua",
         "if not value or value % 1 ~= 0 or value < 0 or value > (most or LATEST) then",

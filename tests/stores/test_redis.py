@@ -201,6 +201,20 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
     assert await store.audit() == []
 
 
+@pytest.mark.parametrize("name", [b"", b"\xff\xfe", b"w\x80", b"w\n", b"w\0", b"w" * 1_001])
+async def test_nobody_claims_under_a_name_that_nobody_can_read(
+    store: Backend, redis_url: str, redis_server: RedisServer, name: bytes
+) -> None:
+    """It is written into all jobs of the claim, and they would be unreadable."""
+    job = new_job()
+    await store.put([job])
+    values = ("1", "1", "", "", "", "", "", "1", "1000")
+    asked = call(Keys(Address.of(redis_url).prefix), "claim", "mail", "", name, *values)
+    with pytest.raises(redis.exceptions.ResponseError, match="1 to 1,000 bytes of UTF-8"):
+        redis_server.execute(*asked)
+    assert [each.id for each in await claim(store, worker="büro-\N{ROCKET}/1")] == [job.id]
+
+
 def test_functions_take_every_key_and_value_as_such() -> None:
     assert "loadstring" not in LIBRARY.code
     assert "redis.pcall" not in LIBRARY.code

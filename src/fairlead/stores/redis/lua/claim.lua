@@ -8,7 +8,7 @@
 --         on after next time, id, task and version of jobs stepped over for their task, ids of those
 --         that were taken over as lost, bytes of payload that are brought
 local now = clock(ARGV[1])
-local worker, lease, quota = ARGV[2], count_of(ARGV[3], LATEST - now), count_of(ARGV[4], 500)
+local worker, lease, quota = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now), count_of(ARGV[4], 500)
 local capable = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5]) or nil
 local spare = ARGV[6] == '1' or (ARGV[7] ~= '' and now - ARGV[7] >= math.floor(lease / 2))
 -- `READ` bounds the bytes of bodies that one claim looks at, `PIECE` those it reads at once.

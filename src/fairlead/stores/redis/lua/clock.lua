@@ -15,6 +15,16 @@ local function count_of(text, most)
   return value
 end
 
+-- A name that a caller gives, which is written into every job that it claims: UTF-8, or nobody could
+-- read those jobs again.
+local function name_of(text)
+  local single_bytes = string.gsub(text, '[\194-\244][\128-\191]+', '')
+  if #text == 0 or #text > 1000 or string.find(single_bytes, '[%z\1-\31\127-\255]') then
+    error({ err = 'ERR a name of 1 to 1,000 bytes of UTF-8 is wanted' })
+  end
+  return text
+end
+
 -- What time it is, by the server's clock; tests move another one.
 local function clock(at)
   if at ~= '' then return count_of(at) end
