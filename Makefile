@@ -29,9 +29,9 @@ types: $(READY) ## Types, by mypy in strict mode.
 servers: $(READY) ## PostgreSQL, PgBouncer and Redis for the tests: installed if root, else told.
 	@$(BIN)/python -m tests.servers.ensure
 
-tests: servers ## All tests, on both cores.
+tests: servers ## All tests, three at a time: many of them wait.
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 # A run that is cut goes on where it stopped. MINUTES=8 ends it after that time, SLICE=1/4 takes a
 # quarter, SINCE=<commit> those of changed files, FILES= and ONLY= parts of paths and promises;
