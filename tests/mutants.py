@@ -334,7 +334,7 @@ MUTANTS = [
         "core/selection.py",
         "slots=self.slots - filled",
         "slots=self.slots",
-        "tests/runtime/test_damage.py",
+        "tests/core/test_selection.py",
     ),
     Mutant(
         "an id comes back from the board as it was (I22)",
