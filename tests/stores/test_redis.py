@@ -201,7 +201,7 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
     assert await store.audit() == []
 
 
-@pytest.mark.parametrize("name", [b"", b"\xff\xfe", b"w\x80", b"w\n", b"w\0", b"w" * 1_001])
+@pytest.mark.parametrize("name", [b"", b"\xff\xfe", b"w\x80", b"\xe2w", b"w" * 1_001])
 async def test_nobody_claims_under_a_name_that_nobody_can_read(
     store: Backend, redis_url: str, redis_server: RedisServer, name: bytes
 ) -> None:

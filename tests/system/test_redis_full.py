@@ -143,11 +143,11 @@ async def test_nobody_else_sees_half_of_a_put(redis_shop: RedisShop) -> None:
     queues = [Queue(f"q{n}") for n in range(5)]
     await store.put([new_job(queue=queue.name) for queue in queues])
     before_all = used(redis_shop)
-    for room in (0, 1_000, 20_000, 60_000, 200_000):
+    for room in (0, 1_000, 20_000, 60_000, 200_000, 2_000_000):
         redis_shop.do("CONFIG", "SET", "maxmemory", before_all + room)
         before = await store.count()
         some = [
-            new_job(queue=queue.name, options='"' + "x" * 10_000 + '"')
+            new_job(queue=queue.name, options='{"tags":["' + "x" * 10_000 + '"]}')
             for queue in queues
             for _ in range(3)
         ]

@@ -318,7 +318,7 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     earliest bigint := CASE
-        WHEN low ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AND high LIKE '________-____-7%'
+        WHEN low ~ '^[0-9a-f]{8,8}-[0-9a-f]{4,4}-7' AND high LIKE '________-____-7%'
             THEN least(at, ('x' || left(low, 8) || substr(low, 10, 4))::bit(48)::bigint * 1000)
                  - 86400000000
         ELSE 0 END;

@@ -19,7 +19,7 @@ end
 -- read those jobs again.
 local function name_of(text)
   local single_bytes = string.gsub(text, '[\194-\244][\128-\191]+', '')
-  if #text == 0 or #text > 1000 or string.find(single_bytes, '[%z\1-\31\127-\255]') then
+  if #text == 0 or #text > 1000 or string.find(single_bytes, '[\128-\255]') then
     error({ err = 'ERR a name of 1 to 1,000 bytes of UTF-8 is wanted' })
   end
   return text
