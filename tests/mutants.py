@@ -244,6 +244,13 @@ MUTANTS = [
         "tests/face/test_commit.py",
     ),
     Mutant(
+        "what a heartbeat cannot read costs no other lease (I22)",
+        "runtime/contact.py",
+        "            if is_outage(problem):\n                raise\n            self.tell(",
+        "            raise\n            self.tell(",
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
         "a connection is not used again while a cancelled question still runs on it (F19)",
         f"{SQLITE}/store.py",
         "                connection = self._reader()\n",

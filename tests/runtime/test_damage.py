@@ -144,6 +144,36 @@ async def test_a_lease_that_cannot_be_renewed_costs_no_other_its_own(
     assert [news.lost for news in told] == [((bad, claimed[1].fence),)]
 
 
+async def test_what_a_heartbeat_cannot_read_costs_no_lease_and_no_word_to_others(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged attempt log, and a process that stands still whose jobs cannot be asked for."""
+    task = any_app.task(name="t")(lambda: None)
+    for _ in range(3):
+        await task.aenqueue()
+    kept, *gone = await claim(any_app.store, *any_app.queues.values(), worker="w/1", lease=60)
+    board = Board.private(8)
+    board.beat(1.0, 0)
+    for job in (kept, *gone):
+        board.hold(job.id, job.fence - (job is not kept), 0, -100.0)
+
+    async def refuse(_asked: str) -> None:
+        raise REFUSED
+
+    for verb in ("attempts", "held"):
+        monkeypatch.setattr(any_app.store, verb, refuse)
+    told: list[News] = []
+    heard = Heard(any_app)
+    keeper = Keeper(any_app.workshop(), "w", lambda: {"w/1": board}, lambda _, n: told.append(n))
+    await keeper.beat()
+    record = await any_app.store.find(kept.id)
+    assert record is not None
+    assert (record.lease_until or 0) < kept.lease_until
+    [news] = told
+    assert {job_id for job_id, _ in news.lost} == {job.id for job in gone}
+    assert len(heard.of(events.Trouble)) == 3
+
+
 async def test_a_keeper_survives_whatever_a_duty_raises(
     any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
 ) -> None:

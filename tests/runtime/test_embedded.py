@@ -608,14 +608,10 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled_with_the_reason(
     assert [type(problem) for problem in told] == [LeaseLost]
     assert told[0].job_id == job.id
     assert runs == [1, 2]
-    assert heard.story(job) == [
-        "Enqueued",
-        "Started",
-        "SettlementRefused",
-        "LeaseExpired",
-        "Started",
-        "Finished",
-    ]
+    story = heard.story(job)
+    # A claim may find the job again before its settlement is answered, and start it first.
+    story.remove("LeaseExpired")
+    assert story == ["Enqueued", "Started", "SettlementRefused", "Started", "Finished"]
 
 
 async def test_a_thread_whose_lease_is_lost_learns_it_at_a_checkpoint(

@@ -45,13 +45,15 @@ def test_processes_are_replaced_after_so_many_jobs(shop: Shop) -> None:
     tree = shop.start("--max-jobs", "40", "--processes", "2")
     for job in slow:
         shop.until_started(job)
-    for _ in range(6):
+
+    def replaced_thrice() -> bool:
         shop.until_final(*shop.put_many("quick", 40), *shop.put_many("plain", 20))
-        time.sleep(0.4)
+        return tree.log.count("is being replaced: it has run") >= 3
+
+    until(replaced_thrice, 30)
     shop.until_final(*shop.put_many("plain", 100, queue="process"))
     shop.until_final()
     assert len({line.pid for line in shop.starts()}) >= 6
-    assert tree.log.count("is being replaced: it has run") >= 3
     check_all_done(shop)
     assert all(len(shop.starts(job)) == 1 for job in slow)
 

@@ -10,7 +10,9 @@ stop the others. See `split.py`.
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from random import Random
+from typing import TypeVar
 
 from fairlead.core.errors import FairleadError, StoreError, StoreRefused
 from fairlead.core.events import Bus, StoreFound, StoreLost, Trouble
@@ -22,6 +24,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
 _SILENT_SECONDS = 60.0
 """How long the same trouble is not told again."""
 _MOST_TROUBLES = 1_000
+
+Item = TypeVar("Item")
 
 
 def is_outage(problem: Exception) -> bool:
@@ -54,6 +58,19 @@ class Troubles:
             self._told.clear()
         self._told[told] = now
         self._events.emit(Trouble(self._worker, told))
+
+    async def found(self, what: str, look: Awaitable[list[Item]]) -> list[Item]:
+        """Return what a look finds: nothing, if damage keeps the store from saying it.
+
+        Raises only if the store is away.
+        """
+        try:
+            return await look
+        except Exception as problem:
+            if is_outage(problem):
+                raise
+            self.tell(f"{what} cannot be read: {said(problem)}; `fairlead doctor` tells what")
+            return []
 
 
 class Contact:

@@ -169,16 +169,18 @@ class Keeper:
 
         A handler that made its job done in a transaction of its own may go on after it.
         """
-        log = await self._workshop.store.attempts(pair[0])
-        return any(line.fence == pair[1] for line in log)
+        log = self._workshop.store.attempts(pair[0])
+        lines = await self._troubles.found(f"the log of job {pair[0]}", log)
+        return any(line.fence == pair[1] for line in lines)
 
     async def _unseen(self, before: float) -> dict[Pair, str]:
         """Return what processes claimed that have stood still since, and so have not seen it."""
         found: dict[Pair, str] = {}
         for worker, board in self._boards().items():
             if 0 < board.pulse <= before:
-                held = await self._workshop.store.held(worker)
-                found |= {(job.id, job.fence): worker for job in held}
+                held = self._workshop.store.held(worker)
+                jobs = await self._troubles.found(f"what {worker} has claimed", held)
+                found |= {(job.id, job.fence): worker for job in jobs}
         return found
 
     async def _upkeep_forever(self) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fairlead.core.failure import describe, described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, Reason, State
+from fairlead.core.job import Job, Reason, State
 from fairlead.core.outcome import (
     Ambiguous,
     Committed,
@@ -164,7 +164,8 @@ class Settler:
         before: Written = {}
         for settlement in settlements:
             if settlement.id not in written:
-                for line in await self._log_of(settlement.id):
+                log = self._workshop.store.attempts(settlement.id)
+                for line in await self._troubles.found(f"the log of job {settlement.id}", log):
                     if line.fence != settlement.fence:
                         continue
                     if line.outcome == settlement.outcome:
@@ -174,15 +175,6 @@ class Settler:
                             line.job_id, line.fence, State.DONE, line.outcome
                         )
         return before
-
-    async def _log_of(self, job_id: JobId) -> list[Attempt]:
-        """Return a job's lines of the attempt log; a damaged log tells nothing."""
-        try:
-            return await self._workshop.store.attempts(job_id)
-        except Exception as problem:
-            if is_outage(problem):
-                raise
-            return []
 
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
         """Ask the task whether its outside effect happened, then go on with the answer."""
