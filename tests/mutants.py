@@ -833,6 +833,27 @@ MUTANTS = [
         "tests/stores/test_redis_damage.py::test_a_mark_of_an_end_that_never_was_forgets_no_job",
     ),
     Mutant(
+        "what a key of another type refuses changes nothing (F75), Redis",
+        f"{REDIS}/functions.py",
+        "{'' if _READ_ONLY in _flags(text) else ''.join(",
+        "{'' if True else ''.join(",
+        "tests/stores/test_redis_damage.py",
+    ),
+    Mutant(
+        "a job whose run cannot be read does not begin anew (I22), Redis",
+        f"{REDIS}/lua/claim.lua",
+        "local is_damaged = not run and (order.state or order == in_lost)",
+        "local is_damaged = false",
+        "tests/stores/test_redis_damage.py",
+    ),
+    Mutant(
+        "what a claim has leased is not lost with the store's answer to what comes after it",
+        "runtime/feeder.py",
+        "            if not whole.jobs:\n                raise\n",
+        "            raise\n",
+        "tests/runtime/test_damage.py",
+    ),
+    Mutant(
         "a key of another type is moved, not removed (F75), Redis",
         f"{REDIS}/repair.py",
         'yield [("RENAMENX", key, aside)]',

@@ -89,6 +89,32 @@ async def test_a_queue_with_damage_in_it_keeps_no_other_queue_waiting(
     assert "queue 'queue-3' is not served" in trouble.problem
 
 
+async def test_jobs_of_one_queue_are_run_though_the_store_goes_away_before_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are leased already: if nobody ran them, they would come back as lost."""
+    app = Fairlead("memory://", queues=[Queue("a"), Queue("b")])
+    task = app.task(name="t", queue="a")(lambda: 7)
+    real = app.store.claim
+    asked: list[tuple[str, ...]] = []
+
+    async def verb(plan: ClaimPlan) -> Claim:
+        asked.append(tuple(queue.name for queue in plan.queues))
+        if len(asked) == 1:
+            raise REFUSED
+        if len(asked) == 3:
+            raise StoreUnavailable("store", "is away")
+        return await real(plan)
+
+    job = await task.aenqueue()
+    monkeypatch.setattr(app.store, "claim", verb)
+    heard = Heard(app)
+    async with app.worker():
+        assert await job.aresult(timeout=10) == 7
+    assert asked[:3] == [("a", "b", "default"), ("a",), ("b", "default")]
+    assert heard.story(job) == ["Started", "Finished"]
+
+
 async def test_slots_that_a_resting_queue_fills_are_not_given_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -235,6 +261,30 @@ async def test_a_dead_process_s_sound_jobs_are_given_back_beside_a_damaged_one(
     records = [await handle.arecord() for handle in handles]
     assert [r.state for r in records] == ["waiting", "waiting", "dead", "waiting"]
     assert records[2].reason == Reason.UNREADABLE
+
+
+async def test_what_a_refused_settlement_wrote_is_told_as_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store of many parts writes some of a batch, and refuses the rest."""
+    app = Fairlead("memory://")
+    task = app.task(name="t")(lambda: None)
+    handles = [await task.aenqueue() for _ in range(4)]
+    await claim(app.store, *app.queues.values(), worker="w/1")
+    bad = handles[3].id
+    real = app.store.settle
+
+    async def verb(settlements: Sequence[Settlement]) -> Any:
+        written = await real([each for each in settlements if each.id != bad])
+        if len(written) < len(settlements) and any(each.id == bad for each in settlements):
+            raise REFUSED
+        return written
+
+    monkeypatch.setattr(app.store, "settle", verb)
+    heard = Heard(app)
+    estate = await take_over(app.workshop(), Death("w/1", "SIGKILL", (), 5.0, False, {}), 1.0)
+    assert estate.returned == 4
+    assert [heard.story(handle) for handle in handles[:3]] == [["Returned"]] * 3
 
 
 async def test_a_dead_process_that_cannot_be_asked_about_ends_no_supervisor(

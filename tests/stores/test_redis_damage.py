@@ -1,6 +1,7 @@
 """Whatever somebody writes into our keys, only what he wrote into is harmed (I22, F34, F75, F82)."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,12 +18,14 @@ from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.audit import Damage
-from fairlead.stores.redis.keys import PARTS, Keys
+from fairlead.stores.redis.functions import FUNCTIONS
+from fairlead.stores.redis.keys import LINE, PARTS, Keys
+from fairlead.stores.redis.lane import Wire
 from fairlead.stores.redis.repair import Repair
-from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.redis.talk import Command, Conversation
 from tests.fuzz.redis import OWN, SHARED, TYPES
 from tests.servers.redis import RedisServer
-from tests.words import by, claim, done, failed, new_job, plan, returned
+from tests.words import POLICY, by, claim, done, failed, new_job, plan, returned
 
 MAIL, OTHER = Queue("mail"), Queue("other")
 pack = msgspec.msgpack.encode
@@ -38,6 +41,10 @@ class Yard(NamedTuple):
     def do(self, command: str, part: str, *words: Any) -> Any:
         """Do something to a key of the queue mail."""
         return self.server.execute_command(command, self.keys.key("mail", part), *words)
+
+    def everything(self) -> dict[str, Any]:
+        """What is under the keys of the queue mail."""
+        return {part: self.do("DUMP", part) for part in PARTS}
 
     async def problems(self) -> str:
         return "; ".join(finding.problem for finding in await self.store.audit())
@@ -192,20 +199,35 @@ async def test_a_mark_of_an_end_that_never_was_forgets_no_job(yard: Yard) -> Non
     assert ids_of(await claim(yard.store)) == [job.id]
 
 
-async def test_a_lost_job_whose_run_cannot_be_read_is_given_out_once(yard: Yard) -> None:
+@pytest.mark.parametrize("where", ["leases", "lost", "ready", "unknown"])
+@pytest.mark.parametrize("mended", ["by a claim", "by a repair"])
+async def test_a_job_whose_run_cannot_be_read_does_not_begin_anew(
+    yard: Yard, where: str, mended: str
+) -> None:
+    """Nobody knows how often it ran; one with an outside effect must not simply repeat it."""
     await put(yard.store)
     [job] = await claim(yard.store, lease=0)
-    await claim(yard.store, spare_lost=True)
-    assert yard.do("ZSCORE", "lost", job.id) is not None
+    if where in ("lost", "unknown"):
+        capable = {"other": 1} if where == "unknown" else None
+        await claim(yard.store, spare_lost=where == "lost", capable=capable)
+    if where == "ready":
+        await yard.store.settle([returned(job)])
+    [found] = [part for part in ("leases", "lost", "ready") if yard.do("ZCARD", part)] or [where]
+    assert found == where
     yard.do("HSET", "runs", job.id, b"garbage")
-    assert ids_of(await claim(yard.store)) == [job.id]
-    assert await claim(yard.store) == []
+    if mended == "by a repair":
+        assert "made it a dead letter" in await yard.repair()
+    for _ in range(2):
+        assert await claim(yard.store) == []
     assert await yard.store.audit() == []
+    record = await yard.store.find(job.id)
+    assert record is not None
+    assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
 
 
 @pytest.mark.parametrize("fence", [2**63 - 1, 2**53 + 1, -1, 0.5])
 async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> None:
-    """Its job begins anew when its lease has passed; the others of its batch are settled."""
+    """The others of its batch are settled, and its own job can be replayed."""
     await put(yard.store, 2)
     jobs = await claim(yard.store, lease=0.3)
     run = msgspec.msgpack.decode(yard.do("HGET", "runs", jobs[0].id))
@@ -214,7 +236,8 @@ async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> 
     pairs = [(job.id, job.fence) for job in jobs]
     assert [each.id for each in await yard.store.extend(pairs, 20 * SECOND)] == [jobs[1].id]
     assert list(await yard.store.settle([done(job) for job in jobs])) == [jobs[1].id]
-    assert jobs[0].id in await yard.repair()
+    assert f"{jobs[0].id} cannot be read: made it a dead letter" in await yard.repair()
+    assert await yard.store.revive([jobs[0].id], [State.DEAD], by()) == [jobs[0].id]
     [again] = await claim(yard.store)
     assert again.fence > jobs[0].fence
 
@@ -270,6 +293,40 @@ async def test_a_shared_key_of_another_type_stops_nobody(yard: Yard, name: str) 
     assert len(await yard.store.jobs(ALL)) == 2
 
 
+@pytest.mark.parametrize("part", PARTS)
+async def test_what_a_key_of_another_type_refuses_changes_nothing(yard: Yard, part: str) -> None:
+    """Else a job that is taken from one key, and cannot be added to the next, would be lost."""
+    store = yard.store
+    over, dead, *_ = await put(store, 3)
+    jobs = await claim(store)
+    await store.settle([done(jobs[0]), failed(jobs[1], jobs[1].claimed_at, POLICY)])
+    [waiting], running = await put(store), jobs[2]
+    yard.do("DEL", part)
+    yard.do("SET", part, "x")
+    of_the_line: dict[str, Callable[[], Awaitable[object]]] = {
+        "claim": lambda: claim(store),
+        "settle": lambda: store.settle([done(running)]),
+        "settle again": lambda: store.settle([failed(running, running.claimed_at)]),
+        "upkeep": lambda: store.upkeep(0),
+    }
+    of_people: dict[str, Callable[[], Awaitable[object]]] = {
+        "cancel": lambda: store.cancel([waiting.id], "no", by=by()),
+        "revive": lambda: store.revive([dead.id], [State.DEAD], by()),
+        "delete": lambda: store.delete([over.id], [State.DONE], by()),
+        "edit": lambda: store.edit(dead.id, dead.payload, '{"n":2}', 1, by()),
+        "pause": lambda: store.pause("mail", by()),
+    }
+    before = yard.everything()
+    for name, verb in {**(of_the_line if part in LINE else {}), **of_people}.items():
+        with suppress(StoreRefused):
+            await verb()
+        assert yard.everything() == before, name
+    with suppress(StoreRefused):
+        await put(store)
+        assert part not in FUNCTIONS["put"].parts
+    assert part not in FUNCTIONS["put"].parts or yard.everything() == before
+
+
 async def test_what_a_function_stumbles_over_is_no_outage(yard: Yard) -> None:
     await put(yard.store)
     yard.do("DEL", "leases")
@@ -293,6 +350,47 @@ async def test_what_is_refused_for_one_queue_is_settled_for_the_other(yard: Yard
         assert record.state is State.DONE
     with pytest.raises(StoreRefused):
         await yard.store.settle([done(job) for job in mine])
+
+
+async def test_a_claim_keeps_what_it_leased_when_the_store_goes_away_after_it(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has jobs of others to park; that must not cost it those it has."""
+    await put(yard.store, task="of others")
+    jobs = await put(yard.store, 2)
+    real = Wire.ask
+
+    async def ask(wire: Wire, commands: Sequence[Command]) -> list[Any]:
+        if any(yard.keys.workers in command for command in commands):
+            raise redis.ConnectionError("cut")
+        return await real(wire, commands)
+
+    monkeypatch.setattr(Wire, "ask", ask)
+    assert ids_of(await claim(yard.store, capable={"t": 1})) == ids_of(jobs)
+
+
+async def test_a_damaged_number_and_a_damaged_audit_log_are_both_mended(yard: Yard) -> None:
+    await yard.store.pause("mail", by())
+    await yard.store.pause("other", by())
+    yard.server.set(yard.keys.number, "abc")
+    yard.do("DEL", "acts")
+    yard.do("SET", "acts", "x")
+    await yard.repair()
+    await yard.store.resume("other", by("resume"))
+    verbs = [line.verb for line in await yard.store.audit_log()]
+    assert verbs[:2] == ["resume", "repair"]
+
+
+async def test_actions_after_a_repair_are_the_latest(yard: Yard) -> None:
+    """Also if the number of the last one was of another type."""
+    for _ in range(3):
+        await yard.store.pause("mail", by())
+    yard.server.delete(yard.keys.number)
+    yard.server.lpush(yard.keys.number, "x")
+    assert "it is 3 now" in await yard.repair()
+    await yard.store.resume("mail", by("resume"))
+    [latest, *_] = await yard.store.audit_log()
+    assert latest.verb == "resume"
 
 
 async def test_a_repair_that_cannot_mend_all_says_what_it_mended(

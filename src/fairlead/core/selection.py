@@ -110,7 +110,10 @@ class ClaimPlan(msgspec.Struct, frozen=True):
             return self
         running = Counter(self.running)
         running.update(job.queue for job in claim.jobs)
-        return msgspec.structs.replace(self, running=running, credits=claim.credits)
+        left = max(1, self.most_bytes - sum(len(job.payload) for job in claim.jobs))
+        return msgspec.structs.replace(
+            self, running=running, credits=claim.credits, most_bytes=left
+        )
 
     def only(self, queues: Sequence[Served]) -> "ClaimPlan":
         """Return the same for some of its queues; shared slots that others fill are not free."""

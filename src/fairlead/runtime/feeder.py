@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from fairlead.core.errors import StoreError
 from fairlead.core.job import Job
 from fairlead.core.queue import Served
 from fairlead.core.selection import Claim, ClaimPlan
@@ -150,8 +151,13 @@ class Feeder:
             told = f"queue {queue.name!r} is not served, because something in it is damaged"
             self._troubles.tell(f"{told}: {said(problem)}; `fairlead doctor` tells what")
 
-        if queues:
-            await in_parts(ask, queues, rest)
+        try:
+            if queues:
+                await in_parts(ask, queues, rest)
+        except StoreError:
+            if not whole.jobs:
+                raise
+            # What came before is leased, and ours to run; the next claim meets the outage.
         return whole
 
     async def _wait(self, seconds: float, mark: int) -> int:

@@ -29,7 +29,7 @@ from fairlead.core.outcome import (
     ambiguous,
     decide,
 )
-from fairlead.core.store import Store
+from fairlead.core.store import Backend
 from fairlead.core.task import Task
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.narrate import narrate, narrate_late
@@ -146,7 +146,6 @@ class Settler:
             began = asyncio.get_running_loop().time()
             try:
                 written = await settle_in_parts(self._workshop.store, self._troubles, settlements)
-                written |= await self._written_before(settlements, written)
             except Exception as problem:
                 if not is_outage(problem):
                     raise
@@ -154,27 +153,6 @@ class Settler:
                 continue
             self._contact.found(began)
             return written
-
-    async def _written_before(self, settlements: list[Settlement], written: Written) -> Written:
-        """Return what is written already, under the same fences: the attempt log tells.
-
-        An earlier try of ours may have been, whose answer was lost; or the handler
-        made its job done itself, and then that counts.
-        """
-        before: Written = {}
-        for settlement in settlements:
-            if settlement.id not in written:
-                log = self._workshop.store.attempts(settlement.id)
-                for line in await self._troubles.found(f"the log of job {settlement.id}", log):
-                    if line.fence != settlement.fence:
-                        continue
-                    if line.outcome == settlement.outcome:
-                        before[settlement.id] = settlement
-                    elif line.outcome == "done":
-                        before[line.job_id] = Settlement(
-                            line.job_id, line.fence, State.DONE, line.outcome
-                        )
-        return before
 
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
         """Ask the task whether its outside effect happened, then go on with the answer."""
@@ -207,9 +185,12 @@ def decided(
 
 
 async def settle_in_parts(
-    store: Store, troubles: Troubles, settlements: Sequence[Settlement]
+    store: Backend, troubles: Troubles, settlements: Sequence[Settlement]
 ) -> Written:
-    """Settle, and make dead letters of the jobs whose end the store refuses to write."""
+    """Settle, and make dead letters of the jobs whose end the store refuses to write.
+
+    Returns what is written, also if it was before: see `_written_before`.
+    """
     damaged: list[Settlement] = []
 
     def bury(settlement: Settlement, problem: Exception) -> None:
@@ -235,7 +216,31 @@ async def settle_in_parts(
     parts = await in_parts(store.settle, settlements, bury)
     if damaged:
         parts += await in_parts(store.settle, damaged, leave)
-    return {job_id: ruled for part in parts for job_id, ruled in part.items()}
+    written = {job_id: ruled for part in parts for job_id, ruled in part.items()}
+    return written | await _written_before(store, troubles, settlements, written)
+
+
+async def _written_before(
+    store: Backend, troubles: Troubles, settlements: Sequence[Settlement], written: Written
+) -> Written:
+    """Return what else is written already, under the same fences: the attempt log tells.
+
+    An earlier try of ours may have been, whose answer was lost, or which the store refused for the
+    sake of another job; or the handler made its job done itself, and then that counts.
+    """
+    before: Written = {}
+    for settlement in settlements:
+        if settlement.id in written:
+            continue
+        log = store.attempts(settlement.id)
+        for line in await troubles.found(f"the log of job {settlement.id}", log):
+            if line.fence != settlement.fence:
+                continue
+            if line.outcome == settlement.outcome:
+                before[settlement.id] = settlement
+            elif line.outcome == "done":
+                before[line.job_id] = Settlement(line.job_id, line.fence, State.DONE, line.outcome)
+    return before
 
 
 def _certain(outcome: Outcome) -> bool:

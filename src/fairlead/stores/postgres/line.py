@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
+from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
@@ -198,14 +198,13 @@ class PostgresLine:
         if start.look or claim.cut or _is_full(plan, claim):
             return claim
         # What the heads hide may fill the rest.
-        running = dict(plan.running)
-        for job in claim.jobs:
-            running[job.queue] = running.get(job.queue, 0) + 1
-        left = max(1, plan.most_bytes - sum(len(job.payload) for job in claim.jobs))
-        rest = replace(plan, running=running, credits=claim.credits, most_bytes=left)
-        more = await self._claim(lane, rest, self.heads.start(rest))
-        parked = claim.parked + more.parked
-        return Claim(claim.jobs + more.jobs, more.credits, more.now, parked, more.cut)
+        rest = plan.after(claim)
+        try:
+            return claim.joined(await self._claim(lane, rest, self.heads.start(rest)))
+        except StoreError:
+            if not claim.jobs:
+                raise
+            return claim  # These are leased; the next claim meets the trouble.
 
     async def _claim(self, lane: Lane, plan: ClaimPlan, start: Start) -> Claim:
         told, *rows = await lane.ask(self._sql["claim"], self._claim_text(plan, start))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from fairlead.stores.redis.keys import LINE, PARTS
+from fairlead.stores.redis.keys import HASHES, LINE, PARTS
 
 _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "announce": (),
@@ -20,6 +20,7 @@ _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "here": (),
     "register": (),
     "put": ("bodies", "ready", "due", "expiring", "settings"),
+    "extend": ("runs", "leases", "lost"),
     "records": ("bodies", "runs", "errors", "ends", "ready", "due"),
     "due": ("due",),
     **dict.fromkeys(("cancel", "delete", "edit", "note", "pause", "revive"), PARTS),
@@ -27,9 +28,20 @@ _OF_A_VERB: dict[str, tuple[str, ...]] = {
 """The keys of a queue that a function gets, if they are others than those of the line.
 
 A server lets a user call a function only if the user may touch all keys that it gets. So producers
-can do with few keys, and only those who act need the ones of the audit log.
+can do with few keys, and only those who act need the ones of the audit log. Leases are renewed
+as long as their own keys are sound.
 """
 _READ_ONLY = "no-writes"
+_PROBES = {
+    **{part: f"call('ZSCORE', {part}, '')\n" for part in PARTS},
+    **{part: f"call('HEXISTS', {part}, '')\n" for part in HASHES},
+    "log": "call('LLEN', log)\n",
+}
+"""What raises if a key is of another type than ours.
+
+What a function has written before it fails stays written: a job that it took from one key would
+be lost if it could not be added to the other. So each that writes asks for all its keys first.
+"""
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -98,6 +110,7 @@ def _registered(verb: str, text: str) -> str:
         f"flags = {{ {flags} }}, callback = function(KEYS, ARGV)\n"
         f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
+        f"{'' if _READ_ONLY in _flags(text) else ''.join(_PROBES[part] for part in parts)}"
         f"{text.partition(chr(10))[2]}end }}\n"
     )
 

@@ -12,6 +12,8 @@ LINE = (
 """The keys of one queue that its jobs are kept under, in the order in which functions get them."""
 PARTS = (*LINE, "acts", "acted")
 """All keys of one queue: those, and what people did there."""
+HASHES = ("bodies", "runs", "errors", "ends", "gone", "settings", "acted")
+"""Which of them are hashes. The log is a list, all others are sorted sets."""
 
 NOWHERE = "*"
 """Under the keys of a queue that nobody can have is kept what people did to no queue."""

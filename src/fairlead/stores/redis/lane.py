@@ -23,13 +23,14 @@ from redis.asyncio import connection as nonblocking
 from fairlead.core.errors import (
     EnqueueError,
     FairleadError,
+    StoreError,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
 )
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.nodes import Asking, Batches, Nodes, Replies
-from fairlead.stores.redis.talk import Command, Conversation, Tried
+from fairlead.stores.redis.talk import Command, Conversation, Tried, go_on
 
 T = TypeVar("T")
 
@@ -172,14 +173,17 @@ class Lane:
         except TimeoutError as problem:
             raise typed(problem, self._address, self._patience) from problem
         try:
-            answers: list[Any] | None = None
+            heard: list[Any] | StoreError | None = None
             while True:
                 try:
-                    commands = next(talk) if answers is None else talk.send(answers)
+                    commands = go_on(talk, heard)
                 except StopIteration as end:
                     result: T = end.value
                     return result
-                answers = await self._answers(commands, together=together)
+                try:
+                    heard = await self._answers(commands, together=together)
+                except StoreError as problem:
+                    heard = problem
         finally:
             self._turn.release()
 
@@ -248,14 +252,17 @@ class BlockingLanes:
     def hold(self, talk: Conversation[T], *, together: bool = False) -> T:
         """Hold a conversation, in the calling thread."""
         together = together and not self._address.is_cluster
-        answers: list[Any] | None = None
+        heard: list[Any] | StoreError | None = None
         while True:
             try:
-                commands = next(talk) if answers is None else talk.send(answers)
+                commands = go_on(talk, heard)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            answers = self._answers(commands, together=together)
+            try:
+                heard = self._answers(commands, together=together)
+            except StoreError as problem:
+                heard = problem
 
     def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
         try:

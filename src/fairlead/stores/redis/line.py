@@ -137,10 +137,12 @@ class RedisLine:
                     asked.take(queue, wanted, answer)
                     self._note(plan.worker, queue, answer, stepped)
             shares = asked.shares()
-        if asked.damaged:
-            with suppress(StoreRefused):  # They stay leased, and are met again.
+        parked: list[Unknown] = []
+        with suppress(StoreError):  # What is left undone is met again; what is claimed is not lost.
+            if asked.damaged:
                 yield from self.settle(asked.damaged, None)
-        parked = (yield from self._park(stepped, asked.now)) if stepped else []
+            if stepped:
+                parked = yield from self._park(stepped, asked.now)
         jobs, credits = asked.chosen()
         return Claim(jobs, credits, asked.now, parked, cut=asked.is_cut)
 
@@ -265,21 +267,18 @@ class RedisLine:
         wanted = [
             (queue, some) for queue, each in grouped.items() for some in pieces(each, MOST_AT_ONCE)
         ]
+        if not wanted:
+            return {}
+        answers = yield [Tried(self._end(queue, some, word)) for queue, some in wanted]
+        raise_outage(answers)
         written: dict[JobId, Settlement] = {}
-        refused: list[StoreError] = []
-        while wanted:
-            answers = yield [Tried(self._end(queue, some, word)) for queue, some in wanted]
-            raise_outage(answers)
-            left: list[tuple[str, Sequence[Settlement]]] = []
-            for (queue, some), answer in zip(wanted, answers, strict=True):
-                if not isinstance(answer, StoreError):
-                    written |= _ended(some, answer)
-                elif len(some) == 1:
-                    refused.append(answer)
-                else:  # Whatever one of them stumbles over must not keep the others.
-                    left += [(queue, half) for half in pieces(some, (len(some) + 1) // 2)]
-            wanted = left
-        if refused:
+        refused: list[StoreRefused] = []
+        for (_, some), answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, StoreRefused):
+                refused.append(answer)
+            else:
+                written |= _ended(some, answer)
+        if refused:  # What was written is found in the attempt log.
             raise refused[0]
         # Who settles a job a second time is refused, wherever it is: to remember costs nothing.
         self._queues.drop(written)

@@ -6,7 +6,6 @@ it. Lines of logs that cannot be read are taken out, and so is all that is writt
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from fairlead.core.clock import Clock
 from fairlead.core.ids import mark_of
@@ -15,7 +14,16 @@ from fairlead.stores.redis.condition import VERSION
 from fairlead.stores.redis.keys import NOWHERE, Keys
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import score_of, shown
-from fairlead.stores.redis.talk import Conversation, Word, call, call_on, moment, pieces, present
+from fairlead.stores.redis.talk import (
+    Conversation,
+    Word,
+    call,
+    call_on,
+    moment,
+    pieces,
+    present,
+    spared,
+)
 
 _MOST_ROUNDS = 10
 _JOBS_AT_ONCE = 100
@@ -97,12 +105,16 @@ class Repair:
         yield [("RENAMENX", key, aside)]
         if key == self._keys.queues:
             yield from self._queues.register(self._queues.forget())
+        if (
+            key == self._keys.number
+        ):  # Else new lines of the audit log would come before the old ones.
+            return f"moved it to {aside}; {yield from self._count_again(damage)}"
         return f"moved it to {aside}"
 
     def _count_again(self, _damage: Damage) -> Conversation[str | None]:
         names = [*(yield from self._queues.names()), NOWHERE]
         asked = [("ZREVRANGE", self._keys.key(name, "acts"), 0, 0, "WITHSCORES") for name in names]
-        answers: list[Any] = yield asked
+        answers = yield from spared(asked, ())
         greatest = max((score_of(each[1]) for each in answers if each), default=0)
         yield [("SET", self._keys.number, greatest)]
         return f"it is {greatest} now"

@@ -65,10 +65,10 @@ class Shares:
         }
 
     def give_up(self, queue: str, problem: StoreError) -> None:
-        """Take note that a queue is out of reach; if all are, so is the store."""
+        """Take note that a queue is out of reach; if all were from the first, so is the store."""
         self._empty.add(queue)
         self._problems.append(problem)
-        if len(self._problems) == len(self._jobs):
+        if len(self._problems) == len(self._jobs) and not any(self._jobs.values()):
             raise_outage(self._problems)
             raise problem
 

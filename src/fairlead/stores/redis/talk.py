@@ -29,6 +29,13 @@ Conversation = Generator[list[Command], list[Any], T]
 """Yields commands, is sent an answer for each, and returns a T."""
 
 
+def go_on(talk: Conversation[T], heard: list[Any] | StoreError | None) -> list[Command]:
+    """Let a conversation begin, or go on with the answers, or with what kept them from coming."""
+    if isinstance(heard, StoreError):
+        return talk.throw(heard)
+    return next(talk) if heard is None else talk.send(heard)
+
+
 def raise_outage(answers: Iterable[Any]) -> None:
     """Raise the answer that says that the store is out of reach, if there is one."""
     for answer in answers:

@@ -22,18 +22,20 @@ expire(now, STEP)
 -- Jobs whose lease has passed come into an order of their own.
 local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)
 if #passed > 0 then
-  local texts, in_order = many('HMGET', runs, passed), {}
+  local texts, in_order, unread = many('HMGET', runs, passed), {}, {}
   for n = 1, #passed do
     local run = run_of(texts[n])
     if run then
       in_order[#in_order + 1] = run[ORDER_AT]
       in_order[#in_order + 1] = passed[n]
     else
-      begin_again(passed[n])  -- Somebody damaged it. It has waited long enough.
+      unread[#unread + 1] = passed[n]
     end
   end
   many('ZADD', lost, in_order)
   many('ZREM', leases, passed)
+  -- Somebody damaged them: nobody knows how often they ran, and whether they still do.
+  for n = 1, #unread do put_aside(unread[n], nil, now) end
 end
 
 if ARGV[10] ~= '1' or call('HEXISTS', settings, 'paused') == 1 then
@@ -123,16 +125,13 @@ while in_ready.id or in_lost.id do
   local id, score, text = order.id, order.score, order.text
   local run = order.state and run_of(order.state)
   local is_lost = run and run[LEASE_UNTIL] > 0
+  local is_damaged = not run and (order.state or order == in_lost)
   local is_read, task, version, head_start, enqueued_at, expires_at, size
   if text then is_read, task, version, head_start, enqueued_at, expires_at, size = pcall(read, text) end
   local is_held = false
-  if not is_read or not task then
-    -- Somebody damaged it: a dead letter if something is left of it, and nothing if not.
-    local order_at = is_whole(score) and score or 0
-    if not text or is_id(id) then
-      put_aside(id, run or { 0, 0, 0, 0, false, order_at, false, nil, nil, nil, {} }, now)
-      order.from = order.from - call('ZREM', order.key, id)
-    end
+  if not is_read or not task or is_damaged then
+    order.from = order.from - call('ZREM', order.key, id)
+    put_aside(id, run, now)
     is_held = true
   elseif not is_id(id) then
     is_held = true  -- It has no name by which anybody could settle it; repair.lua gives it one.

@@ -205,6 +205,9 @@ local function place(id, order_at, head_start, now)
   end
 end
 
+-- What is kept of a run that cannot be read.
+local BLANK = { 0, 0, 0, 0, false, 0, false, nil, nil, nil, {} }
+
 -- The end of a run, as it is kept. The first fields stay as they are.
 local function end_of(run, state, now, reason, result)
   return END .. cmsgpack.pack(
@@ -220,9 +223,19 @@ local function finish(id, run, state, now, reason, result)
   call('ZADD', final[state], now, id)
 end
 
--- Put a damaged job aside: a dead letter if something is left of it, and nothing if not.
+-- Put a damaged job aside that was taken from its place: a dead letter if something is left of it, and
+-- nothing if not. One that is in another place, too, is met there; one without a name stays in no place,
+-- until repair.lua gives it one.
 local function put_aside(id, run, now)
-  if call('HEXISTS', bodies, id) == 1 then finish(id, run, 'dead', now, 'unreadable', nil) end
+  for _, key in ipairs({ ready, due, leases, lost }) do
+    if call('ZSCORE', key, id) then return end
+  end
+  if call('HEXISTS', bodies, id) == 1 then
+    if not is_id(id) then return end
+    if call('HEXISTS', ends, id) == 0 then
+      finish(id, run or BLANK, 'dead', now, 'unreadable', nil)
+    end
+  end
   call('HDEL', runs, id)
   call('ZREM', expiring, id)
 end
@@ -289,11 +302,6 @@ local function expire(now, most)
   return #ids
 end
 
--- Let a job whose run cannot be read wait again, unless it has ended; a claim sees what is left.
-local function begin_again(id)
-  if call('HEXISTS', ends, id) == 0 then call('ZADD', ready, 0, id) end
-end
-
 -- Bring back jobs that were parked, now that somebody knows their tasks; nil knows them all.
 local function bring_back(capable, now, most)
   if call('ZCARD', unknown) == 0 then return 0 end
@@ -325,8 +333,8 @@ local function bring_back(capable, now, most)
       else
         call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
       end
-    else
-      begin_again(id)
+    else -- Nobody knows how often it ran.
+      put_aside(id, nil, now)
     end
   end
   many('ZREM', unknown, members)

@@ -5,7 +5,6 @@
 --         whether its options cannot be read (1)
 --   answers for each what it is now: right, dead, removed, '' if nothing was wrong, or its new id
 local now = clock(ARGV[1])
-local BLANK = { 0, 0, 0, 0, false, 0, false, nil, nil, nil, {} }
 
 -- Take a job out of every place.
 local function take_away(id, member, run)
@@ -111,6 +110,13 @@ local function mend_live(id, member, body, run)
   if body[EXPIRES_AT] and not running then call('ZADD', expiring, body[EXPIRES_AT], id) end
 end
 
+-- Whether a job was claimed, and nobody knows any more how often.
+local function has_lost_run(id, run)
+  if run or call('HEXISTS', runs, id) == 1 then return not run end
+  return not call('ZSCORE', ready, id) and not call('ZSCORE', due, id)
+    and (call('ZSCORE', leases, id) or call('ZSCORE', lost, id))
+end
+
 local function mend(id, member, is_odd)
   local text = call('HGET', bodies, id)
   local wrong = check.wrong(id, '', now)
@@ -137,7 +143,7 @@ local function mend(id, member, is_odd)
       call('HSET', bodies, id, packed(body, PAYLOAD))
     end
     mend_end(id, member, body, run, ending)
-  elseif body and not is_odd then
+  elseif body and not is_odd and not has_lost_run(id, run) then
     mend_live(id, member, body, run)
   else
     mend_end(id, member, nil, run, nil)
