@@ -315,7 +315,7 @@ class RedisVictim(Victim):
             return self._keys.workers, b"ghost"
         if place == "act":
             key = self._key("acted", random.choice([QUEUE, STOPPED]))
-            return key, random.choice(sorted(self._redis.hkeys(key)))
+            return key, random.choice(sorted(self._redis.hkeys(key)) or [b""])
         parts = {"body": "bodies", "run": "runs", "end": "ends", "past": "errors"}
         return self._key(parts[place]), job_id
 
@@ -380,7 +380,10 @@ class RedisVictim(Victim):
 
     def _acts(self, _place: str, field: str, kind: str, _job_id: bytes, random: Random) -> bool:
         key = self._key("acts", random.choice([QUEUE, STOPPED]))
-        action = random.choice(sorted(self._redis.zrange(key, 0, -1)))
+        actions = sorted(self._redis.zrange(key, 0, -1))
+        if not actions:  # Another damage was to remove the last of them.
+            return False
+        action = random.choice(actions)
         if field == "score":
             return self._do("ZADD", key, SCORES[kind], action)
         return self._renamed(key, action, MEMBERS[kind], 1)

@@ -70,6 +70,32 @@ async def test_the_order_is_due_time_minus_head_start(store: Backend, clock: Man
     assert [j.id for j in await claim(store)] == [ahead.id, old.id, behind.id, level.id]
 
 
+async def test_a_due_time_in_the_past_is_no_head_start(store: Backend, clock: ManualClock) -> None:
+    """Nobody may be more than a day ahead, whatever instant it names."""
+    first, second = new_job(priority=1), new_job(run_at=1)
+    await store.put([second])
+    await store.put([first])
+    assert [job.id for job in await claim(store)] == [first.id, second.id]
+    record = await store.find(second.id)
+    assert record is not None
+    assert record.run_at == clock.now()
+
+
+async def test_a_claim_counts_the_bytes_of_options_too(store: Backend) -> None:
+    """F82: they may be as large as a payload."""
+    options = '{"headers":{"h":"' + "x" * 100_000 + '"}}'
+    jobs = [new_job(options=options) for _ in range(8)]
+    await store.put(jobs)
+    claimed = await store.claim(plan(slots=100, most_bytes=250_000))
+    assert claimed.cut
+    assert [(job.id, job.options) for job in claimed.jobs] == [
+        (job.id, options) for job in jobs[:3]
+    ]
+    rest = await store.claim(plan(slots=100))
+    assert not rest.cut
+    assert len(rest.jobs) == 5
+
+
 async def test_waiting_makes_up_for_any_head_start(store: Backend, clock: ManualClock) -> None:
     patient = new_job()
     await store.put([patient])

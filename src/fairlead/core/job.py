@@ -126,7 +126,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
 
     def due_at(self, now: int) -> int:
         """Return the instant from which the job may run."""
-        return now + self.delay if self.run_at is None else self.run_at
+        return now + self.delay if self.run_at is None else max(now, self.run_at)
 
     def ends_at(self, now: int) -> int | None:
         """Return the instant after which the job must not start any more."""
@@ -164,6 +164,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     worker: str
     lost: bool = False
     suspect: bool = False
+
+    @property
+    def size(self) -> int:
+        """How much it brings with it: its payload and its options, as claims count them."""
+        return len(self.payload) + len(self.options or "")
 
     @property
     def runs_alone(self) -> bool:

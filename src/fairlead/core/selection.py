@@ -56,7 +56,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A waiting job as the rule sees it.
 
     `lost` says that a run of it was lost. That must be decided on, so the job
-    is claimed even if it has expired meanwhile. `size` are the bytes of its payload.
+    is claimed even if it has expired meanwhile. `size` are the bytes of its payload and options.
     """
 
     id: JobId
@@ -110,7 +110,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
             return self
         running = Counter(self.running)
         running.update(job.queue for job in claim.jobs)
-        left = max(1, self.most_bytes - sum(len(job.payload) for job in claim.jobs))
+        left = max(1, self.most_bytes - sum(job.size for job in claim.jobs))
         return msgspec.structs.replace(
             self, running=running, credits=claim.credits, most_bytes=left
         )

@@ -72,7 +72,7 @@ class Slots:
     def feed(self, run: Run, now: float) -> None:
         """Take a run in, and start it if a slot is free."""
         self._in_hand[run.job.queue] += 1
-        self._bytes += len(run.job.payload)
+        self._bytes += run.job.size
         if self._running < self._limit:
             self._running += 1
             self._start(run)
@@ -109,4 +109,4 @@ class Slots:
 
     def _forget(self, job: Job) -> None:
         self._in_hand[job.queue] -= 1
-        self._bytes -= len(job.payload)
+        self._bytes -= job.size

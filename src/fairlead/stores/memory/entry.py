@@ -51,7 +51,7 @@ class Entry(msgspec.Struct):
             self.run_at,
             self.expires_at,
             lost=self.lease_until > 0,
-            size=len(self.new.payload),
+            size=len(self.new.payload) + len(self.new.options or ""),
         )
 
     @property

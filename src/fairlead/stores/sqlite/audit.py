@@ -102,8 +102,11 @@ _CHECKS = (
     ),
     (
         LIVE,
-        "job {} has a payload of another size than it says",
-        "SELECT seq, id FROM fairlead_job WHERE size <> length(CAST(payload AS BLOB))",
+        "job {} is of another size than it says",
+        """
+        SELECT seq, id FROM fairlead_job WHERE size <>
+        length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0)
+        """,
     ),
     (
         FINISHED,

@@ -19,11 +19,11 @@ from fairlead.stores.sqlite.sound import Size, is_id
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, to_json
 
 LARGE = 4_096
-"""A payload of more bytes is read only when its job is chosen."""
+"""What is large of a job that has more bytes is read only when the job is chosen."""
 
 
 class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
-    """A waiting job with all that its claim needs; a large payload is still to be read."""
+    """A waiting job with all that its claim needs; what is large is still to be read."""
 
     id: Annotated[JobId, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
     task: str
@@ -46,13 +46,14 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(list[Row]).decode
-_decode_large = msgspec.json.Decoder(list[tuple[int, str, bool]]).decode
+_decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None, bool]]).decode
 
 
 class Body(NamedTuple):
     """What is large of a job, or stands behind it in the file."""
 
     payload: str
+    options: str | None
     suspect: bool
 
 
@@ -114,4 +115,4 @@ def read_bodies(
 
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, Body | None]:
     found = _decode_large(ask(connection, "large", seqs=to_json(seqs)))
-    return {seq: Body(payload, suspect) for seq, payload, suspect in found}
+    return {seq: Body(payload, options, suspect) for seq, payload, options, suspect in found}

@@ -84,6 +84,10 @@ def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -
     return fresh
 
 
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[bool]:
     values: list[object] = []
     for job in jobs:
@@ -98,7 +102,7 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
             due - job.priority * SECOND,
             job.ends_at(now),
             now,
-            len(job.payload) if job.payload.isascii() else len(job.payload.encode()),
+            _bytes_of(job.payload) + (_bytes_of(job.options) if job.options else 0),
             job.payload,
             job.options,
         )
@@ -289,12 +293,12 @@ def _lease(
     jobs: list[Job] = []
     alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for queue, row in rows:
-        payload, suspect = row.payload, row.suspect
+        payload, options, suspect = row.payload, row.options, row.suspect
         if payload is None:
             body = bodies.get(row.seq)
             if body is None:
                 continue
-            payload, suspect = body
+            payload, options, suspect = body
         lost = row.lost
         fence = next_fence(row.fence, now)
         alike[lost, fence].append(row.seq)
@@ -305,7 +309,7 @@ def _lease(
                 row.version,
                 queue,
                 payload,
-                row.options,
+                options,
                 row.attempt if lost else row.attempt + 1,
                 row.crashes,
                 fence,

@@ -197,7 +197,7 @@ def _agree(seen: Seen, now: int) -> None:
         sound["parked"] = 0
     elif not running and sound["parked"] == 0 and sound["run_at"] > now + CLOCKS_APART:
         sound["parked"] = 1
-    sound["size"] = len(sound["payload"].encode())
+    sound["size"] = len(sound["payload"].encode()) + len((sound["options"] or "").encode())
 
 
 def _set_order(sound: Row) -> None:

@@ -607,7 +607,7 @@ BEGIN
         (SELECT job.id, job.order_at, false,
                 gate(job.id, queue, task, version, run_at, job.order_at, expires_at, enqueued_at,
                      attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
-                octet_length(payload)
+                octet_length(payload) + coalesce(octet_length(options), 0)
          FROM job
          WHERE parked = 0 AND queue = line.name
            AND (job.order_at, job.id) > (line.from_at, line.from_id) AND lease_until <= at
@@ -616,7 +616,7 @@ BEGIN
         (SELECT job.id, job.order_at, true,
                 gate(job.id, queue, task, version, run_at, job.order_at, expires_at, enqueued_at,
                      attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
-                octet_length(payload)
+                octet_length(payload) + coalesce(octet_length(options), 0)
          FROM job
          WHERE look AND parked = 3 AND queue = line.name AND lease_until <= at
            AND (NOT line.resumed OR (job.order_at, job.id) > (line.from_at, line.from_id))

@@ -3,10 +3,10 @@
 -- right is told by the selection rule, which the caller runs; the gates are the same ones.
 --   ARGV: now, worker, lease, quota, capable (task -> version, '' for any), spare lost ones (1),
 --         asked_at, order_at and id of the place to go on after, whether there is room for it (1),
---         how many bytes of payload to bring, and the job that reaches it
+--         how many bytes of payload and options to bring, and the job that reaches it
 --   answers now, ids, bodies, runs, whether there may be more (2: it had enough bytes), place to go
 --         on after next time, id, task and version of jobs stepped over for their task, ids of those
---         that were taken over as lost, bytes of payload that are brought
+--         that were taken over as lost, bytes of payload and options that are brought
 local now = clock(ARGV[1])
 local worker, lease, quota = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now), count_of(ARGV[4], 500)
 local capable = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5]) or nil
@@ -96,7 +96,7 @@ local function read(text)
     -- The payload is the rest, after one to five bytes that tell its length.
     local rest = #text - at
     local size = rest - (rest <= 32 and 1 or rest <= 257 and 2 or rest <= 65538 and 3 or 5)
-    return task, version, priority * 1000000, enqueued_at, expires_at, size
+    return task, version, priority * 1000000, enqueued_at, expires_at, size + #(options or '')
   end
 end
 

@@ -59,11 +59,11 @@ table.sort(heads, function(a, b)
   return less(a[1], b[1])
 end)
 for n = #heads, limit + 1, -1 do heads[n] = nil end
--- The bytes of their payloads, as long as these are not too much to read.
+-- The bytes of their payloads and options, as long as these are not too much to read.
 local left = 8000000
 for n = 1, #heads do
   local body = left > 0 and body_of(call('HGET', bodies, heads[n][1]))
-  local size = body and #body[PAYLOAD] or call('HSTRLEN', bodies, heads[n][1])
+  local size = body and #body[PAYLOAD] + #(body[OPTIONS] or '') or call('HSTRLEN', bodies, heads[n][1])
   left, heads[n][8] = left - size, size
 end
 return { call('HEXISTS', settings, 'paused'), heads }

@@ -3,8 +3,8 @@
 
 -- Waiting and running jobs. A claim writes only columns no index holds (fence, lease_until,
 -- attempt, worker, claimed_at), so nothing moves. order_at is run_at minus the head start.
--- parked: 0 in the order, 1 not due, 2 no capable worker. size is that of the payload in bytes.
--- What may be large comes last, so that a claim passes over it without reading it.
+-- parked: 0 in the order, 1 not due, 2 no capable worker. size is that of options and payload,
+-- in bytes. What may be large comes last, so that a claim passes over it without reading it.
 CREATE TABLE fairlead_job (
     seq         INTEGER PRIMARY KEY,
     id          TEXT    NOT NULL UNIQUE,

@@ -192,7 +192,8 @@ INSERT INTO fairlead_job
     (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
      options, fence, suspect, errors)
 SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
-       iif(expires_at <= :now, NULL, expires_at), enqueued_at, length(CAST(payload AS BLOB)),
+       iif(expires_at <= :now, NULL, expires_at), enqueued_at,
+       length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
        payload, options, fence,
        crashes > 0, errors
 FROM fairlead_dead WHERE :dead AND id IN (SELECT value FROM json_each(:ids))
@@ -204,7 +205,8 @@ INSERT INTO fairlead_job
     (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
      options, fence, suspect, errors)
 SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
-       iif(expires_at <= :now, NULL, expires_at), enqueued_at, length(CAST(payload AS BLOB)),
+       iif(expires_at <= :now, NULL, expires_at), enqueued_at,
+       length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
        payload, options, fence,
        crashes > 0, errors
 FROM fairlead_finished

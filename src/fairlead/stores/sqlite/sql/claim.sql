@@ -12,19 +12,20 @@ SELECT json_array(
 
 -- name: heads
 -- The next waiting jobs of a queue after a place in its order, in order. Running jobs are in
--- the order too, and are stepped over until their lease has passed. A large payload is left where
--- it is, and with it the column behind it. What a lost run leaves must be readable at its
+-- the order too, and are stepped over until their lease has passed. Large options and payloads are
+-- left where they are, and with them the column behind them. What a lost run leaves must be readable at its
 -- settlement: if it is not, `lost` is neither true nor false.
 SELECT json_group_array(json_array(
     id, task, version, order_at, run_at, expires_at, json(lost), size, seq, payload, options,
     attempt, crashes, json(suspect), fence, enqueued_at, claimed_at, worker
 ))
 FROM (
-    SELECT id, task, version, order_at, run_at, expires_at, size, seq, options, attempt, crashes,
+    SELECT id, task, version, order_at, run_at, expires_at, size, seq, attempt, crashes,
            fence, enqueued_at, claimed_at, worker,
            CASE WHEN lease_until = 0 THEN 'false'
                 WHEN typeof(lease_until) = 'integer' AND lease_until > 0
                  AND typeof(cancel) IN ('null', 'text') THEN 'true' END AS lost,
+           CASE WHEN size <= :large THEN options END AS options,
            CASE WHEN size <= :large THEN payload END AS payload,
            CASE WHEN size <= :large AND suspect THEN 'true' ELSE 'false' END AS suspect
     FROM fairlead_job INDEXED BY fairlead_job_order
@@ -36,7 +37,7 @@ FROM (
 
 -- name: large
 -- What `heads` left out of these jobs.
-SELECT json_group_array(json_array(seq, payload, json(iif(suspect, 'true', 'false'))))
+SELECT json_group_array(json_array(seq, payload, options, json(iif(suspect, 'true', 'false'))))
 FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: next_seq
