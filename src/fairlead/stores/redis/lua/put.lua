@@ -7,17 +7,24 @@ local jobs = cmsgpack.unpack(ARGV[2])
 if #jobs > 500 then error({ err = 'REFUSED one call puts at most 500 jobs' }) end
 local MOST_BYTES = 262144
 
--- Refuse what no client of ours puts. Nothing is written before all are checked.
-local function check(id, task, payload, version, run_at, priority, expires_at, options)
-  if not is_id(id) or not is_call(task, version, priority, now, expires_at)
-      or not is_count(run_at) or not is_text(payload) or #payload > MOST_BYTES
+-- Refuse what no client of ours puts. Nothing is written before all are checked. What many jobs have
+-- in common is checked once: to compare it is cheaper.
+local function refuse()
+  error({ err = 'REFUSED its id, times or sizes are none that a job may have; enqueue() checks them' })
+end
+
+local the_task, the_version, the_priority, the_options
+local function check_kind(task, version, priority, options)
+  if not is_call(task, version, priority, now, nil)
       or options and (not is_text(options) or #options > MOST_BYTES) then
-    error({ err = 'REFUSED its id, times or sizes are none that a job may have; enqueue() checks them' })
+    refuse()
   end
+  the_task, the_version, the_priority, the_options = task, version, priority, options
 end
 
 local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][1] end
+if not string.find(table.concat(ids), '^[ -~]*$') then refuse() end
 local known = call('HMGET', bodies, unpack(ids))
 local answers, fresh, turns, waits, expiries, is_apart = {}, {}, {}, {}, {}, false
 local seen, now_text = {}, string.format('%.0f', now)
@@ -29,9 +36,20 @@ for n = 1, #jobs do
   else
     answers[n] = 1
     seen[id] = true
-    run_at = run_at or now + delay
+    if run_at or delay ~= 0 then
+      run_at = run_at or now + delay
+      if not is_count(run_at) then refuse() end
+      run_at = math.max(run_at, now)
+    else
+      run_at = now
+    end
     if expires_in then expires_at = now + expires_in end
-    check(id, task, payload, version, run_at, priority, expires_at, options)
+    if expires_at and not is_count(expires_at) then refuse() end
+    if task ~= the_task or version ~= the_version or priority ~= the_priority
+        or options ~= the_options then
+      check_kind(task, version, priority, options)
+    end
+    if #id == 0 or #id > 36 or not is_text(payload) or #payload > MOST_BYTES then refuse() end
     fresh[#fresh + 1] = id
     fresh[#fresh + 1] = BODY .. cmsgpack.pack(
       task, version, priority, now, expires_at or null, options or null, payload)
