@@ -171,6 +171,28 @@ def test_no_name_can_forge_a_line(written: Callable[[], str], style: str) -> Non
     assert "\x1b" not in "".join(told)
 
 
+SECRET = "cannot reach redis://u:c4n4ry@cache/0"
+
+
+@pytest.mark.parametrize("style", ["plain", "json"])
+def test_no_field_of_an_event_tells_a_password(written: Callable[[], str], style: str) -> None:
+    whose: tuple[Any, ...] = (JobId(SECRET), SECRET, "mail", SECRET)
+    told = lines(
+        written,
+        events.Trouble("w", SECRET),
+        events.StoreLost("w", SECRET),
+        events.Died(*whose, attempt=1, reason=SECRET, error=SECRET, detail=SECRET),
+        events.WorkerStarted("w", "a", SECRET, "durable", "all", [SECRET], [SECRET]),
+        style=style,
+    )
+    assert len(told) == 4
+    assert "c4n4ry" not in "".join(told)
+    assert "redis://u:***@cache/0" in told[0]
+    if style == "json":
+        assert json.loads(told[0])["problem"] == "cannot reach redis://u:***@cache/0"
+        assert json.loads(told[3])["pools"] == ["cannot reach redis://u:***@cache/0"]
+
+
 def test_a_program_that_set_up_logging_itself_keeps_its_handlers(
     written: Callable[[], str],
 ) -> None:

@@ -179,7 +179,7 @@ class _Plain(logging.Formatter):
         event = getattr(record, "fairlead", None)
         message = without_passwords(record.getMessage())
         if isinstance(event, Event):
-            return f"{head} {escaped(message)}{escaped(_whose(event))}"
+            return f"{head} {escaped(message)}{escaped(without_passwords(_whose(event)))}"
         texts = (message, *_more(self, record).values())
         first, *rest = (line for text in texts for line in escaped_lines(text))
         return f"\n{_INDENT}".join([f"{head} {first}", *rest])
@@ -208,6 +208,20 @@ def _more(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, 
     return {name: without_passwords(text) for name, text in found.items() if text}
 
 
+def _clean(value: object) -> object:
+    """Return a value without the passwords in any text of it."""
+    match value:
+        case str():
+            return without_passwords(value)
+        case dict():
+            return {_clean(key): _clean(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_clean(each) for each in value]
+        case int() | float() | None:
+            return value
+    return without_passwords(str(value))
+
+
 class _Json(logging.Formatter):
     """One JSON object per line, for machines."""
 
@@ -217,11 +231,12 @@ class _Json(logging.Formatter):
             "time": f"{told}.{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": without_passwords(record.getMessage()),
+            "message": record.getMessage(),
         }
         event = getattr(record, "fairlead", None)
         if isinstance(event, Event):
             line["event"] = type(event).__name__
             line |= msgspec.structs.asdict(event)
         line |= _more(self, record)
-        return escaped_json(json.dumps(line, default=str, ensure_ascii=False))
+        # All of it, as the last thing: a field that is added later cannot be forgotten.
+        return escaped_json(json.dumps(_clean(line), ensure_ascii=False))
