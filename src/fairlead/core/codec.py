@@ -14,6 +14,7 @@ import json
 import math
 import re
 import typing
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -402,7 +403,7 @@ def check_keys(text: str) -> None:
             raise KeysRefused(_TOO_MANY_KEYS)
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, times in Counter(names).items() if times > 1)
             raise KeysRefused(f"the key {brief(twice)} is there twice; keep one of them")
 
     # Numbers stay texts: nothing is made of them here, however long they are.
