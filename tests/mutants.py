@@ -1402,6 +1402,20 @@ MUTANTS = [
         "json.dumps(line, default=str, ensure_ascii=False)",
         "tests/test_log.py",
     ),
+    Mutant(
+        "a repair tells what it had to leave, SQLite",
+        f"{SQLITE}/store.py",
+        "return [*mended, *refused.values()]",
+        "return mended",
+        DAMAGE,
+    ),
+    Mutant(
+        "a job that a repair could not move is not in two places (I3), SQLite",
+        f"{SQLITE}/admin.py",
+        '        connection.execute("ROLLBACK TO step")\n',
+        "",
+        DAMAGE,
+    ),
 ]
 
 # What some mutants need to be runnable at all.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fairlead.core.admin import Filter, PoolShare, Worker
+from fairlead.core.admin import NOT_MENDED, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
@@ -403,6 +403,40 @@ async def test_many_damaged_jobs_are_repaired_in_steps(scene: Scene, tmp_path: P
     assert await claim(scene.store) == []
     told = await scene.store.repair(by())
     assert len(told) > 1_000
+
+
+async def test_what_cannot_be_mended_is_told_and_hides_nothing_behind_it(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """After a thousand such rows the repair stopped, and said that nothing was damaged."""
+    stuck = [new_job(queue="stuck") for _ in range(1_100)]
+    await scene.store.put(stuck)
+    await scene.store.put([last := new_job(queue="mail")])
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
+        raw.execute(
+            "UPDATE fairlead_job SET version = 'x' WHERE queue = 'stuck' OR id = ?", [last.id]
+        )
+        raw.execute(
+            "CREATE TRIGGER keep BEFORE DELETE ON fairlead_job WHEN OLD.queue = 'stuck' "
+            "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        )
+    told = await scene.store.repair(by("repair"))
+    refused = [each for each in told if each.startswith(NOT_MENDED)]
+    assert len(refused) == len(stuck)
+    assert refused[0].startswith(
+        f"could not mend this: job {stuck[0].id} cannot be read: its version"
+    )
+    assert refused[0].endswith("; SQLite: not this one")
+    [done] = [each for each in told if each not in refused]
+    assert done.startswith(f"job {last.id} is a dead letter now")
+    [line] = [each for each in await scene.store.audit_log() if each.verb == "repair"]
+    assert line.count == 1
+    # Nothing of them was moved by half.
+    found = [each.problem.split()[1] for each in await scene.store.audit()]
+    assert sorted(found) == sorted(job.id for job in stuck)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
+        raw.execute("DROP TRIGGER keep")
+    assert len(await scene.store.repair(by())) == len(stuck)
 
 
 async def test_a_name_that_is_not_utf8_is_counted_and_shown(scene: Scene, tmp_path: Path) -> None:

@@ -179,12 +179,23 @@ class Worker(msgspec.Struct, frozen=True):
         return [pool for pool in self.pools if any(each.name == queue for each in pool.queues)]
 
 
+REPAIR = "fairlead doctor --repair"
+"""What puts damaged rows right; a finding whose remedy names it is about one."""
+
+NOT_MENDED = "could not mend"
+"""How a sentence begins that tells of damage which a repair had to leave."""
+
+
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong, and what to do about it. What is not grave can wait."""
+    """Something that is wrong, and what to do about it. What is not grave can wait.
+
+    `more` is how many more like it were found, and are not told one by one.
+    """
 
     problem: str
     remedy: str
     grave: bool = True
+    more: int = 0
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -359,10 +370,11 @@ class Admin(ABC):
     async def repair(self, by: Action) -> list[str]:
         """Put right what `audit` finds, or move it out; says what was done, a sentence each.
 
-        Afterwards `audit` finds nothing. A number or a mark that follows from others is written
-        anew. A job that cannot be put right becomes a dead letter, reason `unreadable`, with as
-        much of it as can be kept; what is not a job is removed. Nothing that is sound changes.
-        Works in bounded steps, and may be repeated. What was done is in the audit log.
+        Afterwards `audit` finds nothing, but for what the store refuses to have changed: of that a
+        sentence says why, which begins with NOT_MENDED. A number or a mark that follows from others
+        is written anew. A job that cannot be put right becomes a dead letter, reason `unreadable`,
+        with as much of it as can be kept; what is not a job is removed. Nothing that is sound
+        changes. Works in bounded steps, and may be repeated. What was done is in the audit log.
         """
 
     @abstractmethod

@@ -2,14 +2,15 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlead.core.admin import (
     MOST_LISTED,
+    NOT_MENDED,
     Action,
     AuditLine,
     ErrorGroup,
@@ -232,6 +233,13 @@ class Edit(NamedTuple):
     by: Action
 
 
+class Repaired(NamedTuple):
+    """What became of damaged rows: what was done, and why others stay as they are, by place."""
+
+    mended: list[str]
+    refused: dict[tuple[str, object], str]
+
+
 class SqliteHand:
     """The changes people make, as the writer runs them: items in, an answer for each."""
 
@@ -333,21 +341,28 @@ class SqliteHand:
 
     def repair(
         self, connection: sqlite3.Connection, items: Sequence[tuple[Action, Sequence[Damage]]]
-    ) -> list[list[str]]:
+    ) -> list[Repaired]:
         """Put damaged rows right; says what was done."""
         return [self._repair(connection, by, found) for by, found in items]
 
     def _repair(
         self, connection: sqlite3.Connection, by: Action, found: Sequence[Damage]
-    ) -> list[str]:
-        told: list[str] = []
+    ) -> Repaired:
+        now = self._clock.now()
+        mended: list[str] = []
+        refused: dict[tuple[str, object], str] = {}
         for damage in found:
-            with suppress(sqlite3.IntegrityError):  # It stays, and the audit goes on to tell it.
-                done = repair(connection, damage, self._clock.now())
-                told += [done] if done else []
-        if told:
-            self._note(connection, by, len(told))
-        return told
+            try:
+                with _in_one_step(connection):
+                    done = repair(connection, damage, now)
+                mended += [done] if done else []
+            except (sqlite3.IntegrityError, *UNREADABLE) as problem:
+                if not isinstance(problem, sqlite3.IntegrityError):
+                    raise_unless_damage(problem)
+                refused[damage.place] = f"{NOT_MENDED} this: {damage.problem}; SQLite: {problem}"
+        if mended:
+            self._note(connection, by, len(mended))
+        return Repaired(mended, refused)
 
     def _note(
         self,
@@ -361,6 +376,19 @@ class SqliteHand:
         line = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
         if not tell(connection, "note", now=self._clock.now(), count=number, **line):
             raise reused(by)
+
+
+@contextmanager
+def _in_one_step(connection: sqlite3.Connection) -> Iterator[None]:
+    """Do all of something or nothing of it: a job that is half moved would be in two places."""
+    connection.execute("SAVEPOINT step")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK TO step")
+        raise
+    finally:
+        connection.execute("RELEASE step")
 
 
 def _ids(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> list[JobId]:

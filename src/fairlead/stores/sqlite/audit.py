@@ -4,14 +4,12 @@ What is found is told by the audit (I3) and put right by `repair.py`.
 """
 
 import sqlite3
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from itertools import islice
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.admin import Finding
+from fairlead.core.admin import REPAIR, Finding
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.job import LONGEST_HEAD_START
@@ -141,6 +139,11 @@ class Damage(NamedTuple):
     key: object
     problem: str
 
+    @property
+    def place(self) -> tuple[str, object]:
+        """Which row it is."""
+        return self.table.name, self.key
+
 
 def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
     """Scan everything in one read transaction."""
@@ -151,25 +154,22 @@ def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
             # Whatever stands in a column of ours is told below, with a better remedy.
             if problem != "ok" and not problem.startswith("NULL value in fairlead_"):
                 findings.append(Finding(f"SQLite: {problem}", "restore a backup, or REINDEX"))
-        findings += [
-            Finding(found.problem, "fairlead doctor --repair") for found in damages(connection, now)
-        ]
+        findings += [Finding(found.problem, REPAIR) for found in damages(connection, now)]
     finally:
         connection.execute("ROLLBACK")
     return findings
 
 
-def first_damages(connection: sqlite3.Connection, now: int, limit: int) -> list[Damage]:
-    """Return the first things that are wrong, by one state of the file."""
+def all_damages(connection: sqlite3.Connection, now: int) -> list[Damage]:
+    """Return all that is wrong, by one state of the file."""
     connection.execute("BEGIN")
     try:
-        with closing(damages(connection, now)) as found:
-            return list(islice(found, limit))
+        return list(damages(connection, now))
     finally:
         connection.execute("ROLLBACK")
 
 
-def damages(connection: sqlite3.Connection, now: int) -> Generator[Damage]:
+def damages(connection: sqlite3.Connection, now: int) -> Iterator[Damage]:
     """Go through every table of ours and find what is damaged."""
     values = {
         "now": now + CLOCKS_APART,

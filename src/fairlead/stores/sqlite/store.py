@@ -30,11 +30,11 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
-from fairlead.core.store import BATCH, Backend, Extended, Upkeep
+from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.core.text import brief
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.admin import Edit, Request
-from fairlead.stores.sqlite.audit import audit, first_damages
+from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
 from fairlead.stores.sqlite.line import SqliteLine, complete, put_rows
@@ -431,20 +431,25 @@ class SqliteStore(Backend):
         return await self._read(lambda connection: audit(connection, now))
 
     async def repair(self, by: Action) -> list[str]:
-        """Put right what the audit finds, some at a time."""
-        told: list[str] = []
+        """Put right what the audit finds, some at a time.
+
+        What was put right may lay bare what else is wrong, so all is looked at again until
+        nothing is left but what SQLite refused to have changed.
+        """
+        mended: list[str] = []
+        refused: dict[tuple[str, object], str] = {}
         now = self._clock.now()
         while True:
-            found = await self._read(lambda connection: first_damages(connection, now, BATCH))
-            done = [
-                sentence
-                for at in range(0, len(found), AT_ONCE)
-                for some in await self._write(self._hand.repair, [(by, found[at : at + AT_ONCE])])
-                for sentence in some
-            ]
-            told += done
-            if not done:
-                return told
+            found = await self._read(lambda connection: all_damages(connection, now))
+            open_ = [damage for damage in found if damage.place not in refused]
+            before = len(mended)
+            for at in range(0, len(open_), AT_ONCE):
+                some = (by, open_[at : at + AT_ONCE])
+                for told in await self._write(self._hand.repair, [some]):
+                    mended += told.mended
+                    refused |= told.refused
+            if len(mended) == before:
+                return [*mended, *refused.values()]
 
     async def condition(self) -> Condition:
         """Return facts about the file, and what is wrong with its set-up."""
