@@ -1416,6 +1416,27 @@ MUTANTS = [
         "",
         DAMAGE,
     ),
+    Mutant(
+        "doctor tells the first of what is alike, and counts the others",
+        "insight/doctor.py",
+        "    if not more:\n        return known\n",
+        "    return known\n",
+        "tests/cli/test_doctor.py",
+    ),
+    Mutant(
+        "doctor does not say that all is mended where something is left",
+        "cli/doctor.py",
+        "    if repairs.refused or any(",
+        "    if not repairs.refused and any(",
+        "tests/cli/test_doctor.py",
+    ),
+    Mutant(
+        "a schema that a stranger made is a finding of doctor (T27)",
+        "insight/doctor.py",
+        "    except ConfigError as problem:  # A schema",
+        "    except ZeroDivisionError as problem:  # A schema",
+        "tests/cli/test_doctor.py",
+    ),
 ]
 
 # What some mutants need to be runnable at all.

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.clock import SystemClock
 from tests.cli.shop import SHOP, Stock, objects, read_until, started, told, with_store
+from tests.servers.postgres import PostgresServer
+from tests.words import by, new_job
 
 
 def findings(folder: Path, code: int = 4) -> dict[str, str]:
@@ -158,3 +161,89 @@ def test_a_store_without_a_schema_is_not_given_one(folder: Path) -> None:
         "there is no Fairlead schema in it yet": "fairlead migrate up, or enqueue a job"
     }
     assert not (folder / "jobs.db").exists()
+
+
+# Much that is wrong, and what cannot be mended
+
+
+def test_of_what_is_alike_some_is_told_and_counted(folder: Path) -> None:
+    """100,000 damaged rows were a million lines."""
+    jobs = [new_job(queue=f"q{n}", task=f"t{n}") for n in range(300)]
+    with_store(folder, lambda store: store.put(jobs))
+    change(folder, "UPDATE fairlead_job SET parked = 2, suspect = 7 WHERE seq % 2")
+    change(folder, "INSERT INTO fairlead_paused SELECT DISTINCT queue FROM fairlead_job")
+    change(
+        folder,
+        "INSERT INTO fairlead_worker (id, capable, live_until) "
+        f"VALUES ('w1', '{{}}', {SystemClock().now() + 3_600_000_000})",
+    )
+    text = told(folder, "doctor", code=4)
+    assert len(text.splitlines()) < 100
+    assert text.count("cannot be read") == 10
+    assert "\n       and 140 more like this\n  fix  fairlead doctor --repair\n" in text
+    assert text.count("  fix  fairlead doctor --repair\n") == 1
+    assert text.count("no live worker serves queue") == 10
+    assert text.count("and no live worker knows it") == 10
+    assert text.count("is paused") == 10
+    [checkup] = objects(folder, "doctor", code=4)
+    more = [each["more"] for each in checkup["findings"] if each["more"]]
+    assert sorted(more) == [140, 140, 290, 290]
+    assert len(checkup["findings"]) < 60
+
+
+def test_a_repair_tells_the_first_it_did_and_counts_all(folder: Path) -> None:
+    with_store(folder, lambda store: store.put([new_job() for _ in range(50)]))
+    change(folder, "UPDATE fairlead_job SET version = 'x'")
+    text = told(folder, "doctor", "--repair")
+    assert text.count("\nmended") == 9
+    assert "\n        and 40 more like these\n50 repairs\n\n" in text
+    assert told(folder, "doctor", "--repair").startswith("nothing was damaged\n\n")
+
+
+def test_what_a_repair_could_not_mend_is_told_and_is_a_failure(folder: Path) -> None:
+    """It said that nothing was damaged, above the damage."""
+    with_store(folder, lambda store: store.put([new_job() for _ in range(20)]))
+    change(folder, "UPDATE fairlead_job SET version = 'x'")
+    change(
+        folder,
+        "CREATE TRIGGER keep BEFORE DELETE ON fairlead_job WHEN OLD.seq > 1 "
+        "BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+    )
+    text = told(folder, "doctor", "--repair", code=4)
+    assert text.startswith("mended  job ")
+    assert text.count("\nleft    could not mend this: job ") == 10
+    assert "\n        and 9 more like these\n1 repair; 19 could not be made\n\n" in text
+    assert "  fix  the repair could not; stop what writes there and repair again" in text
+    assert "fix  fairlead doctor --repair" not in text
+    [checkup] = objects(folder, "doctor", "--repair", code=4)
+    assert (checkup["repaired_count"], checkup["not_mended_count"]) == (0, 19)
+    assert len(checkup["not_mended"]) == 10
+
+
+def test_a_name_in_a_remedy_can_be_pasted(folder: Path) -> None:
+    with_store(folder, lambda store: store.pause("mail; reboot", by()))
+    assert findings(folder, code=0) == {
+        "queue 'mail; reboot' is paused; jobs that wait in it: 0": (
+            "fairlead queues resume 'mail; reboot'"
+        )
+    }
+
+
+def test_a_schema_that_a_stranger_made_is_a_finding(
+    folder: Path, postgres_server: PostgresServer
+) -> None:
+    """It was an error in the arguments, with no JSON at all."""
+    postgres_server.execute("CREATE ROLE mallory")
+    postgres_server.execute("CREATE SCHEMA trap AUTHORIZATION mallory")
+    try:
+        url = postgres_server.url(schema="trap")
+        [checkup] = objects(folder, "doctor", "--url", url, code=4, FAIRLEAD_APP="")
+    finally:
+        postgres_server.execute("DROP SCHEMA trap")
+        postgres_server.execute("DROP ROLE mallory")
+    [finding] = checkup["findings"]
+    assert finding["problem"] == (
+        "schema trap belongs to mallory, whose code would run with our rights"
+    )
+    assert finding["grave"]
+    assert finding["remedy"]

@@ -2,22 +2,29 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.app import Fairlead
-from fairlead.core.admin import Condition, Finding, Worker, missing
-from fairlead.core.errors import StoreUnavailable
+from fairlead.core.admin import REPAIR, Condition, Finding, Worker, missing
+from fairlead.core.errors import ConfigError, StoreUnavailable
 from fairlead.core.job import State
 from fairlead.core.selection import can_run
 from fairlead.core.store import Backend
+from fairlead.core.text import brief
 
+MOST_ALIKE = 10
+"""How many findings of one kind are told one by one: a damaged store can have a million."""
+
+_MOST = 100
 _PACKAGES = ("fairlead", "click", "msgspec", "uvloop", "watchfiles")
 
 
 class Checkup(msgspec.Struct, frozen=True):
-    """What was looked at, and what was found."""
+    """What was looked at, and what was found; of findings that are alike, the first few."""
 
     facts: dict[str, str]
     findings: list[Finding]
@@ -36,7 +43,10 @@ def versions() -> dict[str, str]:
 
 async def examine(store: Backend, app: Fairlead | None) -> Checkup:
     """Look at the store, its jobs, its workers and the app."""
-    steps = await store.migrations()
+    try:
+        steps = await store.migrations()
+    except ConfigError as problem:  # A schema that a stranger made, say: nothing of it is used.
+        return Checkup({"store": store.url, **versions()}, [_unusable(problem)])
     if missing(steps):
         # Not opened: that would bring it up to date behind the operator's back.
         finding = _outdated(len(missing(steps)), len(steps))
@@ -54,7 +64,30 @@ async def examine(store: Backend, app: Fairlead | None) -> Checkup:
         *await _looked("queues and workers", lambda: _waiting(store)),
         *(_settings(app) if app else ()),
     ]
-    return Checkup({"store": store.url, **facts, **versions()}, findings)
+    return Checkup({"store": store.url, **facts, **versions()}, _few(findings))
+
+
+def _few(findings: Iterable[Finding]) -> list[Finding]:
+    """Keep the first findings of each remedy, so that many of one kind hide no other."""
+    alike: dict[tuple[bool, str], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: not finding.grave):
+        alike.setdefault((finding.grave, finding.remedy), []).append(finding)
+    return first((finding for some in alike.values() for finding in first(some)), _MOST)
+
+
+def first(findings: Iterable[Finding], most: int = MOST_ALIKE) -> list[Finding]:
+    """Return the first of findings that are alike, the last with the number of all others."""
+    known = list(findings)
+    more = sum(1 + finding.more for finding in known[most:])
+    if not more:
+        return known
+    return [*known[: most - 1], replace(known[most - 1], more=known[most - 1].more + more)]
+
+
+def _unusable(problem: ConfigError) -> Finding:
+    """Make a finding of an error, which says what is wrong and then what to do."""
+    what, _, remedy = str(problem).partition("; ")
+    return Finding(what, remedy or "put that right, and look again: fairlead doctor")
 
 
 async def _looked(what: str, look: Callable[[], Awaitable[Sequence[Finding]]]) -> Sequence[Finding]:
@@ -64,7 +97,7 @@ async def _looked(what: str, look: Callable[[], Awaitable[Sequence[Finding]]]) -
     except StoreUnavailable:
         raise
     except Exception as problem:  # noqa: BLE001 (whatever a damaged store makes our code raise)
-        return [Finding(f"{what} cannot be looked at: {problem}", "fairlead doctor --repair")]
+        return [Finding(f"{what} cannot be looked at: {problem}", REPAIR)]
 
 
 def _outdated(lacking: int, steps: int) -> Finding:
@@ -82,8 +115,8 @@ async def _waiting(store: Backend) -> list[Finding]:
     due = {name: waiting.get(name, 0) for name in await store.oldest()}
     dead = sum(n.get(State.DEAD, 0) for n in counts.values())
     return [
-        *_unserved(due, workers),
-        *_paused(waiting, await store.paused()),
+        *first(_unserved(due, workers)),
+        *first(_paused(waiting, await store.paused())),
         *_unknown(await store.unknown(), workers),
         *([_dead(dead)] if dead else []),
     ]
@@ -97,29 +130,30 @@ def _unserved(due: Mapping[str, int], workers: Sequence[Worker]) -> Iterator[Fin
             "fairlead worker MODULE:APP",
         )
         return
-    for name, count in due.items():
+    for name, count in sorted(due.items(), key=lambda item: -item[1]):
         if not any(worker.pools_for(name) for worker in workers):
             yield Finding(
-                f"no live worker serves queue {name!r}, and jobs wait in it: {count:,}",
-                f"start a worker that does: fairlead worker MODULE:APP --queue {name}",
+                f"no live worker serves queue {brief(name)}, and jobs wait in it: {count:,}",
+                f"start a worker that does: fairlead worker MODULE:APP --queue {quote(name)}",
             )
 
 
 def _paused(waiting: dict[str, int], paused: set[str]) -> Iterator[Finding]:
     for name in sorted(paused):
         yield Finding(
-            f"queue {name!r} is paused; jobs that wait in it: {waiting.get(name, 0):,}",
-            f"fairlead queues resume {name}",
+            f"queue {brief(name)} is paused; jobs that wait in it: {waiting.get(name, 0):,}",
+            f"fairlead queues resume {quote(name)}",
             grave=False,
         )
 
 
 def _unknown(parked: Mapping[tuple[str, int], int], workers: Sequence[Worker]) -> Iterator[Finding]:
-    for (task, version), count in sorted(parked.items()):
+    largest = sorted(parked.items(), key=lambda item: (-item[1], item[0]))
+    for (task, version), count in largest:
         if not any(can_run(worker.capable, task, version) for worker in workers):
             yield Finding(
-                f"{count:,} jobs of task {task!r} in version {version} wait, and no live worker "
-                "knows it",
+                f"{count:,} jobs of task {brief(task)} in version {version} wait, and no live "
+                "worker knows it",
                 "start a worker whose app has it, or list its former name in the task's `aliases`",
             )
 
