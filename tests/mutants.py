@@ -1437,6 +1437,34 @@ MUTANTS = [
         "    except ZeroDivisionError as problem:  # A schema",
         "tests/cli/test_doctor.py",
     ),
+    Mutant(
+        "nothing but our own colours leaves a command (T9)",
+        "cli/command.py",
+        "click.echo(steady(text), err=err, nl=nl)",
+        "click.echo(text, err=err, nl=nl)",
+        "tests/cli/test_hostile.py",
+    ),
+    Mutant(
+        "the id of a dead letter steers no terminal (T9)",
+        "cli/listing.py",
+        "id_ = escaped(quote(job.id), QUOTED)",
+        "id_ = job.id",
+        "tests/cli/test_hostile.py",
+    ),
+    Mutant(
+        "a table cuts names to what a name can be",
+        "cli/table.py",
+        "cropped(escaped(cell), column.most)",
+        "escaped(cell)",
+        "tests/cli/test_hostile.py",
+    ),
+    Mutant(
+        "a table cuts names to the terminal",
+        "cli/table.py",
+        "wide if column.least else min(wide, _WIDEST)",
+        "wide",
+        "tests/cli/test_hostile.py",
+    ),
 ]
 
 # What some mutants need to be runnable at all.

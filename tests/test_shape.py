@@ -164,3 +164,24 @@ def test_no_sql_is_built_from_values(name: str) -> None:
         ):
             text = ast.unparse(node.args[0])
             assert text == "f'PRAGMA {pragma}'", f"{name}: {text}"
+
+
+def test_every_command_prints_by_one_way_out() -> None:
+    """`say` lets nothing through that steers a terminal; `screen.py` moves the cursor itself."""
+    pattern = re.compile(r"\bs?echo\(|\bprint\(|\bstd(out|err)\.write\(")
+    found = {
+        (path.name, line.strip())
+        for path in sorted((SOURCE / "cli").glob("*.py"))
+        for line in path.read_text().splitlines()
+        if pattern.search(line)
+    }
+    assert found == {
+        ("command.py", "click.echo(steady(text), err=err, nl=nl)"),
+        ("screen.py", "click.echo(text, nl=False, color=True)"),
+        # A process that handlers run in; it has no use for a command line.
+        (
+            "process.py",
+            'print(f"fairlead: {escaped(without_passwords(str(problem)))}", file=sys.stderr)',
+        ),
+        ("process.py", 'print(f"fairlead: {told}", file=sys.stderr)'),
+    }

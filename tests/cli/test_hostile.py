@@ -1,20 +1,23 @@
 """What commands show of rows that somebody damaged, or wrote to deceive: all of it, safely."""
 
 import json
+import re
 import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from fairlead.cli.command import Problem
+from fairlead.cli.command import Problem, say
 from fairlead.cli.listing import job_table, page
 from fairlead.cli.table import Column, cell_width, table
 from fairlead.cli.words import as_json, stored_json
 from fairlead.core.admin import AuditLine, ErrorGroup
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, State
+from fairlead.core.text import SHOWN, steady
 from tests.cli.shop import APP, Stock, objects, refused, run, told
 
 DEEP = "[" * 3_000 + "]" * 3_000
@@ -67,6 +70,33 @@ def test_no_name_is_wider_than_its_column(name: str) -> None:
     group = ErrorGroup(name, name, name, (name,), 1, 1, 2, JobId(name))
     json.loads(as_json(group))
     assert time.process_time() - began < 5
+
+
+def test_no_name_is_longer_in_a_file_than_a_name_can_be() -> None:
+    """Where no terminal is, the id of a worker was printed whole."""
+    columns = [Column("WORKER", least=8), Column("N"), Column("WHY", least=8, most=SHOWN)]
+    line = table(columns, [["w" * 3_000, "n" * 3_000, "y" * 3_000]])[1]
+    assert line == f"{'w' * 127}…  {'n' * 127}…  {'y' * 3_000}"
+
+
+def test_no_part_of_a_page_steers_a_terminal() -> None:
+    """The id of a dead letter did, in the advice below it."""
+    acts = [AuditLine(1, HIDDEN, HIDDEN, HIDDEN, 1, HIDDEN)]
+    text = "\n".join(page(record(HIDDEN, HIDDEN), [attempt(HIDDEN)], acts))
+    plain = re.sub(r"\x1b\[(0|1|31)m", "", text)
+    assert not any(char in plain for char in "\x1b\u200b\u202e\udcff\U000e0041")
+    assert "`fairlead dead replay 'ma\\u200bil\\x1b[2J" in text
+
+
+def test_nothing_but_our_own_colours_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    said = f"{click.style('bad', fg='red', bold=True)}: {HIDDEN}\x1b[8m\x1b[31;8m\r\nnext"
+    # Click takes colours out where no terminal is, and more than colours: not what we rely on.
+    assert steady(said) == (
+        "\x1b[31m\x1b[1mbad\x1b[0m: ma\\u200bil\\x1b[2J\\u202e\\udcff\\U000e0041"
+        "\\x1b[8m\\x1b[31;8m\\r\nnext"
+    )
+    say(said)
+    assert capsys.readouterr().out.endswith("\\x1b[8m\\x1b[31;8m\\r\nnext\n")
 
 
 def test_an_error_steers_no_terminal_and_tells_no_password() -> None:

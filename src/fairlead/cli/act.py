@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
-from fairlead.cli.command import Exit, Problem, hinted
+from fairlead.cli.command import Exit, Problem, hinted, say
 from fairlead.cli.desk import Desk, action, on_ctrl_c
 from fairlead.cli.listing import job_table
 from fairlead.cli.output import json_option
@@ -152,7 +152,7 @@ async def _by_ids(store: Backend, operation: Operation, ids: list[JobId], care: 
     for record in records:
         if record.state not in operation.states:
             told = f"job {record.id} is {record.state}: not {operation.past}{operation.instead}"
-            click.echo(hinted(escaped(told)), err=True)
+            say(hinted(escaped(told)), err=True)
     if not fit:
         raise Problem("nothing was done", Exit.UNSUCCESSFUL)
     if care.dry_run:
@@ -232,7 +232,7 @@ def _ask(operation: Operation, what: str, uncertain: int, care: Care) -> None:
         return
     if uncertain:
         told = counted(uncertain, "uncertain job")
-        click.echo(f"among them: {told}, whose outside effect may have happened", err=True)
+        say(f"among them: {told}, whose outside effect may have happened", err=True)
     if not sys.stdin.isatty():
         raise Problem(
             f"this would {operation.verb} {what}; nobody is here to ask, so add --yes, or look "
@@ -243,7 +243,7 @@ def _ask(operation: Operation, what: str, uncertain: int, care: Care) -> None:
         with on_ctrl_c(signal.default_int_handler):
             sure = click.confirm(escaped(f"{operation.verb} {what}?"), err=True)
     except click.Abort:
-        click.echo(err=True)
+        say(err=True)
         sure = False
     if not sure:
         raise Problem("nothing was done", Exit.UNSUCCESSFUL)
@@ -254,13 +254,13 @@ def _tell_dry_run(operation: Operation, count: int, jobs: Sequence[JobRecord], c
         _tell_json(operation, count, 0, care)
         return
     if not count:
-        click.echo(f"no {operation.noun} matches")
+        say(f"no {operation.noun} matches")
         return
-    click.echo(f"would {operation.verb} {operation.counting(count)}:")
+    say(f"would {operation.verb} {operation.counting(count)}:")
     for line in job_table(jobs[:_SHOWN]):
-        click.echo(line)
+        say(line)
     if count > _SHOWN:
-        click.echo(f"… and {count - _SHOWN:,} more")
+        say(f"… and {count - _SHOWN:,} more")
 
 
 def _tell(operation: Operation, matched: int, count: int, care: Care, *, running: bool) -> None:
@@ -268,7 +268,7 @@ def _tell(operation: Operation, matched: int, count: int, care: Care, *, running
         _tell_json(operation, matched, count, care)
         return
     less = f" of {matched:,} that were found; the others {operation.others}"
-    click.echo(
+    say(
         f"{operation.past} {operation.counting(count)}"
         f"{less if count < matched else ''}{operation.after if running else ''}"
     )
@@ -276,4 +276,4 @@ def _tell(operation: Operation, matched: int, count: int, care: Care, *, running
 
 def _tell_json(operation: Operation, matched: int, count: int, care: Care) -> None:
     told = {"verb": operation.verb, "matched": matched, "count": count, "dry_run": care.dry_run}
-    click.echo(json_line(told))
+    say(json_line(told))

@@ -11,6 +11,7 @@ from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.which import limit_option
 from fairlead.cli.words import ago, as_json
 from fairlead.core.admin import AuditLine
+from fairlead.core.text import SHOWN
 
 
 @click.command(
@@ -44,7 +45,7 @@ def _lines(lines: Sequence[AuditLine]) -> list[str]:
         Column("WHO", least=8),
         Column("WHAT"),
         Column("COUNT", right=True),
-        Column("TO", least=16),
+        Column("TO", least=16, most=SHOWN),
     ]
     rows = [
         [ago(line.done_at), line.who, line.verb, f"{line.count:,}", line.target] for line in lines

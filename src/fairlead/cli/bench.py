@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.command import Command
+from fairlead.cli.command import Command, say
 
 SERVERS = {"postgres": "postgresql://localhost/", "redis": "redis://localhost/"}
 """Stores that are on a server, each with a URL as they are written."""
@@ -84,7 +84,7 @@ def bench(
     if quick:
         rounds, scale = 2, 0.1 * scale
     for line in _report("flat" if flat else store, url, rounds, scale, folder):
-        click.echo(line)
+        say(line)
 
 
 def _report(what: str, url: str | None, rounds: int, scale: float, folder: Path) -> Iterator[str]:

@@ -42,6 +42,17 @@ def shown(message: str) -> str:
     return escaped(without_passwords(message))
 
 
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print lines: the one way out of every command.
+
+    Whoever puts a line together escapes what came from elsewhere. Should one of them forget it,
+    nothing but our own colours passes here.
+    """
+    from fairlead.core.text import steady  # noqa: PLC0415 (not before something is said)
+
+    click.echo(steady(text), err=err, nl=nl)
+
+
 class _Quoting(click.Command):
     """A command of which errors in the arguments are told without what is not to be shown."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from fairlead.cli.command import Command
+from fairlead.cli.command import Command, say
 
 _ADVICE = {
     "bash": "echo 'eval \"$(fairlead completion bash)\"' >> ~/.bashrc",
@@ -34,6 +34,6 @@ def completion(context: click.Context, shell: str | None) -> None:
         raise click.UsageError(
             f"there is no completion for {shell or 'this shell'}; name one of {', '.join(_ADVICE)}"
         )
-    click.echo(kind(context.find_root().command, {}, "fairlead", "_FAIRLEAD_COMPLETE").source())
+    say(kind(context.find_root().command, {}, "fairlead", "_FAIRLEAD_COMPLETE").source())
     if sys.stdout.isatty():
-        click.echo(f"to have it in every shell: {_ADVICE[shell]}", err=True)
+        say(f"to have it in every shell: {_ADVICE[shell]}", err=True)

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from fairlead.cli.act import DELETE_DEAD, REPLAY, Care, act, carefully
-from fairlead.cli.command import AppCommand, Commands, Exit, Problem, hinted
+from fairlead.cli.command import AppCommand, Commands, Exit, Problem, hinted, say
 from fairlead.cli.desk import Desk, action, at_app, at_desk, on_ctrl_c
 from fairlead.cli.jobs import list_jobs, show_job
 from fairlead.cli.output import Output, show, shown
@@ -22,7 +22,7 @@ from fairlead.core.failure import short_name
 from fairlead.core.ids import JobId
 from fairlead.core.job import State
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped, listed
+from fairlead.core.text import SHOWN, escaped, listed
 from fairlead.producer import found
 
 _ID = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
@@ -64,8 +64,8 @@ def _group_table(groups: Sequence[ErrorGroup]) -> list[str]:
         Column("FINGERPRINT"),
         Column("COUNT", right=True),
         Column("LAST", right=True),
-        Column("ERROR", least=16),
-        Column("TASKS", least=10, goes=1),
+        Column("ERROR", least=16, most=SHOWN),
+        Column("TASKS", least=10, goes=1, most=SHOWN),
     )
     rows = [
         (
@@ -129,9 +129,9 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
         return True
 
     if desk.run(edit):
-        click.echo(hinted(f"saved; `fairlead dead replay {id_}` lets it run again"))
+        say(hinted(f"saved; `fairlead dead replay {id_}` lets it run again"))
     else:
-        click.echo("nothing to change: the arguments are the same")
+        say("nothing to change: the arguments are the same")
 
 
 def _indented(payload: str) -> str:
@@ -161,7 +161,7 @@ def _written(signature: Signature, given: str | None, old: str) -> str:
         try:
             return signature.read(edited)
         except EnqueueError as problem:
-            click.echo(escaped(str(problem)), err=True)
+            say(escaped(str(problem)), err=True)
         with on_ctrl_c(signal.default_int_handler):
             click.confirm("edit again?", default=True, abort=True, err=True)
         text = edited

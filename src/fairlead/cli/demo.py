@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.command import Command
+from fairlead.cli.command import Command, say
 from fairlead.cli.screen import Screen, crop
 from fairlead.cli.table import Column, cell_width, screen_width, table
 from fairlead.core.errors import FairleadError
@@ -56,8 +56,8 @@ def demo(keep: bool) -> None:
     if code == _STOPPED:
         teller.say("Stopped." if keep else "Stopped; nothing is left behind.")
     if code == 0:
-        click.echo(f"\n{click.style('All as it should be', fg='green', bold=True)}, ", nl=False)
-        click.echo(f"in {time.monotonic() - began:.0f} s.")
+        say(f"\n{click.style('All as it should be', fg='green', bold=True)}, ", nl=False)
+        say(f"in {time.monotonic() - began:.0f} s.")
         _what_next(folder if keep else None)
     elif keep:
         _how_to_look(folder)
@@ -88,10 +88,10 @@ def _play(folder: Path, teller: "ScreenTeller") -> int:
         Story(stage, teller).play()
     except (Unexpected, FairleadError) as problem:
         teller.close()
-        click.secho(f"\nThis should not have happened: {problem}", fg="red", err=True)
-        click.echo("The worker's last words:", err=True)
+        say(click.style(f"\nThis should not have happened: {problem}", fg="red"), err=True)
+        say("The worker's last words:", err=True)
         for line in stage.last_words():
-            click.echo(f"  {line}", err=True)
+            say(f"  {line}", err=True)
         return 1
     finally:
         with _deaf():
@@ -132,7 +132,7 @@ def _what_next(kept: Path | None) -> None:
     if kept is not None:
         _how_to_look(kept)
     else:
-        click.echo("\nTry next:")
+        say("\nTry next:")
         _rows(
             [
                 (f"{program} demo --keep", "the same, and keep the folder to look into"),
@@ -147,20 +147,20 @@ def _how_to_look(folder: Path) -> None:
 
     program = _program()
     url = shlex.quote(url_of(folder))
-    click.echo(f"\nEverything is kept in {folder}; to look into it:")
+    say(f"\nEverything is kept in {folder}; to look into it:")
     for line in (
         f"export FAIRLEAD_URL={url} FAIRLEAD_APP=fairlead.demo.shop:app",
         f"{program} jobs list",
         f"{program} dead list",
         f"rm -r {shlex.quote(str(folder))}    # when you have seen enough",
     ):
-        click.echo(f"{_INDENT}$ {line}")
+        say(f"{_INDENT}$ {line}")
 
 
 def _rows(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(left) for left, _ in rows)
     for left, right in rows:
-        click.echo(f"{_INDENT}{click.style(left.ljust(width), bold=True)}  {right}")
+        say(f"{_INDENT}{click.style(left.ljust(width), bold=True)}  {right}")
 
 
 def _program() -> str:

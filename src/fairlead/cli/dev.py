@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from fairlead.app import Fairlead
-from fairlead.cli.command import AppCommand, named_app
+from fairlead.cli.command import AppCommand, named_app, say
 from fairlead.cli.desk import Desk
 from fairlead.cli.worker import announced, begin_anew, greet, log_level_option, queue_option
 from fairlead.core.errors import ConfigError, MissingExtra
@@ -66,7 +66,7 @@ def dev(
     try:
         _run(folders or (Path(),), Choice((), queues, slots), log_level)
     except KeyboardInterrupt:
-        click.echo("stopped", err=True)
+        say("stopped", err=True)
 
 
 def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
@@ -78,7 +78,7 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
     except ConfigError as problem:
         if not desk.target:
             raise
-        click.echo(f"{escaped(without_passwords(str(problem)))}\nwaiting for a change", err=True)
+        say(f"{escaped(without_passwords(str(problem)))}\nwaiting for a change", err=True)
         if asyncio.run(_until_change(watched, began)):
             _begin_anew()
         return
@@ -86,7 +86,7 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
     desk.store  # noqa: B018 (says what is wrong with it)
     app.open()
     if os.environ.pop(_AGAIN, None):
-        click.echo("reloaded", err=True)
+        say("reloaded", err=True)
     else:
         greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
     set_up(app.events, log_level, "plain")
@@ -117,11 +117,11 @@ async def _serve(
         with _stopped_by_signals(), _tracebacks(app):
             async with worker:
                 async for names in _changes(folders, began):
-                    click.echo(f"changed: {escaped(listed(names))}", err=True)
+                    say(f"changed: {escaped(listed(names))}", err=True)
                     again = await _can_be_imported(target)
                     if again:
                         break
-                    click.echo("not reloaded; the old code runs on", err=True)
+                    say("not reloaded; the old code runs on", err=True)
         left = await app.store.held(worker.name)
     finally:
         await app.aclose()
@@ -146,7 +146,7 @@ def _stopped_by_signals() -> Iterator[None]:
         yield
     except asyncio.CancelledError:
         _ignore_signals()
-        click.echo("stopped", err=True)
+        say("stopped", err=True)
 
 
 def _ignore_signals() -> None:
@@ -164,7 +164,7 @@ def _tracebacks(app: Fairlead) -> Iterator[None]:
         job = await app.store.find(event.job_id)
         if job is not None and job.errors:
             for line in cut(job.errors[-1].traceback or "", 2 * TRACEBACK_LIMIT).splitlines():
-                click.echo(f"    {escaped(line)}", err=True)
+                say(f"    {escaped(line)}", err=True)
 
     def on_failure(event: Retried | Died) -> None:
         task = asyncio.get_running_loop().create_task(tell(event))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import click
 from msgspec.structs import asdict, replace
 
-from fairlead.cli.command import AppCommand, Exit, hinted
+from fairlead.cli.command import AppCommand, Exit, hinted, say
 from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import json_option
 from fairlead.cli.words import counted, json_line
@@ -46,7 +46,7 @@ def doctor(desk: Desk, repair: bool, json: bool) -> None:
     if repair:
         checkup = replace(checkup, findings=[_tried(each) for each in checkup.findings])
     if json:
-        click.echo(json_line((_few(repairs) if repair else {}) | asdict(checkup)))
+        say(json_line((_few(repairs) if repair else {}) | asdict(checkup)))
     else:
         if repair:
             _print_repairs(repairs, checkup)
@@ -97,29 +97,29 @@ def _print_repairs(repairs: Repairs, checkup: Checkup) -> None:
     elif not repairs.mended:
         found = any(finding.remedy == _LEFT for finding in checkup.findings)
         told = "nothing was mended" if found else "nothing was damaged"
-    click.echo(f"{told}\n")
+    say(f"{told}\n")
 
 
 def _print_some(mark: str, sentences: list[str]) -> None:
     for sentence in sentences[:MOST_ALIKE]:
-        click.echo(f"{mark}  {escaped(sentence)}")
+        say(f"{mark}  {escaped(sentence)}")
     if len(sentences) > MOST_ALIKE:
-        click.echo(f"        and {len(sentences) - MOST_ALIKE:,} more like these")
+        say(f"        and {len(sentences) - MOST_ALIKE:,} more like these")
 
 
 def _print(checkup: Checkup) -> None:
     for label, text in checkup.facts.items():
-        click.echo(f"{label:12} {escaped(text)}")
-    click.echo()
+        say(f"{label:12} {escaped(text)}")
+    say()
     alike = groupby(checkup.findings, lambda finding: (finding.grave, finding.remedy))
     for (grave, remedy), findings in alike:
         mark = click.style("wrong", fg="red") if grave else click.style("note ", fg="yellow")
         more = 0
         for finding in findings:
-            click.echo(f"{mark}  {escaped(finding.problem)}")
+            say(f"{mark}  {escaped(finding.problem)}")
             more += finding.more
         if more:
-            click.echo(f"       and {more:,} more like this")
-        click.echo(f"  fix  {hinted(escaped(remedy))}")
+            say(f"       and {more:,} more like this")
+        say(f"  fix  {hinted(escaped(remedy))}")
     if not checkup.findings:
-        click.echo(click.style("all is well", fg="green"))
+        say(click.style("all is well", fg="green"))

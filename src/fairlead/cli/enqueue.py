@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from fairlead.cli.command import AppCommand
+from fairlead.cli.command import AppCommand, say
 from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import Span, as_json
@@ -62,8 +62,8 @@ def enqueue(
             await store.note(action("enqueue", known.name), 1, call.id)
         except StoreError as problem:
             # The job is there: to fail now would have it enqueued a second time.
-            click.echo(escaped(f"Not in the audit log: {problem}"), err=True)
+            say(escaped(f"Not in the audit log: {problem}"), err=True)
         return await found(store, call.id)
 
     record = desk.run(put, check=False)
-    click.echo(as_json(record) if json else record.id)
+    say(as_json(record) if json else record.id)

@@ -1,6 +1,7 @@
 """`fairlead explain`: why a job waits."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 import click
 import msgspec
@@ -109,10 +110,12 @@ def _settled(told: Explanation) -> str:
                 f"{asked if job.cancel_requested else ''}"
             )
         case State.DEAD:
-            return f"it died {ago(job.finished_at)} ({why(job)}); fairlead dead show {job.id}"
+            return (
+                f"it died {ago(job.finished_at)} ({why(job)}); fairlead dead show {quote(job.id)}"
+            )
         case State.CANCELLED:
             return f"it was cancelled {ago(job.finished_at)} ({why(job)})"
-    return f"it was done {ago(job.finished_at)}; fairlead jobs show {job.id} has its result"
+    return f"it was done {ago(job.finished_at)}; fairlead jobs show {quote(job.id)} has its result"
 
 
 def _json(told: Explanation) -> str:

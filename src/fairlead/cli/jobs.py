@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from fairlead.cli.act import CANCEL, DELETE, RETRY, Care, act, carefully
-from fairlead.cli.command import AppCommand, Commands, Exit, Problem
+from fairlead.cli.command import AppCommand, Commands, Exit, Problem, say
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
@@ -121,9 +121,9 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
     except TimeoutError as problem:
         raise Problem(f"{problem}; `fairlead explain {id_}` says why", Exit.TIME_OVER) from None
     if json:
-        click.echo(as_json(record))
+        say(as_json(record))
     elif record.state is State.DONE:
-        click.echo(stored_json(record.result))
+        say(stored_json(record.result))
     if record.state is not State.DONE:
         raise Problem(f"job {id_} is {record.state} ({why(record)})", Exit.UNSUCCESSFUL)
 

@@ -1,6 +1,7 @@
 """Jobs as people see them: a table of many, a page about one."""
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 import click
 
@@ -21,7 +22,7 @@ from fairlead.core.job import (
     Reason,
     State,
 )
-from fairlead.core.text import QUOTED, cut, escaped, listed
+from fairlead.core.text import QUOTED, SHOWN, cut, escaped, listed
 
 _COLUMNS = (
     Column("ID"),
@@ -30,7 +31,7 @@ _COLUMNS = (
     Column("QUEUE", least=8, goes=2),
     Column("TRY", right=True, goes=3),
     Column("WHEN", right=True, goes=1),
-    Column("WHY", least=16),
+    Column("WHY", least=16, most=SHOWN),
 )
 
 
@@ -95,8 +96,9 @@ def page(job: JobRecord, attempts: Sequence[Attempt], acts: Sequence[AuditLine])
             yield f"  {ago(line.done_at)}: {escaped(f'{line.verb} by {line.who}{before}')}"
     if job.state is State.DEAD:
         yield ""
+        id_ = escaped(quote(job.id), QUOTED)
         yield hinted(
-            f"`fairlead dead edit {job.id}` mends its arguments, `fairlead dead replay {job.id}` "
+            f"`fairlead dead edit {id_}` mends its arguments, `fairlead dead replay {id_}` "
             "lets it run again, `dead delete` forgets it"
         )
 

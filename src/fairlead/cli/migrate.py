@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from fairlead.cli.command import AppCommand, Commands, Exit
+from fairlead.cli.command import AppCommand, Commands, Exit, say
 from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import json_option
 from fairlead.cli.table import Column, screen_width, table
@@ -40,8 +40,8 @@ def up(desk: Desk) -> None:
         return lacking
 
     for step in desk.run(apply, check=False):
-        click.echo(escaped(f"applied {step.number} {step.name}"))
-    click.echo(escaped(f"{desk.store.url} is up to date"))
+        say(escaped(f"applied {step.number} {step.name}"))
+    say(escaped(f"{desk.store.url} is up to date"))
 
 
 @migrate.command(
@@ -56,12 +56,12 @@ def status(desk: Desk, json: bool) -> None:
     steps = _steps(desk)
     if json:
         for step in steps:
-            click.echo(as_json(step))
+            say(as_json(step))
     else:
         columns = (Column("STEP", right=True), Column("NAME"), Column("APPLIED"))
         rows = [(str(s.number), s.name, moment(s.applied_at) or "missing") for s in steps]
         for line in table(columns, rows, screen_width()):
-            click.echo(line)
+            say(line)
     if missing(steps):
         raise SystemExit(Exit.UNSUCCESSFUL)
 
@@ -94,4 +94,4 @@ def _steps(desk: Desk) -> list[Migration]:
 
 def _print(steps: Sequence[Migration]) -> None:
     for step in steps:
-        click.echo(f"-- {step.number} {step.name}\n{step.sql.strip()}\n")
+        say(f"-- {step.number} {step.name}\n{step.sql.strip()}\n")

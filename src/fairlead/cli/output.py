@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from fairlead.cli.command import Exit, Problem
+from fairlead.cli.command import Exit, Problem, say
 from fairlead.cli.desk import Desk
 from fairlead.cli.screen import Screen
 from fairlead.core.store import Backend
@@ -62,7 +62,7 @@ def show(
     async def once(store: Backend) -> None:
         value = await gather(store)
         for line in objects(value) if output.json else lines(value):
-            click.echo(line)
+            say(line)
 
     async def again(store: Backend, seconds: float) -> None:
         screen = Screen()

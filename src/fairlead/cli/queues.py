@@ -6,7 +6,7 @@ from shlex import quote
 import click
 import msgspec
 
-from fairlead.cli.command import AppCommand, Commands, Problem, hinted
+from fairlead.cli.command import AppCommand, Commands, Problem, hinted, say
 from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import Output, nothing, show, shown
 from fairlead.cli.table import Column, screen_width, table
@@ -106,9 +106,9 @@ def pause(desk: Desk, name: str) -> None:
 
     new, waiting = desk.run(pause)
     told = f"paused queue {name}" if new else f"queue {name} was paused already"
-    click.echo(escaped(told))
+    say(escaped(told))
     resume = hinted(escaped(f"`fairlead queues resume {quote(name)}` lets them run"))
-    click.echo(f"jobs that wait in it: {waiting:,}; {resume}")
+    say(f"jobs that wait in it: {waiting:,}; {resume}")
 
 
 @queues.command(
@@ -126,7 +126,7 @@ def resume(desk: Desk, name: str) -> None:
         return await store.resume(name, action("resume", name))
 
     told = f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused"
-    click.echo(escaped(told))
+    say(escaped(told))
 
 
 async def _check_known(desk: Desk, store: Backend, name: str) -> None:

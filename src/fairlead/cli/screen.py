@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import click
 from click.globals import resolve_color_default
 
+from fairlead.cli.command import say
 from fairlead.cli.table import cell_width, cropped
+from fairlead.core.text import steady
 
 _UP, _CLEAR_LINE, _CLEAR = "\x1b[{}A", "\x1b[K", "\x1b[J"
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -32,14 +34,14 @@ class Screen:
             self._write(self._start() + _CLEAR)
         self._drawn = 0
         for line in lines:
-            click.echo(line)
+            say(line)
 
     def draw(self, picture: Sequence[str]) -> None:
         """Draw the picture in place of the last one, as much of it as the terminal has room for."""
         if not self.live:
             return
         width, height = shutil.get_terminal_size()
-        lines = [part for line in picture for part in _folded(line, width)][: height - 1]
+        lines = [part for line in picture for part in _folded(steady(line), width)][: height - 1]
         if resolve_color_default() is False:
             lines = [click.unstyle(line) for line in lines]
         # Line over line in one write: to clear everything first would flicker.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from fairlead.core.text import escaped
+from fairlead.core.text import QUOTED, escaped
 
 _GAP = "  "
 _WIDEST = 40
@@ -20,7 +20,8 @@ class Column(NamedTuple):
     `paint` gets a cell that is padded already, and may only add colours. With `least`,
     the column gives way down to so many cells; without, it is cut only where it would be
     wider than an id. If that is not enough, columns with `goes` are left out, the highest
-    number first.
+    number first. Even where no terminal is, a cell has at most `most` cells, so many as the
+    longest name; sentences may have more.
     """
 
     title: str
@@ -28,13 +29,17 @@ class Column(NamedTuple):
     paint: Callable[[str], str] | None = None
     least: int | None = None
     goes: int = 0
+    most: int = QUOTED
 
 
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
     """Return the lines of a table that fits into `width`, or is as wide as it is."""
-    cells = [[escaped(cell) for cell in row] for row in rows]
+    cells = [
+        [cropped(escaped(cell), column.most) for column, cell in zip(columns, row, strict=True)]
+        for row in rows
+    ]
     widths = [
         max(len(column.title), *(cell_width(row[at]) for row in cells), 0)
         for at, column in enumerate(columns)

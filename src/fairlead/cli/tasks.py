@@ -2,12 +2,13 @@
 
 import click
 
-from fairlead.cli.command import AppCommand, Commands
+from fairlead.cli.command import AppCommand, Commands, say
 from fairlead.cli.desk import Desk, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import json_line
 from fairlead.core.task import Task
+from fairlead.core.text import SHOWN
 
 
 @click.group(cls=Commands, epilog="Example: fairlead tasks list shop:app")
@@ -29,10 +30,10 @@ def list_(desk: Desk, json: bool) -> None:
     known = sorted(app.tasks, key=lambda task: task.name)
     if json:
         for task in known:
-            click.echo(json_line(_told(task)))
+            say(json_line(_told(task)))
         return
     if not known:
-        click.echo("the app has no tasks; is the module that defines them imported?")
+        say("the app has no tasks; is the module that defines them imported?")
         return
     columns = (
         Column("TASK", least=12),
@@ -40,7 +41,7 @@ def list_(desk: Desk, json: bool) -> None:
         Column("RUNS", goes=3),
         Column("LIMIT", right=True, goes=1),
         Column("TRIES", right=True, goes=2),
-        Column("ARGUMENTS", least=16),
+        Column("ARGUMENTS", least=16, most=SHOWN),
     )
     rows = [
         (
@@ -54,7 +55,7 @@ def list_(desk: Desk, json: bool) -> None:
         for task in known
     ]
     for line in table(columns, rows, screen_width()):
-        click.echo(line)
+        say(line)
 
 
 def _told(task: Task) -> dict[str, object]:

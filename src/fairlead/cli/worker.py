@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fairlead.app import Fairlead
-from fairlead.cli.command import AppCommand, named_app
+from fairlead.cli.command import AppCommand, named_app, say
 from fairlead.cli.desk import Desk
 from fairlead.core.errors import ConfigError
 from fairlead.core.events import WorkerStarted
@@ -234,14 +234,14 @@ def announced(target: str, name: str, workshop: Workshop) -> WorkerStarted:
 
 
 def _tell(text: str) -> None:
-    click.echo("\n".join(escaped_lines(text)), err=True)
+    say("\n".join(escaped_lines(text)), err=True)
 
 
 def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
     """Say what this worker is about to do."""
     names = started.tasks
     shown = listed(names, 8)
-    click.echo(escaped(f"fairlead worker {started.worker}"), err=True)
+    say(escaped(f"fairlead worker {started.worker}"), err=True)
     for label, text in [
         ("app", started.app),
         ("store", f"{started.store} ({started.durability}: {started.survives})"),
@@ -251,7 +251,7 @@ def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
         ("log", _TOLD[log_level]),
         ("stop", f"Ctrl-C; running jobs then get {grace:g} s to finish"),
     ]:
-        click.echo(f"  {label:6} {escaped(text)}", err=True)
+        say(f"  {label:6} {escaped(text)}", err=True)
 
 
 def _describe(pool: PoolPlan, processes: int) -> str:

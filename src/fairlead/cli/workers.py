@@ -11,7 +11,7 @@ from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, as_json
 from fairlead.core.admin import Worker
 from fairlead.core.store import Backend
-from fairlead.core.text import listed
+from fairlead.core.text import SHOWN, listed
 
 Seen = tuple[Sequence[Worker], Mapping[str, Mapping[str, int]]]
 
@@ -52,7 +52,7 @@ def _table(seen: Seen) -> list[str]:
         Column("SLOTS", right=True),
         Column("RUNNING", right=True),
         Column("TASKS", right=True, goes=2),
-        Column("QUEUES", least=12),
+        Column("QUEUES", least=12, most=SHOWN),
     )
     rows = [
         (

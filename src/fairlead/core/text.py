@@ -29,6 +29,9 @@ _HIDDEN = re.compile(
     "]"
 )
 
+_COLOUR = re.compile(r"(\x1b\[(?:[012]|3[1-6])m)")
+"""Bold, dim, the plain colours, and the end of each: none of them can hide or move anything."""
+
 
 def escaped(text: str, most: int = SHOWN) -> str:
     """Return the text in one line, with escapes for what is not to be shown as it is."""
@@ -43,6 +46,16 @@ def escaped_json(text: str) -> str:
 def escaped_lines(text: str) -> list[str]:
     """Return the lines of a text, each escaped; nothing but a newline ends one."""
     return [_escaped(line, _code) for line in text.split("\n")]
+
+
+def steady(text: str) -> str:
+    """Return lines about to be printed, escaped but for newlines and the colours we paint with."""
+    if not _HIDDEN.search(text):
+        return text
+    parts = _COLOUR.split(text)
+    return "".join(
+        part if at % 2 else "\n".join(escaped_lines(part)) for at, part in enumerate(parts)
+    )
 
 
 def cut(text: str, most: int) -> str:

@@ -193,7 +193,7 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:
         case Gate.EXPIRED:
             return "nothing: it is cancelled with the next look, because it should have started"
         case Gate.NOT_DUE:
-            return f"its time, or now: fairlead jobs retry {job.id}"
+            return f"its time, or now: fairlead jobs retry {quote(job.id)}"
         case Gate.LEASE_SPARED:
             return "a heartbeat's time, in which its worker may still say that it lives"
         case Gate.NO_CAPABLE_WORKER if not view.plan.worker:
