@@ -186,6 +186,9 @@ COUNTS = {
     "inf": b"inf",
     "digits": b"9" * 5_000,
     "greatest": b"9223372036854775807",
+    "last that is exact": b"9007199254740991",
+    "half of that": b"4503599627370496",
+    "many": b"1000000000000000",
     "not utf-8": b"\xff\xfe",
 }
 TYPES: dict[str, tuple[Any, ...]] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import pytest
@@ -13,7 +13,9 @@ from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreRefused
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, Reason, State
+from fairlead.core.outcome import Policy
 from fairlead.core.queue import Queue
+from fairlead.core.retry import Retry, fixed
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
@@ -472,6 +474,44 @@ async def test_damaged_numbers_keep_nobody_from_work(yard: Yard, number: str) ->
     await yard.repair()
 
 
+@pytest.mark.parametrize("start", [2**53 - 1, 2**53 - 5])
+async def test_a_log_that_begins_past_all_numbers_costs_no_run_and_no_result(
+    yard: Yard, start: int
+) -> None:
+    again = Policy(Retry(attempts=9, backoff=fixed(0, jitter=0)))
+    await put(yard.store, 2)
+    yard.do("HSET", "settings", "log_start", start)
+    for attempt in (1, 2):
+        [first, second] = await claim(yard.store)
+        assert (first.attempt, second.attempt) == (attempt, attempt)
+        await yard.store.settle([failed(first, 0, again), failed(second, 0, again)])
+    [first, second] = await claim(yard.store)
+    await yard.store.settle([done(first, "7"), returned(second)])
+    assert "has the setting log_start" in await yard.problems()
+    assert "counted the log from its beginning" in await yard.repair()
+    assert len(await yard.store.attempts(first.id)) == 3
+
+
+@pytest.mark.parametrize("numbers", [[2**53], [1.5], "none", [3, "x", -1]])
+async def test_numbers_of_lines_that_cannot_be_cost_no_run_and_no_result(
+    yard: Yard, numbers: object
+) -> None:
+    await put(yard.store, 2)
+    [first, second] = await claim(yard.store)
+    await yard.store.settle([done(first, "7"), returned(second)])
+    for part, job in (("ends", first), ("runs", second)):
+        fields = msgspec.msgpack.decode(yard.do("HGET", part, job.id))
+        fields[10] = numbers
+        yard.do("HSET", part, job.id, pack(fields))
+    told = await yard.repair()
+    assert told.count("put it right") == 2
+    found, again = await yard.store.find(first.id), await yard.store.find(second.id)
+    assert found
+    assert (found.state, found.result) == (State.DONE, "7")
+    assert again
+    assert (again.state, again.attempt) == (State.WAITING, 0)
+
+
 async def test_a_damaged_line_of_the_audit_log_hides_no_other(yard: Yard) -> None:
     for verb in ("one", "two"):
         await yard.store.pause("mail", by(verb))
@@ -572,3 +612,89 @@ async def test_a_claim_does_not_read_all_that_it_steps_over(yard: Yard) -> None:
     assert [each.cut for each in claims] == [True] * (len(claims) - 1) + [False]
     assert len(claims) >= 3
     assert ids_of(claims[-1].jobs) == [mine.id]
+
+
+# The bytes of a check and of a repair
+
+
+async def large(store: Backend, count: int) -> list[JobId]:
+    """Put jobs that are as large as may be, and none of it ASCII."""
+    jobs = [NewJob(new_job().id, "t", "mail", f'"{"é" * 130_000}"') for _ in range(count)]
+    for job in jobs:
+        await store.put([job])
+    return ids_of(jobs)
+
+
+class Calls:
+    """The calls of functions on a server: how long the longest took, in seconds."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def __enter__(self) -> Self:
+        self._server.config_set("slowlog-log-slower-than", 1_000)
+        self._server.config_set("slowlog-max-len", 10_000)
+        self._server.slowlog_reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        calls = self._server.slowlog_get(10_000)
+        self.longest = max((each["duration"] for each in calls), default=0) / 1_000_000
+        self._server.config_set("slowlog-log-slower-than", 10_000)
+
+
+async def test_a_check_and_a_repair_of_large_jobs_keep_nobody_waiting(yard: Yard) -> None:
+    ids = await large(yard.store, 40)
+    with Calls(yard.server) as checks:
+        assert await yard.store.audit() == []
+    for job_id in ids:
+        yard.do("ZREM", "ready", job_id)
+    with Calls(yard.server) as repairs:
+        told = await yard.store.repair(by())
+    assert len(told) == 40
+    assert await yard.store.audit() == []
+    # It was seconds; a busy machine may take some time for the milliseconds that it is.
+    assert checks.longest < 0.5
+    assert repairs.longest < 0.5
+
+
+async def test_a_call_checks_and_mends_a_megabyte_at_most(yard: Yard) -> None:
+    ids = await large(yard.store, 40)
+    function = FUNCTIONS["check"]
+    keys = yard.keys.of("mail", function.parts)
+    answer = yard.server.execute_command(
+        *(function.command, function.name, len(keys), *keys, "", "bodies", 0)
+    )
+    assert 1 <= len(answer[1]) <= 12
+    function = FUNCTIONS["repair"]
+    for job_id in ids:
+        yard.do("ZREM", "ready", job_id)
+    words = [word for job_id in ids for word in (job_id, "", 0)]
+    answers = yard.server.execute_command(
+        *(function.command, function.name, len(keys), *keys, "", "mark", *words)
+    )
+    assert 1 <= len(answers) <= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "is_text"),
+    [
+        ("é€𝄞\u07ff\u0800\uffff\U0010ffff\ud7ff\ue000", True),
+        (b"\xc0\xaf", False),
+        (b"\xe0\x80\xaf", False),
+        (b"\xed\xa0\x80", False),
+        (b"\xf0\x80\x80\xaf", False),
+        (b"\xf4\x90\x80\x80", False),
+        (b"\xf5\x80\x80\x80", False),
+        (b"\xe2\xc3\xa9\x82\xac", False),
+        (b"\xc3", False),
+        (b"\xa9", False),
+        (b"\xc3\xc3\xa9\xa9", False),
+    ],
+)
+async def test_a_text_is_checked_as_utf8(yard: Yard, text: str | bytes, is_text: bool) -> None:
+    [job] = await put(yard.store)
+    raw = text.encode() if isinstance(text, str) else text
+    values = pack(["t", 1, 0, 0, None, None])
+    yard.do("HSET", "bodies", job.id, b"\x97" + values[1:] + b"\xd9" + bytes([len(raw)]) + raw)
+    assert ("cannot be read" in await yard.problems()) is not is_text

@@ -40,6 +40,8 @@ _PARTS = (
     *("done", "cancelled", "dead"),
 )
 _HASHES = frozenset({"bodies", "runs", "errors", "ends", "gone", "settings", "acted"})
+_MOST_BATCHES = 2**52
+"""How many entries of a log may be gone, as `moves.lua` has it."""
 _REMEDY = "fairlead doctor --repair"
 
 
@@ -208,7 +210,10 @@ def _check_settings(keys: Keys, queue: str) -> Conversation[list[Damage]]:
     """Check the numbers among the settings of a queue."""
 
     def wrong(name: bytes, value: bytes) -> str | None:
-        if name == b"paused" or (name in (b"log_start", b"apart") and count_of(value) is not None):
+        number = count_of(value)
+        if name == b"paused" or (name == b"apart" and number is not None):
+            return None
+        if name == b"log_start" and number is not None and number <= _MOST_BATCHES:
             return None
         return f"queue {queue} has the setting {shown(name)} {shown(value)}, which cannot be"
 

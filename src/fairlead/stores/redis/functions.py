@@ -67,11 +67,7 @@ def _read() -> Library:
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
-    shared = "".join(texts.pop(name) for name in ("clock", "keys", "moves"))
-    checks = texts.pop("checks")
-    for verb in ("check", "repair"):  # What these share knows the keys of the call.
-        first, _, rest = texts[verb].partition("\n")
-        texts[verb] = f"{first}\n{checks}{rest}"
+    shared = "".join(texts.pop(name) for name in ("clock", "keys", "moves", "checks"))
     body = shared + "".join(_registered(verb, text) for verb, text in sorted(texts.items()))
     name = f"fairlead_{sha256(body.encode()).hexdigest()[:12]}"
     functions = {

@@ -85,15 +85,19 @@ class Repair:
         return done
 
     def _mend_jobs(self, queue: str, some: Sequence[Damage]) -> Conversation[list[str]]:
-        # An id may be anything by now, so each is a word of its own.
-        words = [word for each in some for word in (each.name, each.more, int(each.odd))]
-        asked = call(self._keys, "repair", queue, self._at(), mark_of(queue), *words)
-        [answers] = yield [asked]
-        return [
-            f"{damage.problem}: {_WORDS.get(said) or f'it is dead letter {said.decode()} now'}"
-            for damage, said in zip(some, answers, strict=True)
-            if said
-        ]
+        done: list[str] = []
+        while some:
+            # An id may be anything by now, so each is a word of its own.
+            words = [word for each in some for word in (each.name, each.more, int(each.odd))]
+            asked = call(self._keys, "repair", queue, self._at(), mark_of(queue), *words)
+            [answers] = yield [asked]
+            done += [
+                f"{damage.problem}: {_WORDS.get(said) or f'it is dead letter {said.decode()} now'}"
+                for damage, said in zip(some, answers, strict=False)
+                if said
+            ]
+            some = some[len(answers) :]  # Large ones are mended a few at a time.
+        return done
 
     def _move_key(self, damage: Damage) -> Conversation[str | None]:
         key = damage.name.decode()

@@ -5,6 +5,7 @@
 --   is parked, or '', and of sound bodies the options, which the caller can read;
 --   a dead letter may be unreadable, if it says so
 local now, part = clock(ARGV[1]), ARGV[2]
+check.begin()
 local marks = { unknown = unknown, expiring = expiring }
 for state, key in pairs(final) do marks[state] = key end
 for name, key in pairs(check.orders) do marks[name] = key end
@@ -21,18 +22,24 @@ local function wrong_mark(id, member)
   return nil
 end
 
+-- A few at a time, as long as neither they nor their bytes are too many.
 local command = check.hashes[part] and 'HSCAN' or 'ZSCAN'
-local page = call(command, check.hashes[part] or marks[part], ARGV[3], 'COUNT', 100)
 local ids, problems, members, options = {}, {}, {}, {}
-for n = 1, #page[2], 2 do
-  local member = page[2][n]
-  local id = part == 'unknown' and unknown_id(member) or member
-  local body = part == 'bodies' and body_of(page[2][n + 1])
-  local ending = body and body[OPTIONS] and end_of_text(call('HGET', ends, id))
-  if ending and ending[REASON] == 'unreadable' then body = nil end
-  ids[#ids + 1] = id
-  problems[#problems + 1] = wrong_mark(id, member) or ''
-  members[#members + 1] = part == 'unknown' and member or ''
-  options[#options + 1] = body and body[OPTIONS] or ''
-end
-return { page[1], ids, problems, members, options }
+local cursor, scans = ARGV[3], 0
+repeat
+  local page = call(command, check.hashes[part] or marks[part], cursor, 'COUNT', 4)
+  cursor, scans = page[1], scans + 1
+  for n = 1, #page[2], 2 do
+    local member = page[2][n]
+    local id = part == 'unknown' and unknown_id(member) or member
+    local body = part == 'bodies' and body_of(page[2][n + 1])
+    local ending = body and body[OPTIONS] and end_of_text(check.get(ends, id))
+    if ending and ending[REASON] == 'unreadable' then body = nil end
+    ids[#ids + 1] = id
+    problems[#problems + 1] = wrong_mark(id, member) or ''
+    members[#members + 1] = part == 'unknown' and member or ''
+    options[#options + 1] = body and body[OPTIONS] or ''
+    check.left = check.left - #page[2][n + 1]
+  end
+until cursor == '0' or #ids >= 100 or scans >= 100 or check.left < 0
+return { cursor, ids, problems, members, options }

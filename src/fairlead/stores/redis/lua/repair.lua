@@ -3,8 +3,10 @@
 -- becomes a dead letter, reason `unreadable`; of what is no job, marks are removed.
 --   ARGV: now, the mark of the queue, and for each job its id, how it is parked, or '', and
 --         whether its options cannot be read (1)
---   answers for each what it is now: right, dead, removed, '' if nothing was wrong, or its new id
+--   answers for each what it is now: right, dead, removed, '' if nothing was wrong, or its new id;
+--   not for the last ones, if it has read enough before them
 local now = clock(ARGV[1])
+check.begin()
 
 -- Take a job out of every place.
 local function take_away(id, member, run)
@@ -43,6 +45,25 @@ local function mend_history(id)
     end
   end
   if #sound > 0 then call('HSET', errors, id, cmsgpack.pack(sound)) else call('HDEL', errors, id) end
+end
+
+-- Take numbers of batches that cannot be out of a run or an end, which may be sound but for these.
+local function mend_lines(id)
+  for _, each in ipairs({ { runs, run_of, RUN_EXPIRES_AT }, { ends, end_of_text, RESULT } }) do
+    local key, sound, count = unpack(each)
+    local text = call('HGET', key, id)
+    local is_read, fields = pcall(cmsgpack.unpack, text or '')
+    if text and not sound(text) and is_read and type(fields) == 'table' then
+      local numbers = {}
+      for _, number in pairs(type(fields[LINES]) == 'table' and fields[LINES] or {}) do
+        if is_count(number) then numbers[#numbers + 1] = number end
+      end
+      table.sort(numbers)
+      fields[LINES] = numbers
+      text = packed(fields, count)
+      if sound(text) then call('HSET', key, id, text) end
+    end
+  end
 end
 
 -- Where a job has ended by its marks: the state, and when.
@@ -132,6 +153,7 @@ local function mend(id, member, is_odd)
   end
   if not is_id(id) then return rename(id, member) end
   mend_history(id)
+  mend_lines(id)
   local body, run = check.body(text), check.run(call('HGET', runs, id))
   local ending = check.ending(call('HGET', ends, id))
   local _, _, has_ended = ended_by_mark(id)
@@ -155,6 +177,7 @@ end
 
 local answers = {}
 for n = 3, #ARGV, 3 do
+  if check.left < 0 then break end
   answers[#answers + 1] = mend(ARGV[n], ARGV[n + 1], ARGV[n + 2] == '1')
 end
 return answers
