@@ -819,6 +819,13 @@ MUTANTS = [
         "tests/stores/test_redis_damage.py::test_a_text_is_checked_as_utf8",
     ),
     Mutant(
+        "a damaged note of the version locks nobody out (F75), Redis",
+        f"{REDIS}/condition.py",
+        'yield [Tried(("HSETNX", keys.schema, version, found[0].now)) for version in _VERSIONS]',
+        'yield [("HSETNX", keys.schema, version, found[0].now) for version in _VERSIONS]',
+        "tests/system/test_redis_rights.py::test_a_damaged_note_of_the_version_locks_nobody_out",
+    ),
+    Mutant(
         "a damaged key stops nobody else (F75), Redis",
         f"{REDIS}/talk.py",
         "return [instead if isinstance(each, StoreRefused) else each for each in answers]",

@@ -1,6 +1,8 @@
 """What the users that docs/redis.md shows can do: their work, and nothing else (T8, T17)."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -265,6 +267,41 @@ def test_a_worker_does_nothing_that_people_do(server: RedisServer, verb: str) ->
             user="shop_worker",
             password=PASSWORD,
         )
+
+
+SCHEMA = "fairlead:schema"
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ([("DEL", SCHEMA), ("SET", SCHEMA, "x")], "schema is of a type that is not ours: moved"),
+        ([("DEL", SCHEMA)], "nothing was damaged"),  # Whoever may write it notes it again.
+        ([("HSET", SCHEMA, "1", "soon")], "noted at soon, cannot be: wrote it anew"),
+        ([("DEL", SCHEMA), ("HSET", SCHEMA, "9998", "0")], "9998 of our keys, noted at 0, cannot"),
+        ([("HSET", SCHEMA, "9998", "0")], "version 9998 of our keys, noted at 0, cannot be"),
+    ],
+)
+def test_a_damaged_note_of_the_version_locks_nobody_out(
+    server: RedisServer, damage: list[tuple[str, ...]], told: str
+) -> None:
+    with Shop(server, "web") as web:
+        web.add.enqueue(0, 0)
+    for command in damage:
+        server.execute(*command)
+    with Shop(server, "web") as web, Shop(server, "worker") as worker:
+        job = web.add.enqueue(1, 2)
+        assert asyncio.run(_run(worker, web, [job.id])) == [3]
+        status = worker.bridge.run(worker.store.migrations())
+        assert [step.applied_at is None for step in status] == [False, False]
+    url = url_of(server, "operator")
+    command = [sys.executable, "-m", "fairlead", "doctor", "--repair", "--url", url]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told in run.stdout
+    assert run.stderr == ""
+    with Shop(server, "operator") as operator:
+        assert operator.bridge.run(operator.store.audit()) == []
+        assert set(server.execute("HGETALL", SCHEMA)) == {"1"}
 
 
 def test_two_prefixes_share_a_server_and_nothing_else(server: RedisServer) -> None:

@@ -15,7 +15,7 @@ from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.job import decode_options
 from fairlead.stores.redis.acts import line_of
-from fairlead.stores.redis.condition import LAST_VERSION, VERSION, count_of
+from fairlead.stores.redis.condition import VERSION, count_of, steps_of
 from fairlead.stores.redis.history import PIECE
 from fairlead.stores.redis.keys import NOWHERE, PARTS, Keys
 from fairlead.stores.redis.queues import Queues, is_stray, name_of
@@ -150,9 +150,9 @@ def _odd_steps(steps: Sequence[bytes]) -> Iterator[Damage]:
     if str(VERSION).encode() not in known:
         name = str(VERSION).encode()
         yield Damage(Kind.STEP, f"version {VERSION} of our keys is not noted", name=name)
+    sound = {str(version).encode() for version in steps_of(known)}
     for name, at in known.items():
-        version = count_of(name)
-        if not version or version > LAST_VERSION or count_of(at) is None:
+        if name not in sound or count_of(at) is None:
             problem = f"version {shown(name)} of our keys, noted at {shown(at)}, cannot be"
             yield Damage(Kind.STEP, problem, name=name)
 

@@ -1,6 +1,7 @@
 """How the server is: what it does with our jobs in an outage, and what in its set-up will hurt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,8 +19,7 @@ from fairlead.stores.redis.talk import Conversation, Tried, spared
 
 VERSION = 1
 """The version of the layout of our keys."""
-LAST_VERSION = 9_999
-"""No version is greater; what says so was written by somebody else."""
+_VERSIONS = range(1, VERSION + 1)
 _LONGEST_NUMBER = 16
 _OLDEST = (7, 0)
 _KEYS_TOLD = "-- nothing to do: keys come into being as they are used"
@@ -140,19 +140,33 @@ def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Serve
     for server in found:
         for problem, remedy in _unfit(server):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
-    # A full server would not take it, and must be worked off all the same.
+    # It is a note, and no more: a full server does not take it, most users may not write it, and
+    # all of them must go on.
     if VERSION not in (yield from applied(keys)):
-        yield from spared([("HSETNX", keys.schema, VERSION, found[0].now)], None)
+        yield [Tried(("HSETNX", keys.schema, version, found[0].now)) for version in _VERSIONS]
     return found
 
 
 def applied(keys: Keys) -> Conversation[dict[int, int]]:
-    """Return when which version of our keys came into use."""
-    [found] = yield from spared([("HGETALL", keys.schema)], [])
-    steps = zip(map(count_of, found[::2]), map(count_of, found[1::2]), strict=True)
-    return {
-        number: at for number, at in steps if number and number <= LAST_VERSION and at is not None
-    }
+    """Return when which version of our keys came into use; zero if somebody damaged that."""
+    [found] = yield from spared([("HGETALL", keys.schema)], None)
+    if found is None:
+        return dict.fromkeys(_VERSIONS, 0)
+    return steps_of(dict(zip(found[::2], found[1::2], strict=True)))
+
+
+def steps_of(noted: Mapping[bytes, bytes]) -> dict[int, int]:
+    """Return the versions that are noted, and when; zero for what is no time.
+
+    Who notes a version notes all before it. So what stands after a gap is from somebody else.
+    """
+    steps: dict[int, int] = {}
+    for version in count(1):
+        at = noted.get(str(version).encode())
+        if at is None:
+            break
+        steps[version] = count_of(at) or 0
+    return steps
 
 
 def count_of(raw: bytes) -> int | None:
@@ -164,6 +178,9 @@ def count_of(raw: bytes) -> int | None:
 def migrations(nodes: Nodes, keys: Keys) -> Conversation[list[Migration]]:
     """Return what there is to bring to a server, and since when it is there."""
     since = (yield from applied(keys)).get(VERSION)
+    if since is None:
+        [names] = yield from spared([("SMEMBERS", keys.queues)], ["damaged"])
+        since = 0 if names else None  # They are in use, though somebody took the note away.
     answers = yield [
         Tried((node, "FUNCTION", "LIST", "LIBRARYNAME", LIBRARY.name)) for node in nodes.all
     ]
