@@ -1,9 +1,11 @@
 """What the users that docs/redis.md shows can do: their work, and nothing else (T8, T17)."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,12 @@ from fairlead.core.clock import SECOND
 from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
+from fairlead.stores.redis import functions
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from tests.conftest import LOAD, ROLES, rights
+from tests.fuzz.redis_roles import VERBS
 from tests.servers.redis import RedisServer
-from tests.words import by, claim, done, new_id, new_job
+from tests.words import by, claim, done, new_id, new_job, plan
 
 USERS = {"web": "producer", "worker": "worker", "operator": "operator"}
 PASSWORD = "secret"
@@ -106,6 +110,8 @@ async def test_an_operator_looks_and_acts(server: RedisServer) -> None:
     await worker.put(jobs)
     [run] = await claim(worker, slots=1)
     await worker.settle([done(run)])
+    for _ in range(40):  # More than one look reads.
+        await worker.put([NewJob(new_id("mail"), "t", "mail", f'"{"x" * 250_000}"')])
     await looked_at(operator, run.id)
     assert await operator.pause("mail", by())
     assert await operator.resume("mail", by())
@@ -127,6 +133,7 @@ async def looked_at(store: Backend, job_id: Any) -> None:
         *(lambda: store.find(job_id), lambda: store.attempts(job_id), lambda: store.recent(0)),
         *(store.oldest, store.running, store.unknown, store.paused, store.workers),
         *(lambda: store.ahead(job_id), store.condition, store.migrations, store.audit_log),
+        lambda: store.snapshot(plan(), 100),
     ]
     for question in questions:
         await question()
@@ -223,9 +230,20 @@ NOT_A_WORKER = [
 ]
 
 
+NOT_AN_OPERATOR = [
+    ("HGET", "fairlead:{mail}:other", "x"),
+    ("HGET", "fairlead:{mail}:bodies2", "x"),
+    ("HSET", "fairlead:unreadable:other", "x", "y"),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "commands"),
-    [("web", NOBODY + NOT_A_PRODUCER), ("worker", NOBODY + NOT_A_WORKER), ("operator", NOBODY)],
+    [
+        ("web", NOBODY + NOT_A_PRODUCER),
+        ("worker", NOBODY + NOT_A_WORKER),
+        ("operator", NOBODY + NOT_AN_OPERATOR),
+    ],
     ids=USERS.values(),
 )
 def test_a_user_may_do_nothing_else(
@@ -267,6 +285,50 @@ def test_a_worker_does_nothing_that_people_do(server: RedisServer, verb: str) ->
             user="shop_worker",
             password=PASSWORD,
         )
+
+
+def _commands(verb: str) -> set[str]:
+    """The commands that a function runs, itself and by the functions that it calls."""
+    shared, *verbs = LIBRARY.code.split("\nredis.register_function{")
+    [text] = [each for each in verbs if f"LIBRARY .. '_{verb}'" in each]
+    parts = re.findall(r"^(?:local )?function ([\w.]+)(.*?)^end$", shared, re.MULTILINE | re.DOTALL)
+    helpers = dict(parts)
+    seen: set[str] = set()
+    while new := {
+        name for name in helpers if name not in seen and re.search(rf"(?<![\w.]){name}\b", text)
+    }:
+        seen |= new
+        text += "".join(helpers[name] for name in new)
+    found = re.findall(r"\b(?:call|many)\('([A-Z]+)'|'([HZ]SCAN)'", text)
+    return {name.lower() for pair in found for name in pair if name}
+
+
+def _granted(rule: str) -> set[str]:
+    return set(re.findall(r"\+([a-z_|]+)", rule))
+
+
+_OF_A_ROLE = {
+    "web": VERBS["producer"],
+    "worker": (*VERBS["producer"], *VERBS["worker"]),
+    "operator": (*VERBS["producer"], *VERBS["operator"]),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_user_may_run_what_its_functions_run(name: str) -> None:
+    wanted = {command for verb in _OF_A_ROLE[name] for command in _commands(verb)}
+    assert len(wanted) > 5
+    assert wanted - _granted(ROLES[name]) == set()
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_no_right_is_shown_that_nobody_needs(name: str) -> None:
+    folder = Path(functions.__file__).parent
+    texts = [each.read_text() for each in folder.glob("*.py") if each.name != "floor.py"]
+    words = {word.lower() for text in texts for word in re.findall(r'"([A-Z_]{3,})"', text)}
+    wanted = {command for verb in _OF_A_ROLE[name] for command in _commands(verb)}
+    by_driver = {"select", "client|setname", "function|list", "cluster|slots"}
+    assert _granted(ROLES[name]) - wanted - words - by_driver == set()
 
 
 SCHEMA = "fairlead:schema"
@@ -333,3 +395,18 @@ def test_what_is_said_of_a_hostile_producer_is_true(server: RedisServer) -> None
     server.execute("HSET", "fairlead:{mail}:bodies", theirs.id, "other", **who)
     server.execute("ZADD", "fairlead:{mail}:ready", "0", theirs.id, **who)
     server.execute("HSET", "fairlead:{mail}:settings", "paused", "1", **who)
+    server.execute("HSET", "fairlead:{mail}:settings", "log_start", "1000", **who)
+    server.execute("HSET", "fairlead:{mail}:bodies", theirs.id, "of another app", database=1, **who)
+    assert server.execute("HGET", "fairlead:{a}:of:others:{b}:bodies", "x", **who) is None
+
+
+async def test_a_hostile_producer_can_let_a_job_run_again(server: RedisServer) -> None:
+    worker = store_for(url_of(server, "worker"))
+    await worker.put([new_job(id=new_id("mail"))])
+    for _ in range(2):
+        [job] = await claim(worker)
+        assert len(await worker.settle([done(job)])) == 1
+        server.execute(
+            *("ZADD", "fairlead:{mail}:ready", "1", job.id), user="shop_web", password=PASSWORD
+        )
+    await worker.close()
