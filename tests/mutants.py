@@ -28,6 +28,7 @@ DAMAGE = "tests/stores/test_sqlite_damage.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
 RIGHTS = "tests/stores/test_postgres_rights.py"
 ATTACKS = "tests/stores/test_postgres_attacks.py"
+TRAPS = "tests/stores/test_postgres_traps.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -1426,8 +1427,8 @@ MUTANTS = [
     Mutant(
         "nothing is read of a schema that a stranger owns (T27)",
         f"{POSTGRES}/migrate.py",
-        "    check_owners(connection, address)\n    return",
-        "    return",
+        "        check_owners(connection, address)\n        return",
+        "        return",
         "tests/stores/test_postgres_owners.py",
     ),
     Mutant(
@@ -1506,6 +1507,18 @@ MUTANTS = [
         "wide if column.least else min(wide, _WIDEST)",
         "wide",
         "tests/cli/test_hostile.py",
+        "nothing on an operator's search path takes part in its questions (T27)",
+        f"{POSTGRES}/lane.py",
+        "        await connection.execute(NO_PATH)\n        yield",
+        "        yield",
+        TRAPS,
+    ),
+    Mutant(
+        "nothing on an owner's search path takes part in a migration (T27)",
+        f"{POSTGRES}/migrate.py",
+        "        connection.execute(NO_PATH)\n        yield",
+        "        yield",
+        TRAPS,
     ),
 ]
 

@@ -8,11 +8,16 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from fairlead.core.errors import EnqueueError, StoreRefused
+from fairlead.core.admin import Migration
+from fairlead.core.errors import EnqueueError, StoreRefused, StoreUnavailable
 from fairlead.core.job import LATEST, NewJob, State
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
+from fairlead.stores.postgres import migrate as migrating
+from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.line import put_text
+from fairlead.stores.postgres.migrate import migrate
+from fairlead.stores.postgres.statements import migrations
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
 from tests.words import POLICY, by, claim, done, failed, new_job
 
@@ -145,6 +150,41 @@ def test_what_a_role_may_run_and_read_is_listed_here(yard: Yard, kind: str) -> N
     tables = {"job", "finished", "attempt", "dead", "worker", "paused", "audit", "queue", "day"}
     all_ = {*records, *tables, "retention", "kept", "migration"}
     assert read == (all_ if kind == "operator" else {"migration"})
+
+
+# Nobody in particular
+
+
+def test_a_lock_that_anybody_can_take_holds_up_no_migration(
+    yard: Yard,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, whoever could log in could hold an advisory lock that every migration waited for."""
+    monkeypatch.setattr(migrating, "PATIENCE_SECONDS", 0.0)
+    new = f"{yard.schema}_new"
+    try:
+        with yard.connection(None) as connection:
+            for schema in (yard.schema, new):
+                connection.execute(
+                    "SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"fairlead {schema}"]
+                )
+            migrate(Address.of(yard.server.url(schema=new)))
+    finally:
+        yard.server.execute(f"DROP SCHEMA {new} CASCADE")
+
+
+def test_a_migration_that_waits_in_vain_says_for_whom(
+    yard: Yard,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = Migration(99, "colour", "ALTER TABLE job ADD COLUMN colour text")
+    monkeypatch.setattr(migrating, "migrations", lambda: [*migrations(), step])
+    monkeypatch.setattr(migrating, "PATIENCE_SECONDS", 0.0)
+    with psycopg.connect(yard.server.url()) as reader:
+        reader.execute(f"SELECT FROM {yard.schema}.job")
+        words = rf"open for long \(server process {reader.info.backend_pid}\); let it end"
+        with pytest.raises(StoreUnavailable, match=words):
+            migrate(Address.of(yard.server.url(schema=yard.schema)))
 
 
 # Producers

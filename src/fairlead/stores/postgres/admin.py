@@ -1,6 +1,7 @@
 """What people ask of the server: look, count, cancel, revive, delete, pause."""
 
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from msgspec.structs import astuple
@@ -19,11 +20,12 @@ from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
-from fairlead.stores.postgres.lane import AsyncConnection, Lane
+from fairlead.stores.postgres.lane import AsyncConnection, Lane, apart
 from fairlead.stores.postgres.line import to_json
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.records import counts_of, places_of, record_of, running_of, worker_of
 
+_VERBS = frozenset({"find", "attempts", "workers"})
 _AFTER_ALL_IDS = "\U0010ffff"
 
 
@@ -39,17 +41,19 @@ class Hand:
 
     async def _rows(self, lane: Lane, statement: str, **values: object) -> list[Any]:
         async def asked(connection: AsyncConnection) -> list[Any]:
-            cursor = connection.cursor(binary=True)
-            await cursor.execute(self._sql[statement], values)
-            return await cursor.fetchall()
+            async with _named(connection, statement):
+                cursor = connection.cursor(binary=True)
+                await cursor.execute(self._sql[statement], values)
+                return await cursor.fetchall()
 
         return await lane.run(asked)
 
     async def _records(self, lane: Lane, statement: str, **values: object) -> list[JobRecord]:
         async def asked(connection: AsyncConnection) -> list[dict[str, Any]]:
-            cursor = connection.cursor(binary=True, row_factory=dict_row)
-            await cursor.execute(self._sql[statement], values)
-            return await cursor.fetchall()
+            async with _named(connection, statement):
+                cursor = connection.cursor(binary=True, row_factory=dict_row)
+                await cursor.execute(self._sql[statement], values)
+                return await cursor.fetchall()
 
         return [record_of(_errors_joined(row)) for row in await lane.run(asked)]
 
@@ -100,7 +104,7 @@ class Hand:
         """Return what a claim with this plan would look at, by one state of the store."""
 
         async def asked(connection: AsyncConnection) -> Snapshot:
-            async with connection.transaction():
+            async with apart(connection):
                 await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 return await self._snapshot(connection, plan, limit)
 
@@ -164,6 +168,11 @@ class Hand:
         ids = [job_id] if job_id else []
         doc = {"at": self._at(), "by": astuple(by), "count": check_count(count), "ids": ids}
         await lane.ask(self._sql["noted"], to_json(doc))
+
+
+def _named(connection: AsyncConnection, statement: str) -> AbstractAsyncContextManager[None]:
+    """Return in what a statement is run: one that names a verb alone needs nothing around it."""
+    return nullcontext() if statement in _VERBS else apart(connection)
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:

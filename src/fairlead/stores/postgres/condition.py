@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from fairlead.core.admin import Condition, Finding
 from fairlead.core.clock import SECOND
 from fairlead.stores.postgres.address import REMEDY, Address
-from fairlead.stores.postgres.lane import AsyncConnection
+from fairlead.stores.postgres.lane import AsyncConnection, apart
 from fairlead.stores.postgres.migrate import newest
 from fairlead.stores.postgres.owners import find_strangers
 
@@ -61,9 +61,10 @@ async def condition(
 ) -> Condition:
     """Look at the server, its settings, who holds it up, and who owns what we use."""
     strangers = await find_strangers(connection, address)
-    cursor = connection.cursor(row_factory=dict_row)
-    await cursor.execute(_QUESTION.replace("{schema}", address.quoted_schema))
-    server = msgspec.convert(await cursor.fetchone(), _Server)
+    async with apart(connection):
+        cursor = connection.cursor(row_factory=dict_row)
+        await cursor.execute(_QUESTION.replace("{schema}", address.quoted_schema))
+        server = msgspec.convert(await cursor.fetchone(), _Server)
     facts = {
         "server": f"PostgreSQL {server.version}",
         "driver": f"psycopg {psycopg.__version__}, libpq {pq.version_pretty(pq.version())}",

@@ -34,6 +34,13 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
 Answer = TypeVar("Answer")
 
+NO_PATH = "SET LOCAL search_path = ''"
+"""What a transaction begins with in which statements of ours name functions or operators.
+
+Somebody may have made some on the user's search path that fit our arguments better than the
+server's own, and they would run with our rights. Verbs are named with their schema and need no
+such thing.
+"""
 TRIES = 5
 MOST_BLOCKING = 8
 """How many connections all threads of a program have together for puts, and for transactions."""
@@ -133,6 +140,14 @@ class Lane:
         connection, self._connection = self._connection, None
         if connection is not None:
             finish(connection)
+
+
+@asynccontextmanager
+async def apart(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Begin a transaction in which names mean what the server means by them."""
+    async with connection.transaction():
+        await connection.execute(NO_PATH)
+        yield
 
 
 class _Hurried(Connection):

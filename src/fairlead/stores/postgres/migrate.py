@@ -6,6 +6,8 @@ otherwise. Whoever dies in the middle leaves the steps before, whole.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 from msgspec.structs import replace
@@ -14,17 +16,29 @@ from psycopg import errors
 from fairlead.core.admin import Migration
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.lane import Connection, connect, finish, typed
+from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish, typed
 from fairlead.stores.postgres.owners import check_owners, guard
 from fairlead.stores.postgres.statements import migrations
 
 PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.25
+_MADE_BY_ANOTHER = (errors.UniqueViolation, errors.DuplicateSchema, errors.DuplicateTable)
+"""What the server says of a schema or a table that somebody else made at the same moment."""
 _TIMES = "SELECT number, applied_at FROM {schema}.migration WHERE number BETWEEN 1 AND 9999"
 # The last step is told beside the list as well: to make again what is there would fail for ever.
 _TELL = "COMMENT ON TABLE migration IS 'up to step {number}'"
 _TOLD = "SELECT substring(obj_description(to_regclass(%s), 'pg_class') FROM 'step ([0-9]{1,4})$')"
 _SCHEMA = "SELECT to_regnamespace(%s) IS NOT NULL"
+_LOCK = "LOCK TABLE migration IN SHARE ROW EXCLUSIVE MODE"
+# Who has locked something of ours, or something that we would make; the longest first.
+_HOLDERS = """
+SELECT DISTINCT holder.pid, holder.xact_start FROM pg_locks
+JOIN pg_stat_activity AS holder ON holder.pid = pg_locks.pid
+WHERE granted AND holder.pid <> pg_backend_pid() AND relation IN (
+    SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(%s)
+)
+ORDER BY holder.xact_start LIMIT 3
+"""
 _CREATE = "CREATE SCHEMA {schema}"
 _PATH = "SET LOCAL search_path = {schema}, pg_temp"
 _TABLE = (
@@ -90,8 +104,10 @@ def _script(address: Address, step: Migration) -> str:
 
 def applied_times(connection: Connection, address: Address) -> dict[int, int]:
     """Return when each step was applied, by its number; nothing is read that others own."""
-    check_owners(connection, address)
-    return _times(connection, address)
+    with connection.transaction():
+        connection.execute(NO_PATH)
+        check_owners(connection, address)
+        return _times(connection, address)
 
 
 def _times(connection: Connection, address: Address) -> dict[int, int]:
@@ -114,6 +130,7 @@ def _apply_patiently(connection: Connection, address: Address, step: Migration) 
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
+            _make_room(connection, address)
             _apply(connection, address, step)
             return
         except errors.InsufficientPrivilege as problem:
@@ -127,28 +144,59 @@ def _apply_patiently(connection: Connection, address: Address, step: Migration) 
                 raise StoreUnavailable(
                     address.url,
                     f"migration {step.number} could not get its lock within "
-                    f"{PATIENCE_SECONDS:.0f} s, because a transaction is open for long; let it end "
-                    "(see pg_stat_activity), and try again",
+                    f"{PATIENCE_SECONDS:.0f} s, because a transaction is open for long"
+                    f"{_holders(connection, address)}; let it end (see pg_stat_activity), and try "
+                    "again",
                 ) from problem
             time.sleep(_PAUSE_SECONDS)
 
 
-def _apply(connection: Connection, address: Address, step: Migration) -> None:
-    schema = address.quoted_schema
+def _holders(connection: Connection, address: Address) -> str:
+    """Say who keeps us waiting, as far as this user may know."""
+    with connection.transaction():
+        connection.execute(NO_PATH)
+        rows = connection.execute(_HOLDERS, [address.quoted_schema]).fetchall()
+    return f" (server process {', '.join(str(pid) for pid, _ in rows)})" if rows else ""
+
+
+@contextmanager
+def _hurried(connection: Connection) -> Iterator[None]:
+    """Begin a transaction that waits for no lock for long, and calls nothing of others."""
     with connection.transaction():
         connection.execute("SET LOCAL lock_timeout = '500ms'")
         connection.execute("SET LOCAL client_min_messages = warning")
-        # One at a time: who comes second finds the step done.
-        connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"fairlead {address.schema}"]
-        )
+        connection.execute(NO_PATH)
+        yield
+
+
+def _make_room(connection: Connection, address: Address) -> None:
+    """Make the schema and the list of steps, if there are none; of several one makes them."""
+    try:
+        _make_room_once(connection, address)
+    except _MADE_BY_ANOTHER:
+        _make_room_once(connection, address)
+
+
+def _make_room_once(connection: Connection, address: Address) -> None:
+    schema = address.quoted_schema
+    with _hurried(connection):
         # Somebody may have made it for us: to ask for it again needs rights on the database.
         [there] = connection.execute(_SCHEMA, [schema]).fetchone() or (False,)
         if not there:
             connection.execute(_CREATE.replace("{schema}", schema))
         check_owners(connection, address)
-        connection.execute(_PATH.replace("{schema}", schema))
-        connection.execute(_TABLE)
+        [there] = connection.execute(_FOUND, [f"{schema}.migration"]).fetchone() or (False,)
+        if not there:
+            connection.execute(_PATH.replace("{schema}", schema))
+            connection.execute(_TABLE)
+
+
+def _apply(connection: Connection, address: Address, step: Migration) -> None:
+    with _hurried(connection):
+        check_owners(connection, address)
+        connection.execute(_PATH.replace("{schema}", address.quoted_schema))
+        # One at a time: who comes second finds the step done. Nobody but the owner can hold it.
+        connection.execute(_LOCK)
         if step.number in _times(connection, address):
             return
         connection.execute(step.sql.encode())

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from fairlead.core.admin import Finding
 from fairlead.core.errors import ConfigError
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.lane import AsyncConnection, Connection
+from fairlead.stores.postgres.lane import NO_PATH, AsyncConnection, Connection, apart
 
-# Nothing that others made may take part in the question itself.
-_PATH = "SET LOCAL search_path = ''"
 _STRANGERS = """
 WITH me AS (
     SELECT oid, rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user
@@ -48,12 +46,12 @@ WHERE thing.owner <> me.oid AND owner.rolsuper IS DISTINCT FROM true
        ))
 ORDER BY rank, name LIMIT 1
 """
-_GUARD = """SET LOCAL search_path = '';
+_GUARD = f"""{NO_PATH};
 DO $guard$
 DECLARE
     strange record;
 BEGIN
-    FOR strange IN {strangers} LOOP
+    FOR strange IN {{strangers}} LOOP
         RAISE '% % belongs to %, whose code would run with your rights',
             strange.kind, strange.name, strange.owner;
     END LOOP;
@@ -72,7 +70,7 @@ ORDER BY 1
 def check_owners(connection: Connection, address: Address) -> None:
     """Raise if something in the schema belongs to somebody who is not trusted."""
     with connection.transaction():
-        connection.execute(_PATH)
+        connection.execute(NO_PATH)
         row = connection.execute(_STRANGERS, _asked(address)).fetchone()
     if row is not None:
         finding = _finding(row, address)
@@ -92,8 +90,7 @@ def _literal(text: str) -> str:
 
 async def find_strangers(connection: AsyncConnection, address: Address) -> list[Finding]:
     """Return what belongs to somebody who is not trusted, and who else could add to the schema."""
-    async with connection.transaction():
-        await connection.execute(_PATH)
+    async with apart(connection):
         rows = await (await connection.execute(_STRANGERS, _asked(address))).fetchall()
         makers = await (await connection.execute(_MAKERS, _asked(address))).fetchall()
     return [

@@ -54,6 +54,7 @@ PEOPLE_SECONDS = 600.0
 """How long an answer to a person's question may take; an audit reads everything."""
 POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
+_TELL = "SELECT pg_catalog.pg_notify(%s::pg_catalog.text, %s::pg_catalog.text)"
 _BUSY_PAUSES = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0)
 
 
@@ -83,7 +84,7 @@ class _Session:
         return self.listener
 
     async def _tell(self, word: str) -> None:
-        await self.looks.ask("SELECT pg_notify(%s, %s)", self._address.schema, word)
+        await self.looks.ask(_TELL, self._address.schema, word)
 
     def extend_late(self, pairs: Sequence[tuple[JobId, int]], lease: int) -> None:
         """Renew the leases of locked jobs when they are free, while everything else goes on."""

@@ -15,6 +15,7 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import AsyncConnection, finish, opened
 
 _LISTEN = "LISTEN {schema}"
+_PID = "SELECT pg_catalog.pg_backend_pid()"
 _PLACE = re.compile("[0-9]{1,19}")
 """A place in the order, as it is told; any role may tell anything."""
 _BEGIN_SECONDS = 1.0
@@ -124,5 +125,5 @@ async def _is_pooled(connection: AsyncConnection) -> bool:
     To listen on one would leave it listening for whoever gets it next. A pooler is known by
     this: it makes up the number of the process that serves us.
     """
-    [pid] = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (None,)
+    [pid] = await (await connection.execute(_PID)).fetchone() or (None,)
     return bool(pid != connection.info.backend_pid)

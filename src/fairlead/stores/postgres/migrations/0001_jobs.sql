@@ -1,6 +1,10 @@
 -- Instants are microseconds since 1970, UTC, by the server's clock, read when the statement runs.
+-- People's questions call it as well, whatever is on their search path: so it names the server's own.
 CREATE FUNCTION stamp() RETURNS bigint LANGUAGE sql VOLATILE
-AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+AS $$
+    SELECT (pg_catalog.date_part('epoch'::pg_catalog.text, pg_catalog.clock_timestamp())
+            OPERATOR(pg_catalog.*) 1000000::double precision)::bigint
+$$;
 
 -- The instant of a test's clock. It needs a right of its own, see allow: whoever else could say what
 -- time it is could let jobs end so long ago that they are forgotten, and write lies into the audit log.

@@ -13,6 +13,9 @@ BEGIN
             'ALTER FUNCTION %s SECURITY DEFINER SET search_path = %I, pg_temp', verb, current_schema()
         );
     END LOOP;
+    -- An operator's questions call these, whatever is on the search path.
+    ALTER FUNCTION tags_of(text) SET search_path = pg_catalog, pg_temp;
+    ALTER FUNCTION last_of(text[]) SET search_path = pg_catalog, pg_temp;
 END $$;
 
 -- Give a role what a producer, a worker or an operator needs: SELECT fairlead.allow('web', 'producer').

@@ -122,7 +122,7 @@ SELECT task, version, count(*) FROM {schema}.job WHERE parked = 2 GROUP BY task,
 SELECT queue FROM {schema}.paused
 
 -- name: workers
-SELECT id, capable::text, pools, processes, started_at, live_until
+SELECT id, capable::pg_catalog.text, pools, processes, started_at, live_until
 FROM {schema}.live_workers(%(at)s)
 
 -- name: audit_log
