@@ -14,12 +14,16 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from fairlead import ConfigError, Fairlead, State
+from fairlead import ConfigError, Fairlead, Queue, State
 from fairlead.producer import BoundTask, Call
+from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.migrate import migrate
 from tests.servers.libraries import ASYNC, LIBRARIES, Mine, go
 from tests.servers.postgres import PostgresServer
+from tests.stores.test_postgres_owners import TRAP, Town
 from tests.system.tree import until
+from tests.words import claim, done, new_job
 
 EVERY = pytest.mark.parametrize("library", LIBRARIES)
 ALL_ASYNC = pytest.mark.parametrize("library", ASYNC)
@@ -322,3 +326,104 @@ def sessions(desk: Desk) -> list[Any]:
     return desk.server.execute(
         "SELECT pid FROM pg_stat_activity WHERE usename = 'crew' AND application_name <> 'fairlead'"
     )
+
+
+# Whose code runs on the caller's connection (T27)
+
+TRAPS = {
+    # Runs when it is called.
+    "called": "CREATE OR REPLACE FUNCTION {schema}.%s(batch text) RETURNS text LANGUAGE plpgsql "
+    "SECURITY INVOKER AS $$ BEGIN PERFORM {schema}.spring(); RETURN NULL; END $$",
+    # Runs when a statement is planned in which it is called, even if it is not.
+    "planned": "DROP FUNCTION {schema}.%s(text); CREATE FUNCTION {schema}.%s(batch text) RETURNS text "
+    "LANGUAGE sql AS $$ SELECT {schema}.spring()::text $$; "
+    "ALTER FUNCTION {schema}.spring() IMMUTABLE",
+}
+REFUSED = "schema jobs belongs to keeper, whose code .*; use the store as keeper"
+
+
+@pytest.fixture
+def town(postgres_server: PostgresServer) -> Iterator[Town]:
+    """A database whose owner has written code for whoever enqueues or ends a job."""
+    town = Town(postgres_server, "jobs")
+    migrate(Address.of(town.url("keeper")))
+    town.run("keeper", TRAP.replace("mallory", "keeper"))
+    yield town
+    town.close()
+
+
+def _is_superuser(town: Town) -> bool:
+    return town.server.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'keeper'") == [
+        (True,)
+    ]
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@EVERY
+def test_no_code_of_an_owner_runs_with_the_rights_of_the_callers_user(
+    town: Town, library: str, trap: str
+) -> None:
+    """The app's own user is the owner, so the app trusts him; a superuser's connection cannot."""
+    app = Fairlead(town.url("keeper"))
+    task: BoundTask[..., Any] = app.task(name="t")(lambda: None)
+    task.enqueue()
+    [job] = app.bridge.run(claim(app.store, Queue("default")))
+    for verb in ("put", "settle"):
+        town.run("keeper", TRAPS[trap].replace("%s", verb))
+
+    async def work() -> None:
+        async with LIBRARIES[library](town.url("postgres").partition("?")[0]) as mine:
+            with pytest.raises(ConfigError, match=REFUSED):
+                if mine.is_async:
+                    await task.using(connection=mine.connection).aenqueue()
+                else:
+                    task.using(connection=mine.connection).enqueue()
+            with pytest.raises(ConfigError, match=REFUSED):
+                if mine.is_async:
+                    await app.store.acomplete_within(mine.connection, done(job))
+                else:
+                    app.store.complete_within(mine.connection, done(job))
+
+    go(library, work())
+    app.close()
+    assert not _is_superuser(town)
+
+
+@EVERY
+def test_the_user_of_a_connection_trusts_those_whom_the_store_does(
+    town: Town, library: str
+) -> None:
+    """The owner of the database, and one whom the URL names."""
+    town.run("keeper", "SELECT {schema}.allow('guest', 'producer')")
+    for owner, options in (("keeper", {}), ("mallory", {"owner": "mallory"})):
+        town.run("postgres", f"ALTER SCHEMA {{schema}} OWNER TO {owner}")
+        app = Fairlead(town.url("guest", **options))
+        task: BoundTask[..., Any] = app.task(name="t")(lambda: None)
+
+        async def work(task: BoundTask[..., Any] = task) -> None:
+            async with LIBRARIES[library](town.url("guest").partition("?")[0]) as mine:
+                if mine.is_async:
+                    await task.using(connection=mine.connection).aenqueue()
+                else:
+                    task.using(connection=mine.connection).enqueue()
+                await mine.commit()
+
+        go(library, work())
+        app.close()
+    assert town.server.execute("SELECT count(*) FROM jobs.job", database="town") == [(2,)]
+
+
+async def test_an_overload_that_a_stranger_added_is_not_called(town: Town) -> None:
+    store = store_for(town.url("keeper"))
+    await store.open()
+    town.run("keeper", "GRANT ALL ON SCHEMA {schema} TO mallory")
+    town.run(
+        "mallory",
+        "CREATE FUNCTION {schema}.put(x varchar) RETURNS text LANGUAGE sql AS 'SELECT x'",
+    )
+    with (
+        psycopg.connect(town.url("keeper").partition("?")[0]) as connection,
+        pytest.raises(ConfigError, match="function put of schema jobs belongs to mallory"),
+    ):
+        store.put_within(connection, [new_job()])
+    await store.close()

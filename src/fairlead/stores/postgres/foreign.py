@@ -144,6 +144,8 @@ def _cursor(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401
     with connection.cursor() as cursor:
         cursor.execute(statement, [text])
         row = cursor.fetchone()
+    if not row:
+        return None
     return next(iter(row.values())) if isinstance(row, dict) else row[0]
 
 

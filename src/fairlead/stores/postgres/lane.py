@@ -306,6 +306,13 @@ def connect(address: Address) -> _Hurried:
     return connection
 
 
+def is_ours(connection: object) -> bool:
+    """Say whether we opened a connection, for the user whom the store's URL names."""
+    return isinstance(connection, psycopg.Connection | psycopg.AsyncConnection) and (
+        connection in _open
+    )
+
+
 def finish(connection: Connection | AsyncConnection) -> None:
     """Close a connection at once, whichever loop or thread it belongs to."""
     _open.discard(connection)

@@ -8,6 +8,8 @@ the URL names. A superuser trusts superusers only, for any other role would gain
 
 from collections.abc import Sequence
 
+import msgspec
+
 from fairlead.core.admin import Finding
 from fairlead.core.errors import ConfigError
 from fairlead.stores.postgres.address import Address
@@ -45,6 +47,38 @@ WHERE thing.owner <> me.oid AND owner.rolsuper IS DISTINCT FROM true
            WHERE datname = pg_catalog.current_database()
        ))
 ORDER BY rank, name LIMIT 1
+"""
+# Whether the user of a connection that is not ours can call a verb: the same, of the schema and of
+# all functions with the verb's name. Nothing is set there, so whatever is named has its schema.
+_CALLED = """
+WITH me AS (
+    SELECT oid, rolsuper FROM pg_catalog.pg_roles
+    WHERE rolname OPERATOR(pg_catalog.=) current_user
+), ours AS (
+    SELECT oid, nspname, nspowner FROM pg_catalog.pg_namespace
+    WHERE nspname OPERATOR(pg_catalog.=) {schema}::pg_catalog.name
+), thing AS (
+    SELECT 'schema'::pg_catalog.text AS kind, nspname AS name, nspowner AS owner FROM ours
+    UNION ALL
+    SELECT 'function'::pg_catalog.text, proname, proowner FROM pg_catalog.pg_proc JOIN ours
+    ON pronamespace OPERATOR(pg_catalog.=) ours.oid
+    WHERE proname OPERATOR(pg_catalog.=) {verb}::pg_catalog.name
+)
+SELECT CAST(pg_catalog.json_build_array(kind, name, owner.rolname, me.rolsuper) AS pg_catalog.text)
+FROM thing CROSS JOIN me LEFT JOIN pg_catalog.pg_roles AS owner
+ON owner.oid OPERATOR(pg_catalog.=) thing.owner
+WHERE thing.owner OPERATOR(pg_catalog.<>) me.oid AND owner.rolsuper IS NOT TRUE
+  AND (me.rolsuper OR NOT (
+      COALESCE(CAST(owner.rolname AS pg_catalog.text) OPERATOR(pg_catalog.=) ANY (
+          ARRAY[CAST(%s AS pg_catalog.text), 'pg_database_owner'::pg_catalog.text]
+      ), false)
+      OR EXISTS (
+          SELECT 1 FROM pg_catalog.pg_database
+          WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+            AND datdba OPERATOR(pg_catalog.=) thing.owner
+      )
+  ))
+LIMIT 1
 """
 _GUARD = f"""{NO_PATH};
 DO $guard$
@@ -86,6 +120,23 @@ def guard(address: Address) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def question_of(verb: str, address: Address) -> str:
+    """Return what is asked on a connection that is not ours before a verb is called there.
+
+    Not in one statement with the call: the server may run parts of a function while it still
+    plans how to run the statement, whatever the statement asks first.
+    """
+    named = _CALLED.replace("{schema}", _literal(address.schema))
+    return named.replace("{verb}", _literal(verb))
+
+
+def check_called(answer: str | None, address: Address) -> None:
+    """Raise if the user of that connection would run what somebody wrote whom he cannot trust."""
+    if answer is not None:
+        finding = _finding(msgspec.json.decode(answer), address)
+        raise ConfigError(f"{finding.problem}; {finding.remedy}")
 
 
 async def find_strangers(connection: AsyncConnection, address: Address) -> list[Finding]:

@@ -41,9 +41,11 @@ from fairlead.stores.postgres.lane import (
     Connection,
     Lane,
     LentLanes,
+    is_ours,
 )
 from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
 from fairlead.stores.postgres.migrate import applied, migrate
+from fairlead.stores.postgres.owners import check_called, question_of
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import Listener
 from fairlead.stores.sessions import Sessions
@@ -208,8 +210,9 @@ class PostgresStore(Backend):
             check(connection, is_async=False)
             return []
         if not self._is_open:
-            self._open()  # Nothing of the schema is used before its owner is known.
+            self._open()
         put = self._sql["put"]
+        self._check_called(connection, "put")
         return [
             fresh
             for some, text in self._put_parts(jobs)
@@ -223,11 +226,23 @@ class PostgresStore(Backend):
             return []
         await self.open()
         put = self._sql["put"]
+        await self._acheck_called(connection, "put")
         return [
             fresh
             for some, text in self._put_parts(jobs)
             for fresh in fresh_ones(some, await arun(connection, put, text))
         ]
+
+    def _check_called(self, connection: Any, verb: str) -> None:  # noqa: ANN401
+        """Raise if the user of this connection does not trust whose code the verb is."""
+        if not is_ours(connection):  # Of ours it is known since the store was opened.
+            question, owner = question_of(verb, self._address), self._address.owner or ""
+            check_called(run(connection, question, owner), self._address)
+
+    async def _acheck_called(self, connection: Any, verb: str) -> None:  # noqa: ANN401
+        if not is_ours(connection):
+            question, owner = question_of(verb, self._address), self._address.owner or ""
+            check_called(await arun(connection, question, owner), self._address)
 
     def _put_parts(self, jobs: Sequence[NewJob]) -> list[tuple[Sequence[NewJob], str]]:
         # These become visible when the caller commits, whenever that is.
@@ -252,12 +267,14 @@ class PostgresStore(Backend):
     def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of this connection."""
         check(connection, is_async=False)
+        self._check_called(connection, "settle")
         answer = run(connection, self._sql["settle"], self._line.end_text(settlement))
         return end_of(settlement, answer)
 
     async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of a connection that may be async."""
         check(connection, is_async=True)
+        await self._acheck_called(connection, "settle")
         answer = await arun(connection, self._sql["settle"], self._line.end_text(settlement))
         return end_of(settlement, answer)
 
