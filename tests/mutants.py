@@ -1261,6 +1261,20 @@ MUTANTS = [
         RIGHTS,
     ),
     Mutant(
+        "nobody is more than a day ahead, whatever instant it names, PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "AS $$ SELECT greatest(at, coalesce((kind->>4)::bigint, at + (kind->>5)::bigint)) $$;",
+        "AS $$ SELECT coalesce((kind->>4)::bigint, at + (kind->>5)::bigint) $$;",
+        f"{ATTACKS}::test_no_delay_is_a_head_start",
+    ),
+    Mutant(
+        "no job is put at a place that cannot be",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "                 AND run_at - head_start <= 1152921504606846976\n",
+        "",
+        RIGHTS,
+    ),
+    Mutant(
         "no past day goes without a line in the audit log",
         f"{POSTGRES}/migrations/0002_line.sql",
         "    PERFORM close_days(least(limit_, (SELECT since FROM kept)));\n",

@@ -232,6 +232,18 @@ async def test_no_error_names_what_another_put(yard: Yard, owner: Backend) -> No
                     assert say(connection, yard, "put", put_text([job], None, None)) == [(None,)]
 
 
+async def test_no_delay_is_a_head_start(yard: Yard, owner: Backend) -> None:  # noqa: F811
+    """Neither a due time in the past is one nor a delay of less than nothing, alone or among many."""
+    hasty = [new_job(delay=-(10**12)), new_job(delay=-(10**15)), new_job(run_at=1)]
+    with yard.connection("producer") as connection:
+        for jobs in (hasty[:1], hasty[1:]):
+            say(connection, yard, "put", put_text(jobs, None, None))
+    first = new_job(priority=60)
+    await owner.put([first])
+    assert (await claim(owner))[0].id == first.id
+    assert await owner.audit() == []
+
+
 # Operators
 
 

@@ -161,6 +161,7 @@ BAD = {
     "a head start is at most a day": {"priority": -86_401},
     "instants are from 0 to 2\\^60 ": {"run_at": LATEST + 1},
     "instants are from 0 to 2\\^60 micro": {"expires_at": -1},
+    "put behind others is due earlier than 2\\^60": {"run_at": LATEST, "priority": -1},
 }
 
 

@@ -182,6 +182,8 @@ BEGIN
         WHEN coalesce(run_at, -1) NOT BETWEEN 0 AND 1152921504606846976
             OR coalesce(expires_at, 0) NOT BETWEEN 0 AND 1152921504606846976
             THEN 'instants are from 0 to 2^60 microseconds since 1970'
+        WHEN run_at - head_start > 1152921504606846976
+            THEN 'a job that is put behind others is due earlier than 2^60 microseconds since 1970'
         WHEN octet_length(options) > 262144 THEN 'the options of a job have at most 262,144 bytes'
     END;
     IF fault IS NULL AND options IS NOT NULL THEN
@@ -245,6 +247,7 @@ AS $$
     SELECT CASE WHEN octet_length(queue) BETWEEN 1 AND 128 AND octet_length(task) BETWEEN 1 AND 128
                  AND version >= 1 AND head_start BETWEEN -86400000000 AND 86400000000
                  AND run_at BETWEEN 0 AND 1152921504606846976
+                 AND run_at - head_start <= 1152921504606846976
                  AND coalesce(expires_at, 0) BETWEEN 0 AND 1152921504606846976
                  AND coalesce(octet_length(options), 0) < 130
                 THEN queue
@@ -260,9 +263,10 @@ AS $$
                 THEN id ELSE check_job(id, payload) END
 $$;
 
--- When the jobs of a kind fall due and expire, by how much they are ahead, and where they wait.
+-- When the jobs of a kind fall due and expire, by how much they are ahead, and where they wait. An
+-- instant in the past is now: else it would be a head start of more than a day.
 CREATE FUNCTION kind_due_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT coalesce((kind->>4)::bigint, at + (kind->>5)::bigint) $$;
+AS $$ SELECT greatest(at, coalesce((kind->>4)::bigint, at + (kind->>5)::bigint)) $$;
 CREATE FUNCTION kind_expires_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT coalesce(at + (kind->>8)::bigint, (kind->>7)::bigint) $$;
 CREATE FUNCTION kind_head_start(kind jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
