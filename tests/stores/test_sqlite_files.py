@@ -1,9 +1,13 @@
 """What another user of the machine can do with names beside the file: nothing (T22, T27)."""
 
 import os
+import pwd
+import socket
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,18 +88,102 @@ async def test_a_lock_is_never_opened_through_a_link(path: Path, secret: Path, e
         Place(path).open_beside(ending)
 
 
-async def test_a_lock_that_is_no_file_is_refused_at_once(path: Path) -> None:
+@pytest.mark.parametrize("kind", ["a folder", "a named pipe", "a socket", "a device"])
+@pytest.mark.parametrize("ending", ["", *SIDES])
+async def test_what_is_no_ordinary_file_is_refused_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, kind: str
+) -> None:
+    """A named pipe let every command wait for ever."""
+    if ending:
+        await make(path)
+    else:
+        path.unlink(missing_ok=True)
+    monkeypatch.chdir(path.parent)  # The name of a socket is short.
+    name = f"jobs.db{ending}"
+    if kind == "a folder":
+        Path(name).mkdir()
+    elif kind == "a named pipe":
+        os.mkfifo(name)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(name)
+    elif os.geteuid():
+        pytest.skip("only root can make devices")
+    else:
+        os.mknod(name, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    for look in (store_for(f"sqlite:///{path}").open, store_for(f"sqlite:///{path}").migrations):
+        with pytest.raises(StoreUnavailable, match=f"{name} is {kind}, no ordinary file; remove"):
+            await look()
+
+
+@as_root
+@pytest.mark.parametrize("ending", SIDES)
+async def test_a_side_file_that_a_stranger_made_is_refused(path: Path, ending: str) -> None:
+    """Made beforehand in a folder for all, it let him read the arguments of every job."""
     await make(path)
-    os.mkfifo(f"{path}-turn")
-    with pytest.raises(StoreUnavailable, match="jobs.db-turn is no ordinary file; remove it"):
+    side = Path(f"{path}{ending}")
+    side.touch(0o600)
+    os.chown(side, STRANGER, STRANGER)
+    for look in (store_for(f"sqlite:///{path}").open, store_for(f"sqlite:///{path}").migrations):
+        told = f"jobs.db{ending} was made by user {STRANGER}, who may not write.*remove it"
+        with pytest.raises(StoreUnavailable, match=told):
+            await look()
+    path.chmod(0o602)  # He may do anything with the jobs now.
+    store = store_for(f"sqlite:///{path}")
+    await store.open()
+    await store.close()
+
+
+@as_root
+async def test_a_stranger_is_not_waited_for_with_his_side_files(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may be quicker than SQLite, which takes what it finds."""
+    await make(path)
+
+    def prepare(_: Place, connection: sqlite3.Connection) -> None:
+        Path(f"{path}-wal").touch(0o600)
+        os.chown(f"{path}-wal", STRANGER, STRANGER)
+
+    monkeypatch.setattr(Place, "_prepare", prepare)
+    with pytest.raises(StoreUnavailable, match="jobs.db-wal was made by user"):
+        Place(path).connect()
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o620, 0o666])
+async def test_a_side_file_for_more_users_than_the_file_is_refused(path: Path, mode: int) -> None:
+    await make(path)
+    side = Path(f"{path}-wal")
+    side.touch()
+    side.chmod(mode)
+    with pytest.raises(StoreUnavailable, match=f"jobs.db-wal can be used by.*chmod 600 {side}"):
         await store_for(f"sqlite:///{path}").open()
+
+
+@as_root
+@pytest.mark.parametrize("group", [0, 1])
+async def test_who_shares_the_file_by_its_group_may_make_side_files(
+    path: Path, monkeypatch: pytest.MonkeyPatch, group: int
+) -> None:
+    await make(path)
+    path.chmod(0o660)
+    os.chown(path, 0, 0)
+    other = pwd.getpwall()[1]
+    monkeypatch.setattr(os, "getgrouplist", lambda *_: [group])
+    Path(f"{path}-turn").touch(0o660)
+    os.chown(f"{path}-turn", other.pw_uid, other.pw_gid)
+    if group:
+        with pytest.raises(StoreUnavailable, match="jobs.db-turn was made by user"):
+            await store_for(f"sqlite:///{path}").open()
+    else:
+        os.close(Place(path).open_beside("-turn"))
 
 
 @as_root
 async def test_what_was_found_is_given_to_nobody(path: Path) -> None:
     """Somebody may have moved a file of ours there."""
     await make(path, STRANGER)
-    Path(f"{path}-turn").write_text("ours")
+    Path(f"{path}-turn").touch(0o600)
     os.close(Place(path).open_beside("-turn"))
     assert Path(f"{path}-turn").stat().st_uid == 0
 
@@ -149,6 +237,86 @@ async def test_another_user_leads_us_to_nothing_but_his_own(
         for look in (store_for(url).open, store_for(url).migrations):
             with pytest.raises(StoreUnavailable, match=f"{link.name} is a link.*remove it"):
                 await look()
+
+
+@as_root
+async def test_a_link_that_is_gone_led_nowhere(path: Path, tmp_path: Path) -> None:
+    """What it had named when the store was made was written when it had gone."""
+    linked(path, tmp_path / "elsewhere")
+    store = store_for(f"sqlite:///{path}")
+    path.unlink()
+    await store.open()
+    await store.close()
+    assert path.exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@as_root
+@pytest.mark.parametrize("part", ["file", "folder"])
+async def test_a_link_of_ours_to_a_strangers_link_is_refused(
+    tmp_path: Path, path: Path, secret: Path, part: str
+) -> None:
+    if part == "file":
+        linked(path, secret)
+        (tmp_path / "ours.db").symlink_to(path)
+    else:
+        linked(path.parent / "folder", tmp_path)
+        (tmp_path / "ours.db").symlink_to(Path("theirs", "..", "theirs", "folder", "secret"))
+    store = store_for(f"sqlite:///{tmp_path}/ours.db")
+    for look in (store.open, store.migrations):
+        with pytest.raises(StoreUnavailable, match="theirs/(jobs.db|folder) is a link.*remove it"):
+            await look()
+
+
+def test_links_that_lead_in_a_ring_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").symlink_to("other.db")
+    (tmp_path / "other.db").symlink_to("jobs.db")
+    with pytest.raises(StoreUnavailable, match="is a link"):
+        Place(tmp_path / "jobs.db").connect()
+
+
+async def test_a_link_that_comes_later_is_refused(tmp_path: Path) -> None:
+    """Also one of our own: whoever has the file open goes on with the old one."""
+    place = Place(tmp_path / "jobs.db")
+    place.connect().close()
+    (tmp_path / "jobs.db").rename(tmp_path / "other.db")
+    (tmp_path / "jobs.db").symlink_to("other.db")
+    for look in (place.connect, place.open):
+        with pytest.raises(StoreUnavailable, match="jobs.db was replaced by a link"):
+            look()
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_link_that_comes_between_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    """SQLite follows links, and would make the file that is not there."""
+    path, other = tmp_path / "jobs.db", tmp_path / "other.db"
+    await make(path)
+    if there:
+        await make(other)
+    connect = sqlite3.connect
+
+    def late(name: str, **options: Any) -> sqlite3.Connection:
+        path.rename(tmp_path / "aside.db")
+        path.symlink_to(other)
+        try:
+            return connect(name, **options)
+        finally:
+            path.unlink()
+            (tmp_path / "aside.db").rename(path)
+
+    monkeypatch.setattr(sqlite3, "connect", late)
+    told = "was replaced by a link" if there else "unable to open"
+    with pytest.raises(StoreUnavailable, match=told):
+        Place(path).connect()
+    assert other.exists() == there
+
+
+async def test_the_name_of_the_file_may_have_any_characters(tmp_path: Path) -> None:
+    name = os.fsdecode(b"a?b#c%20 \xff.db")
+    Place(tmp_path / name).connect().close()
+    assert os.listdir(tmp_path) == [name]
 
 
 async def test_a_link_of_our_own_may_say_where_the_file_is(tmp_path: Path) -> None:

@@ -26,12 +26,15 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 from fairlead.core.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 from fairlead.core.text import brief
+from fairlead.stores.sqlite.trust import NotTrusted, check_file, check_side, follow, is_link
 
 Value = TypeVar("Value")
 
@@ -62,13 +65,26 @@ class Place:
         if not patience > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {patience:g}")
         self._given = path.absolute()
-        # SQLite follows links, so the names beside the file must be those of the real one.
-        self.path = path.resolve()
-        self._name = str(self.path)
         self.durability = durability
         self.patience = patience
         self.url = f"sqlite:///{path}"
-        self.wal = self.beside("-wal")
+
+    @cached_property
+    def path(self) -> Path:
+        """The file itself: SQLite follows links, so the names beside it must be its own.
+
+        Found at first use, and no other afterwards.
+        """
+        return self._follow(self._given)
+
+    @cached_property
+    def wal(self) -> Path:
+        """The write-ahead log."""
+        return self.beside("-wal")
+
+    @cached_property
+    def _name(self) -> str:
+        return str(self.path)
 
     def beside(self, ending: str) -> Path:
         """Name a side file: the write-ahead log, a lock."""
@@ -76,21 +92,40 @@ class Place:
 
     def connect(self) -> sqlite3.Connection:
         """Open a connection that never waits by itself and never checkpoints."""
-        self.refuse_links()
+        self._check_way()
         with _creating:
             self._create()
-        try:
-            connection = sqlite3.connect(
-                self.path, timeout=0, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as problem:
-            raise typed(problem, self) from problem
+        connection = self._connected()
         try:
             patiently(self, lambda: self._prepare(connection))
+            # SQLite has opened its own by now, and takes whatever somebody put there meanwhile.
+            self._check_files()
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def open(self) -> sqlite3.Connection:
+        """Open the file that is there, without making or changing anything."""
+        self._check_way()
+        return self._connected()
+
+    def _connected(self) -> sqlite3.Connection:
+        """Open the file under the name that was checked, or none."""
+        self._check_files()
+        before = self.identity()
+        # SQLite makes no file: it would make one where a link leads that came after our checks.
+        name = f"file://{quote(os.fsencode(self.path))}?mode=rw"
+        try:
+            connection = sqlite3.connect(
+                name, uri=True, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as problem:
+            raise typed(problem, self) from problem
+        if _name_of(connection) == os.fsencode(self.path) and self.identity() == before:
+            return connection
+        connection.close()
+        raise self._leads_elsewhere()
 
     def _create(self) -> None:
         """Make the file, readable to its owner only; SQLite gives its log the same mode.
@@ -99,82 +134,71 @@ class Place:
         POSIX lock this process has on it, behind SQLite's back, and the next
         process to close the file would delete the log from under us.
         """
-        if self.path.exists():
+        if os.path.lexists(self.path):
             return
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
             return  # Another process was quicker.
         except OSError as problem:
             raise self._cannot_open(problem) from problem
 
-    def refuse_links(self) -> None:
-        """Raise if a stranger's link says where the file is, or if a side file is a link.
+    def _check_way(self) -> None:
+        """Raise if there is a link now on the way to the file, where none was before."""
+        if self._follow(self.path) != self.path:
+            raise self._leads_elsewhere()
 
-        Whoever made such a link wants another file to be written. SQLite, run by root, gives
-        its side files to the owner of the file, by whatever name they have else.
+    def _check_files(self) -> None:
+        """Raise if the file is none, or if a stranger made what is beside it (trust.py).
+
+        SQLite, run by root, gives its side files to the owner of the file, by whatever name
+        they have else.
         """
-        for path in (self._given, *self._given.parents):
-            if self._leads_astray(path):
-                raise self._is_link(path)
-        for ending in SIDES:
-            with suppress(FileNotFoundError):
-                found = self.beside(ending).lstat()
-                if stat.S_ISLNK(found.st_mode) or found.st_nlink > 1:
-                    raise self._is_link(self.beside(ending))
+        with self._trusting():
+            like = _found(self.path)
+            if like is None:
+                return
+            check_file(self.path, like)
+            for side in map(self.beside, SIDES):
+                found = _found(side)
+                if found is not None:
+                    check_side(side, found, like)
 
-    def _leads_astray(self, path: Path) -> bool:
-        """Say whether a file or folder is a link by which another user says where our file is.
+    def _follow(self, path: Path) -> Path:
+        with self._trusting():
+            return follow(path)
 
-        He may lead us to what is his own. To what is there he may also lead if the folder of the
-        link is his, as the kernel allows it in folders like /tmp; but not root, whose rights are
-        worth more than any folder.
-        """
+    @contextmanager
+    def _trusting(self) -> Iterator[None]:
+        """Tell of what is not trusted as of a file that cannot be used."""
         try:
-            link = path.lstat()
-            if not stat.S_ISLNK(link.st_mode) or link.st_uid in (0, os.geteuid()):
-                return False
-            folder = path.parent.stat().st_uid if os.geteuid() else None
-            return link.st_uid not in (path.stat().st_uid, folder)
-        except FileNotFoundError:  # A link to nowhere: what we make would be there.
-            return path.is_symlink()
+            yield
+        except NotTrusted as problem:
+            raise StoreUnavailable(self.url, str(problem)) from None
+        except OSError as problem:
+            raise self._cannot_open(problem) from problem
 
-    def _is_link(self, path: Path) -> StoreUnavailable:
+    def _leads_elsewhere(self) -> StoreUnavailable:
         return StoreUnavailable(
             self.url,
-            f"{path} is a link, and may lead to a file that is not ours; remove it, and keep "
-            "others from writing in this folder",
+            f"{self.path} was replaced by a link, or the file behind it was, while it was being "
+            "opened; see who may write in its folders, put it back, and restart this program",
         )
 
     def open_beside(self, ending: str) -> int:
         """Open a side file for a lock, as usable by others as the file itself."""
         side = self.beside(ending)
-        try:
+        with self._trusting():
             like = self.path.stat()
             try:
                 handle = os.open(side, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError:
-                return self._open_found(side)
-        except OSError as problem:
-            raise self._cannot_open(problem) from problem
+                return _open_found(side, like)
         # Only what was made here and now is given away: what was found may be anybody's.
         with suppress(PermissionError):  # Only root can, and only root has to.
             if os.fstat(handle).st_uid != like.st_uid:
                 os.fchown(handle, like.st_uid, like.st_gid)
         os.fchmod(handle, stat.S_IMODE(like.st_mode))
-        return handle
-
-    def _open_found(self, side: Path) -> int:
-        """Open a side file that is there already."""
-        try:
-            handle = os.open(side, _OPEN | os.O_NONBLOCK)
-        except OSError as problem:
-            if problem.errno == errno.ELOOP:
-                raise self._is_link(side) from None
-            raise
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise StoreUnavailable(self.url, f"{side} is no ordinary file; remove it")
         return handle
 
     def _cannot_open(self, problem: OSError) -> StoreUnavailable:
@@ -207,6 +231,37 @@ class Place:
             "journal_size_limit = 67108864",
             "cache_size = -65536",
         )
+
+
+def _found(path: Path) -> os.stat_result | None:
+    """Say what has this name, a link or whatever else; None if there is nothing."""
+    with suppress(FileNotFoundError):
+        return path.lstat()
+    return None
+
+
+def _open_found(side: Path, like: os.stat_result) -> int:
+    """Open a side file that is there already, if it is one of ours."""
+    try:
+        handle = os.open(side, _OPEN | os.O_NONBLOCK)
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise is_link(side) from None
+        raise
+    try:
+        check_side(side, os.fstat(handle), like)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _name_of(connection: sqlite3.Connection) -> bytes:
+    """Return the name under which SQLite opened the file, after all links."""
+    connection.text_factory = bytes  # It need not be UTF-8.
+    (_, _, name) = connection.execute("PRAGMA database_list").fetchone()
+    connection.text_factory = str
+    return bytes(name)
 
 
 def is_busy(problem: sqlite3.Error) -> bool:

@@ -67,7 +67,7 @@ def check_current(place: Place) -> None:
     For a caller inside a transaction of its own: it may hold the write lock,
     which a migration would wait for in vain.
     """
-    connection = _reader(place)
+    connection = place.open()
     try:
         found = patiently(place, lambda: version(connection))
     finally:
@@ -85,7 +85,7 @@ def applied(place: Place) -> list[Migration]:
     """Return every step of the schema, with the time it was applied, if it was; applies none."""
     if not place.path.exists():
         return migrations()
-    connection = _reader(place)
+    connection = place.open()
     try:
         times = patiently(place, lambda: _times(connection))
         found = patiently(place, lambda: version(connection))
@@ -106,15 +106,6 @@ def _times(connection: sqlite3.Connection) -> dict[int, int]:
         "FROM fairlead_migration WHERE version BETWEEN 1 AND 9999"
     )
     return dict(rows.fetchall())
-
-
-def _reader(place: Place) -> sqlite3.Connection:
-    """Open the file as it is, without making or changing anything."""
-    place.refuse_links()
-    try:
-        return sqlite3.connect(place.path, timeout=0)
-    except sqlite3.Error as problem:
-        raise typed(problem, place) from problem
 
 
 def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now: int) -> None:
