@@ -155,8 +155,8 @@ MUTANTS = [
     Mutant(
         "our lock on the file is never dropped",
         f"{SQLITE}/connection.py",
-        "        if self.path.exists():\n            return\n",
-        "        if self.path.exists():\n            os.close(os.open(self.path, os.O_RDWR))\n            return\n",
+        "        if os.path.lexists(self.path):\n            return\n",
+        "        if os.path.lexists(self.path):\n            os.close(os.open(self.path, os.O_RDWR))\n            return\n",
         "tests/system/test_kill.py",
     ),
     Mutant(
@@ -1354,7 +1354,7 @@ MUTANTS = [
     Mutant(
         "a job that no program of ours puts is refused, Redis",
         f"{REDIS}/lua/put.lua",
-        "    check(id, task, payload, version, run_at, priority, expires_at, options)\n",
+        "    if #id == 0 or #id > 36 or not is_text(payload) or #payload > MOST_BYTES then refuse() end\n",
         "",
         "tests/stores/test_redis.py",
     ),
