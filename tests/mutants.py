@@ -1599,6 +1599,41 @@ MUTANTS = [
         "        yield",
         TRAPS,
     ),
+    Mutant(
+        "doctor tells of a file that all may write (T22), SQLite",
+        f"{SQLITE}/condition.py",
+        "    if mode & stat.S_IWOTH:\n",
+        "    if False:\n",
+        "tests/stores/test_sqlite_files.py",
+    ),
+    Mutant(
+        "doctor tells of a log that all may write (T22), SQLite",
+        f"{SQLITE}/condition.py",
+        "_mode(side) & ~mode",
+        "0",
+        "tests/stores/test_sqlite_files.py",
+    ),
+    Mutant(
+        "doctor tells of a folder further up that all may write (T22), SQLite",
+        f"{SQLITE}/condition.py",
+        "in filter(_may_replace, above)",
+        "in ()",
+        "tests/stores/test_sqlite_files.py",
+    ),
+    Mutant(
+        "root makes side files for the owner of the file, SQLite",
+        f"{SQLITE}/connection.py",
+        "os.fchown(handle, like.st_uid, like.st_gid)",
+        "pass",
+        "tests/stores/test_sqlite_files.py",
+    ),
+    Mutant(
+        "root gives away nothing that it found (T27), SQLite",
+        f"{SQLITE}/connection.py",
+        "                return _open_found(side, like)\n",
+        "                handle = _open_found(side, like)\n",
+        "tests/stores/test_sqlite_files.py",
+    ),
 ]
 
 # What some mutants need to be runnable at all.

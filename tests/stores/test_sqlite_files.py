@@ -330,20 +330,43 @@ async def test_a_link_of_our_own_may_say_where_the_file_is(tmp_path: Path) -> No
     [
         ("file", 0o602, "every user of this machine can write the file"),
         ("file", 0o604, "every user of this machine can read the file"),
-        ("file", 0o620, "every user of the file's group can write it"),
+        ("file", 0o620, "every user of the file's group can write the file"),
+        ("-wal", 0o602, "every user of this machine can write jobs.db-wal, and"),
+        ("-shm", 0o602, "every user of this machine can write jobs.db-shm, and"),
+        ("-turn", 0o602, "every user of this machine can write jobs.db-turn, and with it hold up"),
+        ("-wal", 0o604, "every user of this machine can read jobs.db-wal, and"),
+        ("-wal", 0o620, "every user of the file's group can write jobs.db-wal, and"),
         ("folder", 0o777, "every user of this machine can write in"),
         ("folder", 0o1777, None),
+        ("above", 0o777, "every user of this machine can write in"),
+        ("above", 0o1777, None),
+        ("above", 0o755, None),
         ("file", 0o640, None),
     ],
 )
 async def test_the_doctor_tells_who_else_may_write(
     tmp_path: Path, which: str, mode: int, told: str | None
 ) -> None:
-    path = tmp_path / "jobs.db"
+    folder = tmp_path / "all" / "ours"
+    folder.mkdir(parents=True)
+    path = folder / "jobs.db"
     store = store_for(f"sqlite:///{path}")
-    await store.open()
-    (path if which == "file" else tmp_path).chmod(mode)
+    await store.put([new_job()])
+    places = {"file": path, "folder": folder, "above": folder.parent}
+    places.get(which, Path(f"{path}{which}")).chmod(mode)
     findings = [each.problem for each in (await store.condition()).findings]
     ours = [each for each in findings if each.startswith("every user")]
     assert [each[: len(told or "")] for each in ours] == ([told] if told else [])
+    await store.close()
+
+
+async def test_the_doctor_tells_once_what_holds_for_all_files(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    await make(path)
+    path.chmod(0o604)
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job()])
+    assert Path(f"{path}-wal").stat().st_mode & 0o777 == 0o604
+    findings = [each.problem for each in (await store.condition()).findings]
+    assert sum("every user" in each for each in findings) == 1
     await store.close()

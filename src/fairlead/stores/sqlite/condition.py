@@ -6,9 +6,10 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from fairlead.core.admin import Condition, Finding
-from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.connection import SIDES, Place
 from fairlead.stores.sqlite.migrate import newest, version
 
 _MB = 1_000_000
@@ -70,33 +71,66 @@ def _findings(place: Place) -> Iterator[Finding]:
 
 
 def _open_to_others(place: Place) -> Iterator[Finding]:
-    """Tell who else of this machine's users may read or change jobs."""
-    mode, folder = place.path.stat().st_mode, place.path.parent
+    """Tell who else of this machine's users may read or change jobs, or hold up workers."""
+    mode = _mode(place.path)
+    yield from _open_file("the file", mode, place, _RUN, "all arguments")
+    for ending in SIDES:
+        side = place.beside(ending)
+        harms = (_HOLD, _HOLD) if ending in _LOCKS else (_RUN, "arguments of jobs")
+        # What holds for the file itself is told of that.
+        yield from _open_file(side.name, _mode(side) & ~mode, place, *harms)
+    folder, *above = place.path.parents
+    if _may_replace(folder):
+        yield Finding(
+            f"every user of this machine can write in {folder}, and so replace the file",
+            f"chmod o-w {quote(str(folder))}, or move the file to a folder of its own",
+        )
+    for each in filter(_may_replace, above):
+        yield Finding(
+            f"every user of this machine can write in {each}, and so replace the folder that the "
+            "file is in",
+            f"chmod o-w {quote(str(each))}, or chmod +t if all must write there",
+        )
+
+
+_LOCKS = ("-turn", "-checkpoint", "-shm")
+_RUN, _HOLD = "have workers run any task with any arguments", "hold up all who use it"
+
+
+def _open_file(name: str, mode: int, place: Place, written: str, seen: str) -> Iterator[Finding]:
+    """Tell of one file what its mode lets others do, and what they gain by that."""
+    mine = f"{quote(str(place.path))}*"
     if mode & stat.S_IWOTH:
         yield Finding(
-            "every user of this machine can write the file, and with it have workers run any "
-            "task with any arguments",
-            f"chmod o-rwx {place.path}*",
+            f"every user of this machine can write {name}, and with it {written}",
+            f"chmod o-rwx {mine}",
         )
     elif mode & stat.S_IROTH:
         yield Finding(
-            "every user of this machine can read the file, and with it all arguments",
-            f"chmod o-rwx {place.path}*",
+            f"every user of this machine can read {name}, and with it {seen}",
+            f"chmod o-rwx {mine}",
             grave=False,
         )
     if mode & stat.S_IWGRP:
         yield Finding(
-            "every user of the file's group can write it, and with it have workers run any task "
-            "with any arguments",
-            f"chmod g-w {place.path}*, unless all of the group run workers or enqueue",
+            f"every user of the file's group can write {name}, and with it {written}",
+            f"chmod g-w {mine}, unless all of the group run workers or enqueue",
             grave=False,
         )
-    around = folder.stat().st_mode
-    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
-        yield Finding(
-            f"every user of this machine can write in {folder}, and so replace the file",
-            f"chmod o-w {folder}, or move the file to a folder of its own",
-        )
+
+
+def _mode(path: Path) -> int:
+    """Return the mode of a file; no rights, if it is not there."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return 0
+
+
+def _may_replace(folder: Path) -> bool:
+    """Say whether everybody may rename what others have in a folder."""
+    mode = _mode(folder)
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
 def _file_system(path: Path) -> str | None:
