@@ -70,6 +70,13 @@ def test_of_what_is_long_the_beginning_is_shown() -> None:
     assert len(listed(["x" * HUGE] * 1000)) < 20 * (QUOTED + 50)
 
 
+class Mute:
+    """Something that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [
@@ -83,8 +90,10 @@ def test_of_what_is_long_the_beginning_is_shown() -> None:
         ([0] * HUGE, "a list of 10,000,000"),
         ({"a": 1}, "{'a': 1}"),
         (["x" * 1000], "['" + "x" * 126 + "…"),
+        ([10**5000], "a list"),
+        (Mute(), "a Mute"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_an_error_quotes_no_more_than_can_be_read(value: object, told: str) -> None:
     assert brief(value) == told

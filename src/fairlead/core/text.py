@@ -66,7 +66,11 @@ def cut(text: str, most: int) -> str:
 
 
 def brief(value: object) -> str:
-    """Return a value as an error quotes it; of a long one only the beginning is read."""
+    """Return a value as an error quotes it, whatever it is.
+
+    Of a long text, number or collection only the beginning is read. Any other value writes itself
+    out before it is cut; one that cannot is called by its type.
+    """
     if isinstance(value, str) and len(value) > QUOTED:
         return f"{beginning(value, QUOTED)!r}…"
     if isinstance(value, bytes) and len(value) > QUOTED:
@@ -75,7 +79,10 @@ def brief(value: object) -> str:
         return f"a number of {value.bit_length():,} bits"
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > QUOTED:
         return f"a {type(value).__name__} of {len(value):,}"
-    told = repr(value)
+    try:
+        told = repr(value)
+    except Exception:  # noqa: BLE001 (a huge number inside, a deep nest, a class of the caller's)
+        return f"a {type(value).__name__}"
     return without_passwords(told) if len(told) <= 2 * QUOTED else f"{beginning(told, QUOTED)}…"
 
 

@@ -28,6 +28,11 @@ def text_of(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def text_or_none(value: object) -> str | None:
+    """Do the same where there may be nothing."""
+    return None if value is None else text_of(value)
+
+
 def number_of(value: object) -> int:
     """Return what stands where a number should be; nothing else is one."""
     return value if isinstance(value, int) else 0
@@ -38,16 +43,12 @@ def instant_of(value: object) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= LATEST else None
 
 
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else text_of(value)
-
-
 def record_of(row: Mapping[str, Any]) -> JobRecord:
     """Return a row of the record views as the job it tells of, as far as it can be read."""
     run_at, order_at = instant_of(row["run_at"]), row["order_at"]
     placed = run_at is not None and isinstance(order_at, int)
     state = state_of(row["state"])
-    reason = _text_or_none(row["reason"])
+    reason = text_or_none(row["reason"])
     if state is None and reason is None:
         reason = f"its state is {text_of(row['state'])!r:.80}"
     parked = row["parked"]
@@ -58,7 +59,7 @@ def record_of(row: Mapping[str, Any]) -> JobRecord:
         queue=text_of(row["queue"]),
         state=state or State.CANCELLED,
         payload=text_of(row["payload"]),
-        options=_text_or_none(row["options"]),
+        options=text_or_none(row["options"]),
         priority=(number_of(run_at) - order_at) // SECOND if placed else 0,
         attempt=number_of(row["attempt"]),
         crashes=number_of(row["crashes"]),
@@ -67,14 +68,14 @@ def record_of(row: Mapping[str, Any]) -> JobRecord:
         enqueued_at=number_of(instant_of(row["enqueued_at"])),
         expires_at=instant_of(row["expires_at"]),
         gate=_PARKED.get(parked) if isinstance(parked, int) else None,
-        worker=_text_or_none(row["worker"]),
+        worker=text_or_none(row["worker"]),
         claimed_at=instant_of(row["claimed_at"]),
         lease_until=instant_of(row["lease_until"]),
         cancel_requested=bool(row["cancel_requested"]),
         finished_at=instant_of(row["finished_at"]),
-        result=_text_or_none(row["result"]),
+        result=text_or_none(row["result"]),
         reason=reason,
-        errors=decode_errors(_text_or_none(row["errors"])),
+        errors=decode_errors(text_or_none(row["errors"])),
     )
 
 
@@ -135,14 +136,14 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
         number_of(number),
         text_of(task),
         text_of(queue),
-        _text_or_none(pool),
-        _text_or_none(worker),
+        text_or_none(pool),
+        text_or_none(worker),
         claimed if ready_at is None else ready_at,
         claimed,
         started_at,
         ended,
         text_of(outcome),
-        _text_or_none(mark),
+        text_or_none(mark),
     )
 
 
@@ -155,7 +156,7 @@ def line_of(row: Sequence[Any]) -> AuditLine:
         verb=text_of(verb),
         target=text_of(target),
         count=number_of(count),
-        before=_text_or_none(before),
+        before=text_or_none(before),
     )
 
 
@@ -163,9 +164,9 @@ def group_of(row: Sequence[Any]) -> ErrorGroup:
     """Return failures that are alike, as far as they can be read."""
     mark, error, message, tasks, number, first_at, last_at, job_id = row
     return ErrorGroup(
-        fingerprint=_text_or_none(mark),
-        error=_text_or_none(error),
-        message=_text_or_none(message),
+        fingerprint=text_or_none(mark),
+        error=text_or_none(error),
+        message=text_or_none(message),
         tasks=tuple(sorted(msgspec.json.decode(tasks))),
         count=number,
         first_at=number_of(instant_of(first_at)),

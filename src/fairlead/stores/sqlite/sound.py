@@ -28,6 +28,7 @@ from fairlead.core.job import (
     read,
 )
 from fairlead.core.text import escaped
+from fairlead.stores.records import text_of, text_or_none
 
 LONGEST_NAME = 1_000
 AT_ONCE = 100
@@ -177,18 +178,15 @@ def _look_at_pools(text: str) -> None:
 
 
 def _text(value: object, _now: int) -> str:
-    """Return as much of a text as can be kept."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return "" if value is None else str(value)
+    return text_of(value)
 
 
-def _name(value: object, now: int) -> str:
-    return _text(value, now)[:LONGEST_NAME] or "unreadable"
+def _name(value: object, _now: int) -> str:
+    return text_of(value)[:LONGEST_NAME] or "unreadable"
 
 
-def _maybe(value: object, now: int) -> str | None:
-    return None if value is None else _text(value, now)
+def _maybe(value: object, _now: int) -> str | None:
+    return text_or_none(value)
 
 
 def _always(value: object) -> Callable[[object, int], object]:
