@@ -1634,6 +1634,34 @@ MUTANTS = [
         "                handle = _open_found(side, like)\n",
         "tests/stores/test_sqlite_files.py",
     ),
+    Mutant(
+        "a line of the audit log has the database user who wrote it",
+        f"{POSTGRES}/migrations/0001_jobs.sql",
+        "by_user text    NOT NULL DEFAULT session_user",
+        "by_user text    NOT NULL DEFAULT current_user",
+        RIGHTS,
+    ),
+    Mutant(
+        "PostgreSQL refuses what is nested deeper than core allows",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "            IF is_deep(replace(payload,",
+        "            IF false AND is_deep(replace(payload,",
+        "tests/stores/test_limits.py",
+    ),
+    Mutant(
+        "PostgreSQL refuses a payload that is larger than core allows",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "        WHEN octet_length(payload) > 262144 THEN",
+        "        WHEN octet_length(payload) > 262145 THEN",
+        "tests/stores/test_limits.py",
+    ),
+    Mutant(
+        "Redis refuses a payload that is larger than core allows",
+        f"{REDIS}/lua/put.lua",
+        "local MOST_BYTES = 262144",
+        "local MOST_BYTES = 262145",
+        "tests/stores/test_limits.py",
+    ),
 ]
 
 # What some mutants need to be runnable at all.
