@@ -827,6 +827,13 @@ MUTANTS = [
         "tests/system/test_redis_rights.py::test_a_damaged_note_of_the_version_locks_nobody_out",
     ),
     Mutant(
+        "ids that cannot be do not starve their queue (F75), Redis",
+        f"{REDIS}/lua/claim.lua",
+        "    order.from = order.from - call('ZREM', order.key, id)\n    put_aside",
+        "    put_aside",
+        "tests/stores/test_redis_damage.py::test_ids_that_cannot_be_do_not_starve_their_queue",
+    ),
+    Mutant(
         "a damaged key stops nobody else (F75), Redis",
         f"{REDIS}/talk.py",
         "return [instead if isinstance(each, StoreRefused) else each for each in answers]",

@@ -143,11 +143,27 @@ async def test_an_id_that_cannot_be_one_is_passed_over_and_gets_another(
         assert ids_of(jobs) == ids_of(others)
         await yard.store.settle([returned(job) for job in jobs])
     await look(yard.store)
+    assert yard.do("ZCARD", "ready") == 2
     assert "has an id that cannot be one" in await yard.problems()
     assert "it is dead letter" in await yard.repair()
     [dead] = [job for job in await yard.store.jobs(ALL) if job.state is State.DEAD]
     assert (dead.reason, dead.task, dead.payload) == (Reason.UNREADABLE, "t", "{}")
     assert await yard.store.find(dead.id) is not None
+
+
+async def test_ids_that_cannot_be_do_not_starve_their_queue(yard: Yard) -> None:
+    [victim, mine] = await put(yard.store, 2)
+    body = yard.do("HGET", "bodies", victim.id)
+    names = [f"jöb {n}".encode() for n in range(2_500)]
+    yard.do("HSET", "bodies", *(word for name in names for word in (name, body)))
+    yard.do("ZADD", "ready", *(word for name in names for word in (0, name)))
+    for worker in ("w1", "w2", "w3"):
+        await yard.store.claim(plan(worker=worker))
+    assert yard.do("ZCARD", "ready") == 0
+    found = await yard.store.find(mine.id)
+    assert found
+    assert found.state is State.RUNNING
+    assert (await yard.problems()).count("has an id that cannot be one") == 2_500
 
 
 # Scores

@@ -129,12 +129,11 @@ while in_ready.id or in_lost.id do
   local is_read, task, version, head_start, enqueued_at, expires_at, size
   if text then is_read, task, version, head_start, enqueued_at, expires_at, size = pcall(read, text) end
   local is_held = false
-  if not is_read or not task or is_damaged then
+  -- What has no name by which anybody could settle it would be stepped over for ever.
+  if not is_read or not task or is_damaged or not is_id(id) then
     order.from = order.from - call('ZREM', order.key, id)
     put_aside(id, run, now)
     is_held = true
-  elseif not is_id(id) then
-    is_held = true  -- It has no name by which anybody could settle it; repair.lua gives it one.
   elseif is_lost and run[LEASE_UNTIL] > now then
     is_held = false -- The clock went back, and it runs again.
   elseif not is_lost and expires_at and expires_at <= now or score + head_start > now
