@@ -834,6 +834,20 @@ MUTANTS = [
         "tests/stores/test_redis_damage.py::test_ids_that_cannot_be_do_not_starve_their_queue",
     ),
     Mutant(
+        "a repair goes on past what the server refuses (F75), Redis",
+        f"{REDIS}/repair.py",
+        "except (StoreFull, StoreRefused) as refusal:",
+        "except StoreRefused as refusal:",
+        "tests/stores/test_redis_damage.py::test_a_repair_goes_on_past_what_the_server_refuses",
+    ),
+    Mutant(
+        "what a repair did is in the audit log, whatever came after (F75), Redis",
+        f"{REDIS}/store.py",
+        "            if repair.done:\n",
+        "            if False:\n",
+        "tests/stores/test_redis_damage.py::test_what_a_repair_did_before_it_failed_is_in_the_audit_log",
+    ),
+    Mutant(
         "a damaged key stops nobody else (F75), Redis",
         f"{REDIS}/talk.py",
         "return [instead if isinstance(each, StoreRefused) else each for each in answers]",
@@ -857,8 +871,8 @@ MUTANTS = [
     Mutant(
         "an id that cannot be one is passed over (F75), Redis",
         f"{REDIS}/lua/claim.lua",
-        "  elseif not is_id(id) then",
-        "  elseif false then",
+        "or is_damaged or not is_id(id) then",
+        "or is_damaged then",
         "tests/stores/test_redis_damage.py::test_an_id_that_cannot_be_one_is_passed_over_and_gets_another",
     ),
     Mutant(

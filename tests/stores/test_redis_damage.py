@@ -10,7 +10,7 @@ import redis
 
 from fairlead.core.admin import ALL, Worker
 from fairlead.core.clock import SECOND
-from fairlead.core.errors import StoreRefused
+from fairlead.core.errors import StoreRefused, StoreUnavailable
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, Reason, State
 from fairlead.core.outcome import Policy
@@ -425,6 +425,40 @@ async def test_a_repair_that_cannot_mend_all_says_what_it_mended(
     assert [job.id in each for each in await yard.store.repair(by())] == [True]
     assert [line.count for line in await yard.store.audit_log()] == [1]
     assert len(await yard.store.audit()) == 1
+
+
+async def test_a_repair_goes_on_past_what_the_server_refuses(yard: Yard) -> None:
+    [job] = await put(yard.store)
+    yard.do("HSET", "runs", job.id, "damaged")
+    yard.do("HSET", "settings", "apart", "many", "log_start", "soon")
+    await put(yard.store, id="stray")
+    yard.server.hdel(yard.keys.strays, "stray")
+    yard.server.config_set("maxmemory", "1mb")
+    try:
+        told = await yard.store.repair(by("repair"))
+    finally:
+        yard.server.config_set("maxmemory", "0")
+    refused = [each for each in told if each.startswith("could not mend: ")]
+    assert len(refused) == 2
+    assert all("at its maxmemory" in each for each in refused)
+    assert sum(job.id in each or "log_start" in each for each in told) == len(told) - 2 == 2
+    assert [line.count for line in await yard.store.audit_log()] == [2]
+    await yard.repair()
+
+
+async def test_what_a_repair_did_before_it_failed_is_in_the_audit_log(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_repair: Repair, _damage: Damage) -> Conversation[str | None]:
+        yield from ()
+        raise StoreUnavailable("redis://", "gone")
+
+    yard.server.sadd(yard.keys.queues, b"\xff")
+    yard.server.hset(yard.keys.workers, "w", "damaged")
+    monkeypatch.setattr(Repair, "_forget_worker", fails)
+    with pytest.raises(StoreUnavailable, match="gone"):
+        await yard.store.repair(by("repair"))
+    assert [(line.verb, line.count) for line in await yard.store.audit_log()] == [("repair", 1)]
 
 
 # Texts, logs and numbers

@@ -8,6 +8,7 @@ it. Lines of logs that cannot be read are taken out, and so is all that is writt
 from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.core.clock import Clock
+from fairlead.core.errors import StoreFull, StoreRefused
 from fairlead.core.ids import mark_of
 from fairlead.stores.redis.audit import Damage, Kind, damages, is_line
 from fairlead.stores.redis.condition import VERSION
@@ -41,6 +42,8 @@ class Repair:
         self._keys = keys
         self._queues = queues
         self._clock = clock
+        self.done: list[str] = []
+        self._refused: list[str] = []
         self._menders: Mapping[Kind, Callable[[Damage], Conversation[str | None]]] = {
             Kind.KEY: self._move_key,
             Kind.NUMBER: self._count_again,
@@ -55,49 +58,59 @@ class Repair:
         }
 
     def all(self) -> Conversation[list[str]]:
-        """Mend until nothing is left that can be mended; says what was done."""
-        done: list[str] = []
+        """Mend until nothing is left that can be mended; says what was done, and what could not be.
+
+        `done` has what was done so far, also if this ends with an error.
+        """
         before: list[Damage] = []
         for _ in range(_MOST_ROUNDS):
             found = yield from damages(self._keys, self._queues, self._clock)
             if found in ([], before):
                 break
-            done += yield from self._mend(found)
+            self._refused.clear()
+            yield from self._mend(found)
             before = found
-        return done
+        return [*self.done, *self._refused]
 
     def _at(self) -> Word:
         return moment(self._clock.now() if self._clock else None)
 
-    def _mend(self, found: Sequence[Damage]) -> Conversation[list[str]]:
-        done: list[str] = []
+    def _mend(self, found: Sequence[Damage]) -> Conversation[None]:
         jobs: dict[str, list[Damage]] = {}
         for damage in found:
             if damage.kind is Kind.JOB:
                 jobs.setdefault(damage.queue, []).append(damage)
             else:
-                told = yield from self._menders[damage.kind](damage)
-                if told:
-                    done.append(f"{damage.problem}: {told}")
+                yield from self._tried(damage.problem, self._mend_one(damage))
         for queue, several in jobs.items():
             for some in pieces(several, _JOBS_AT_ONCE):
-                done += yield from self._mend_jobs(queue, some)
-        return done
+                told = f"{len(some)} damaged jobs of queue {queue}"
+                yield from self._tried(told, self._mend_jobs(queue, some))
 
-    def _mend_jobs(self, queue: str, some: Sequence[Damage]) -> Conversation[list[str]]:
-        done: list[str] = []
+    def _tried(self, problem: str, mending: Conversation[None]) -> Conversation[None]:
+        """Mend something. What the server refuses must not keep us from the rest."""
+        try:
+            yield from mending
+        except (StoreFull, StoreRefused) as refusal:
+            self._refused.append(f"could not mend: {problem}: {refusal.problem}")
+
+    def _mend_one(self, damage: Damage) -> Conversation[None]:
+        told = yield from self._menders[damage.kind](damage)
+        if told:
+            self.done.append(f"{damage.problem}: {told}")
+
+    def _mend_jobs(self, queue: str, some: Sequence[Damage]) -> Conversation[None]:
         while some:
             # An id may be anything by now, so each is a word of its own.
             words = [word for each in some for word in (each.name, each.more, int(each.odd))]
             asked = call(self._keys, "repair", queue, self._at(), mark_of(queue), *words)
             [answers] = yield [asked]
-            done += [
+            self.done += [
                 f"{damage.problem}: {_WORDS.get(said) or f'it is dead letter {said.decode()} now'}"
                 for damage, said in zip(some, answers, strict=False)
                 if said
             ]
             some = some[len(answers) :]  # Large ones are mended a few at a time.
-        return done
 
     def _move_key(self, damage: Damage) -> Conversation[str | None]:
         key = damage.name.decode()
@@ -149,7 +162,7 @@ class Repair:
     def _reset_setting(self, damage: Damage) -> Conversation[str | None]:
         key = self._keys.key(damage.queue, "settings")
         if damage.name == b"log_start":
-            yield [("HSET", key, damage.name, 0)]
+            yield [("HDEL", key, damage.name)]  # A full server takes this, but nothing new.
             return "counted the log from its beginning; old lines may not be found by their jobs"
         if damage.name == b"apart":
             yield [("HSET", key, damage.name, 1)]

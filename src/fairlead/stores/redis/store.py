@@ -370,10 +370,12 @@ class RedisStore(Untransacted, Backend):
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
-        done = await self._act(Repair(self.keys, self._queues, self._clock).all())
-        if done:
-            await self.note(by, len(done))
-        return done
+        repair = Repair(self.keys, self._queues, self._clock)
+        try:
+            return await self._act(repair.all())
+        finally:  # Whatever came after: what was done is written down.
+            if repair.done:
+                await self.note(by, len(repair.done))
 
     async def condition(self) -> Condition:
         """Return facts about the server, and what is wrong with its set-up."""
