@@ -1298,8 +1298,8 @@ MUTANTS = [
     Mutant(
         "a list of days that somebody changed keeps no job from its end (I22)",
         f"{POSTGRES}/migrations/0001_jobs.sql",
-        "        IF NOT is_part(part, name) THEN\n            EXECUTE",
-        "        IF true THEN\n            EXECUTE",
+        "            IF part_for(name, opens, closes) IS NULL THEN\n",
+        "            IF true THEN\n",
         f"{PG_DAMAGE}::test_a_list_of_days_that_somebody_changed_keeps_no_job_from_its_end",
     ),
     Mutant(
@@ -1591,6 +1591,25 @@ MUTANTS = [
         "wide if column.least else min(wide, _WIDEST)",
         "wide",
         "tests/cli/test_hostile.py",
+        "a table that waits for the jobs of a day is no part of ours (T27)",
+        f"{POSTGRES}/migrations/0001_jobs.sql",
+        "    ELSIF there.relkind <> 'r' OR there.relhastriggers OR",
+        "    ELSIF there.relkind <> 'r' OR",
+        f"{ATTACKS}::test_a_table_that_waits_for_the_jobs_of_a_day_is_no_part_of_ours",
+    ),
+    Mutant(
+        "default privileges give nobody more than allow does",
+        f"{POSTGRES}/migrations/0001_jobs.sql",
+        "        PERFORM seal(full_name::regclass);\n",
+        "",
+        f"{ATTACKS}::test_default_privileges_give_nobody_more_than_allow_does",
+    ),
+    Mutant(
+        "default privileges give nobody a verb",
+        f"{POSTGRES}/migrations/0005_repair.sql",
+        "        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', each.made, each.who);\n",
+        "        NULL;\n",
+        f"{ATTACKS}::test_default_privileges_give_nobody_more_than_allow_does",
     ),
     Mutant(
         "no code of an owner runs with the rights of a caller's user (T27)",

@@ -142,7 +142,9 @@ def test_what_a_role_may_run_and_read_is_listed_here(yard: Yard, kind: str) -> N
     extra = {
         "producer": {"due"},
         "worker": {"due", "attempts", "live_workers"},
-        "operator": {"due", "live_workers", "retain", "flaws", "tags_of", "last_of", "stamp"},
+        "operator": {
+            *("due", "live_workers", "retain", "flaws", "strays", "tags_of", "last_of", "stamp"),
+        },
     }
     assert functions == {*VERBS[kind], *extra[kind]}
     assert touched == []
@@ -185,6 +187,105 @@ def test_a_migration_that_waits_in_vain_says_for_whom(
         words = rf"open for long \(server process {reader.info.backend_pid}\); let it end"
         with pytest.raises(StoreUnavailable, match=words):
             migrate(Address.of(yard.server.url(schema=yard.schema)))
+
+
+def test_default_privileges_give_nobody_more_than_allow_does(yard: Yard) -> None:  # noqa: F811
+    """Before, a producer read every job and emptied the audit log, where its owner had set them."""
+    schema, web = f"{yard.schema}_new", f"{yard.schema}_producer"
+    yard.url("producer")
+    url = yard.server.url(schema=schema)
+    for what in ("TABLES", "FUNCTIONS", "SEQUENCES"):
+        yard.server.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {what} TO {web}, PUBLIC")
+    try:
+        migrate(Address.of(url))
+        yard.server.execute(f"SELECT {schema}.allow('{web}', 'producer')")
+        yard.server.execute(f"SET search_path = {schema}; SELECT open_day(stamp())")
+        for who in (web, "pg_monitor"):  # One who is allowed, and one who has what all have.
+            rows = yard.server.execute(
+                """
+                SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace
+                AND relkind IN ('r', 'p', 'v')
+                AND has_table_privilege(%s, oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER')
+                UNION ALL
+                SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace
+                AND has_function_privilege(%s, oid, 'EXECUTE')
+                """,
+                *(schema, who, schema, who),
+            )
+            wanted = {"migration", "put", "find", "attempts", "due"} if who == web else set()
+            assert {name for (name,) in rows} == wanted
+    finally:
+        for what in ("TABLES", "FUNCTIONS", "SEQUENCES"):
+            yard.server.execute(f"ALTER DEFAULT PRIVILEGES REVOKE ALL ON {what} FROM {web}, PUBLIC")
+        yard.server.execute("ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC")
+        yard.server.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+async def test_doctor_names_what_was_given_beside_allow_and_what_runs_beside_us(
+    yard: Yard,  # noqa: F811
+) -> None:
+    web, operator = yard.url("producer"), store_for(yard.url("operator"))
+    yard.url("worker")
+    yard.url("tester")
+    about = f" of schema {yard.schema}"
+    assert [each for each in (await operator.condition()).findings if about in each.problem] == []
+    role = web.partition("//")[2].partition(":")[0]
+    yard.server.execute(f"GRANT DELETE, INSERT ON {yard.schema}.audit TO {role}")
+    yard.server.execute(f"GRANT SELECT ON {yard.schema}.job TO {role}")
+    yard.server.execute(f"GRANT EXECUTE ON FUNCTION {yard.schema}.open_day(bigint) TO PUBLIC")
+    yard.server.execute(
+        f"CREATE TRIGGER peep BEFORE UPDATE ON {yard.schema}.job FOR EACH ROW "
+        "EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    )
+    found = [each for each in (await operator.condition()).findings if about in each.problem]
+    await operator.close()
+    told = [each.problem.partition(about)[0] for each in found]
+    assert told == [
+        "PUBLIC was given EXECUTE on function open_day(bigint)",
+        f"{role} was given DELETE, INSERT on table audit",
+        f"{role} was given SELECT on table job",
+        "trigger peep ON job",
+    ]
+    for each in found:
+        yard.server.execute(
+            each.remedy.partition("run ")[2].partition(", and look")[0]
+            or each.remedy.partition(": ")[2]
+        )
+    owner = store_for(yard.server.url(schema=yard.schema))
+    assert [each for each in (await owner.condition()).findings if about in each.problem] == []
+    await owner.close()
+
+
+# Workers who may create tables
+
+
+@pytest.mark.parametrize("whose", ["worker", "owner"])
+async def test_a_table_that_waits_for_the_jobs_of_a_day_is_no_part_of_ours(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    whose: str,
+) -> None:
+    """Before, what its triggers do was done with the owner's rights when a job ended."""
+    await owner.put([new_job()])
+    [job] = await claim(owner)
+    url = yard.url("worker")
+    role = url.partition("//")[2].partition(":")[0]
+    [(day,)] = yard.server.execute(f"SELECT {yard.schema}.day_of({yard.schema}.stamp())")
+    table = f"{yard.schema}.finished_{day}"
+    yard.server.execute(
+        f"CREATE TABLE {table} (LIKE {yard.schema}.finished);"
+        f"CREATE TRIGGER trap BEFORE INSERT ON {table} FOR EACH ROW "
+        "EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    )
+    if whose == "worker":
+        yard.server.execute(f"DROP TRIGGER trap ON {table}; ALTER TABLE {table} OWNER TO {role}")
+    who = role if whose == "worker" else "postgres"
+    words = f"somebody has made another of that name; let its owner, {who}, drop or rename it$"
+    with pytest.raises(StoreUnavailable, match=words):
+        await owner.settle([done(job)])
+    yard.server.execute(f"DROP TABLE {table}; CREATE TABLE {table} (LIKE {yard.schema}.finished)")
+    assert len(await owner.settle([done(job)])) == 1
+    assert await owner.audit() == []
 
 
 # Producers

@@ -12,7 +12,7 @@ from fairlead.core.clock import SECOND
 from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.lane import AsyncConnection, apart
 from fairlead.stores.postgres.migrate import newest
-from fairlead.stores.postgres.owners import find_strangers
+from fairlead.stores.postgres.owners import find_strangers, find_strays
 
 _OLDEST = 130_000
 _HELD_SECONDS = 600
@@ -33,7 +33,7 @@ SELECT current_setting('server_version') AS version,
        (SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::integer
         FROM pg_stat_activity
         WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()) AS held_seconds,
-       {schema}.stamp() AS stamp
+       (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS stamp
 """
 
 
@@ -60,7 +60,10 @@ async def condition(
     connection: AsyncConnection, address: Address, now: int, *, hears: bool
 ) -> Condition:
     """Look at the server, its settings, who holds it up, and who owns what we use."""
-    strangers = await find_strangers(connection, address)
+    others = [
+        *await find_strangers(connection, address),
+        *await find_strays(connection, address),
+    ]
     async with apart(connection):
         cursor = connection.cursor(row_factory=dict_row)
         await cursor.execute(_QUESTION.replace("{schema}", address.quoted_schema))
@@ -76,7 +79,7 @@ async def condition(
         "tls": "on" if server.tls else "off",
         "news": _news(address, hears=hears),
     }
-    findings = [*strangers, *_settings(server), *_circumstances(server, now)]
+    findings = [*others, *_settings(server), *_circumstances(server, now)]
     if address.listen is not None and not hears:
         findings.append(_DEAF)
     if address.doubt:

@@ -99,7 +99,7 @@ def explained(problem: Exception) -> Exception:
                 "the database of this connection has no jobs in it, or not in this schema; point "
                 "the app's URL at the same database, and run `fairlead migrate up` there"
             )
-        case "42501":
+        case "42501" if told(problem).startswith("permission denied"):
             return ConfigError(
                 f"the user of this connection may not do that ({told(problem)}); let the owner of "
                 "the schema run SELECT fairlead.allow('role', 'producer'), or 'worker' if it is "

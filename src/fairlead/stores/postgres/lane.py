@@ -339,7 +339,7 @@ def typed(problem: psycopg.Error, address: Address) -> FairleadError:
                 "character NUL"
             )
         case errors.InsufficientPrivilege():
-            text = f"{told(problem)}; {_permission(told(problem), address)}"
+            text = _denied(told(problem), address)
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
             text = f"{told(problem)}; run `fairlead migrate up` as the owner of the database"
         case errors.DiskFull():
@@ -385,14 +385,19 @@ _KINDS = {"put": "producer"} | dict.fromkeys(
 )
 
 
-def _permission(words: str, address: Address) -> str:
-    """Say who can let this user do what was denied; whoever lacks the schema chooses."""
+def _denied(words: str, address: Address) -> str:
+    """Say who can let this user do what was denied; whoever lacks the schema chooses.
+
+    What only an owner may do is no verb of ours: no role would help, and none shall be given.
+    """
+    if not words.startswith("permission denied"):
+        return words
     who = str(address.parameters.get("user") or "role").replace("'", "''")
     denied = re.search(r"(?:function|table|view|relation) (\w+)", words)
     kind = _KINDS.get(denied[1], "operator") if denied else "producer"
     others = "" if denied else ", or 'worker', or 'operator'"
     return (
-        f"let the owner of schema {address.schema} run "
+        f"{words}; let the owner of schema {address.schema} run "
         f"SELECT {address.schema}.allow('{who}', '{kind}'){others}"
     )
 

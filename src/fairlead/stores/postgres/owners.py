@@ -9,6 +9,7 @@ the URL names. A superuser trusts superusers only, for any other role would gain
 from collections.abc import Sequence
 
 import msgspec
+from psycopg import errors
 
 from fairlead.core.admin import Finding
 from fairlead.core.errors import ConfigError
@@ -80,6 +81,7 @@ WHERE thing.owner OPERATOR(pg_catalog.<>) me.oid AND owner.rolsuper IS NOT TRUE
   ))
 LIMIT 1
 """
+_STRAYS = "SELECT kind, name, who, rights FROM {schema}.strays()"
 _GUARD = f"""{NO_PATH};
 DO $guard$
 DECLARE
@@ -148,6 +150,33 @@ async def find_strangers(connection: AsyncConnection, address: Address) -> list[
         *(_finding(row, address) for row in rows),
         *(_may_create(who, address) for (who,) in makers),
     ]
+
+
+async def find_strays(connection: AsyncConnection, address: Address) -> list[Finding]:
+    """Return what was given to somebody, though not by `allow`, and what runs beside us."""
+    try:
+        async with apart(connection):
+            cursor = await connection.execute(_STRAYS.replace("{schema}", address.quoted_schema))
+            return [_stray(address, *row) for row in await cursor.fetchall()]
+    except errors.UndefinedFunction:
+        return []  # The audit says that it is missing.
+
+
+def _stray(address: Address, kind: str, name: str, who: str, rights: str | None) -> Finding:
+    schema = address.quoted_schema
+    if rights is None:
+        return Finding(
+            f"{kind.lower()} {name} of schema {address.schema} runs code of {who} whenever "
+            "something is written there, with the rights of the schema's owner",
+            f"let the owner drop it if nobody needs it: SET search_path = {schema}; "
+            f"DROP {kind} {name}",
+        )
+    return Finding(
+        f"{who} was given {rights} on {kind.lower()} {name} of schema {address.schema}, which no "
+        "kind of role needs",
+        f"let its owner run REVOKE {rights} ON {kind} {schema}.{name} FROM {who}, and look into "
+        "the default privileges (psql: \\ddp)",
+    )
 
 
 def _asked(address: Address) -> dict[str, str | None]:

@@ -186,7 +186,7 @@ CREATE TABLE worker (
 -- program says, by_user whom the database knows it as.
 CREATE TABLE audit (
     seq     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id      text    NOT NULL UNIQUE,
+    id      text COLLATE "C" NOT NULL UNIQUE,
     done_at bigint  NOT NULL,
     who     text    NOT NULL,
     verb    text    NOT NULL,
@@ -208,6 +208,54 @@ AS $$
                                              AND inhparent = to_regclass(quote_ident(whole)))
 $$;
 
+-- The part of a table that holds these times, whatever its name is; null if there is none.
+CREATE FUNCTION part_for(whole text, opens bigint, closes bigint) RETURNS regclass LANGUAGE sql VOLATILE
+AS $$
+    SELECT inhrelid::regclass FROM pg_inherits JOIN pg_class ON oid = inhrelid
+    CROSS JOIN regexp_match(
+        pg_get_expr(relpartbound, oid), $r$FROM \('(-?\d+)'\) TO \('(-?\d+)'\)$r$
+    ) AS bounds
+    WHERE inhparent = to_regclass(quote_ident(whole))
+      AND bounds[1]::bigint <= opens AND bounds[2]::bigint >= closes
+$$;
+
+-- Take from all but the owner what default privileges gave them when this was made.
+CREATE FUNCTION seal(made regclass) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    who text;
+BEGIN
+    FOR who IN
+        SELECT DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
+        FROM pg_class CROSS JOIN aclexplode(relacl) WHERE oid = made AND grantee <> relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', made, who);
+    END LOOP;
+END $$;
+
+-- Make one part of a table. A table that has its name already may be somebody's trap: what is in it, and
+-- what it does with each row, would happen with the owner's rights. So it is one of the owner's, and plain.
+CREATE FUNCTION add_part(whole text, part text, opens bigint, closes bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    full_name text := format('%I.%I', current_schema(), part);
+    there     pg_class;
+BEGIN
+    SELECT * INTO there FROM pg_class WHERE oid = to_regclass(full_name);
+    IF NOT FOUND THEN
+        EXECUTE format('CREATE TABLE %s (LIKE %I INCLUDING ALL)', full_name, whole);
+        PERFORM seal(full_name::regclass);
+    ELSIF there.relkind <> 'r' OR there.relhastriggers OR there.relhasrules
+          OR there.relowner <> (SELECT relowner FROM pg_class WHERE oid = to_regclass(quote_ident(whole))) THEN
+        RAISE 'jobs that end on this day need the table %, and somebody has made another of that name; '
+              'let its owner, %, drop or rename it', full_name, there.relowner::regrole
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    EXECUTE format(
+        'ALTER TABLE %I ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', whole, full_name, opens, closes
+    );
+END $$;
+
 -- Make the tables of the day that an instant falls in. Whoever adds the day to the list makes them;
 -- others wait for that. They are attached, not created in place: that locks nobody out. The list is
 -- not believed: somebody may have changed it, and without its tables no job of the day could end.
@@ -224,13 +272,9 @@ BEGIN
         part := name || '_' || day_of(opens);
         IF NOT is_part(part, name) THEN
             PERFORM FROM day WHERE first = opens FOR UPDATE;
-        END IF;
-        IF NOT is_part(part, name) THEN
-            EXECUTE format('CREATE TABLE IF NOT EXISTS %I (LIKE %I INCLUDING ALL)', part, name);
-            EXECUTE format(
-                'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
-                name, part, opens, closes
-            );
+            IF part_for(name, opens, closes) IS NULL THEN
+                PERFORM add_part(name, part, opens, closes);
+            END IF;
         END IF;
     END LOOP;
 END $$;

@@ -301,14 +301,25 @@ BEGIN
     RETURN told::text;
 END $$;
 
+-- What was made is the owner's alone until it is allowed to others, whatever default privileges say.
 DO $$
 DECLARE
+    each record;
     verb text;
 BEGIN
-    FOREACH verb IN ARRAY ARRAY['flaws(bigint, integer)', 'repair(text)'] LOOP
+    FOREACH verb IN ARRAY ARRAY['flaws(bigint, integer)', 'repair(text)', 'strays()'] LOOP
         EXECUTE format(
             'ALTER FUNCTION %s SECURITY DEFINER SET search_path = %I, pg_temp', verb, current_schema()
         );
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
+    FOR each IN
+        SELECT p.oid::regprocedure AS made, grantee::regrole AS who
+        FROM pg_proc AS p CROSS JOIN aclexplode(proacl)
+        WHERE pronamespace = current_schema()::regnamespace AND grantee <> proowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', each.made, each.who);
+    END LOOP;
+    PERFORM seal(oid::regclass) FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'S');
 END $$;
