@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import psycopg
@@ -125,6 +126,57 @@ async def test_workers_and_operators_see_the_jobs_of_all(yard: Yard) -> None:  #
     await web.close()
 
 
+def days_ago(yard: Yard, days: int) -> None:  # noqa: F811
+    """Let all that ended have ended so many days before it did."""
+    yard.server.execute(
+        f"SET search_path = {yard.schema}; SELECT open_day(stamp() - {days * DAY});"
+        f"UPDATE finished SET finished_at = finished_at - {days * DAY};"
+        f"UPDATE attempt SET finished_at = finished_at - {days * DAY}; UPDATE retention SET before = 0"
+    )
+
+
+@pytest.mark.parametrize("others", [1, 100])
+@pytest.mark.parametrize("theirs", ["order-4711", "{}-x", "{}-4711-4000", "{}-zzzz-7000"])
+async def test_no_company_hides_that_an_id_is_taken(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    theirs: str,
+    others: int,
+) -> None:
+    """T26: ids that say when they were made stand around one that does not, and ended days ago."""
+    now = new_job().id[:8]
+    job = new_job(id=theirs.format("01" + "z" * 6 if "zzzz" in theirs else now))
+    await ended(owner, job, State.DONE)
+    days_ago(yard, 3)
+    with yard.connection("producer") as connection:
+        for low, high in (("{}-0000-7", "{}-ffff-7"), (f"{now}-0001-7", "zzzzzzzz-zzzz-7")):
+            first, last = (new_job(id=each.format(job.id[:8])) for each in (low, high))
+            more = (new_job(id=f"{first.id}{n}") for n in range(others))
+            text = put_text([first, job, last, *more], None, None)
+            assert connection.execute(f"SELECT {yard.schema}.put(%s)", [text]).fetchone() == (None,)
+        found = connection.execute(f"SELECT * FROM {yard.schema}.find(%s)", [job.id]).fetchall()
+    assert found == []
+    assert await owner.audit() == []
+
+
+@pytest.mark.parametrize("others", [0, 1, 100])
+async def test_one_who_puts_a_deleted_id_sees_its_own_runs_only(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    others: int,
+) -> None:
+    job = new_job()
+    await ended(owner, job, State.DONE)
+    await owner.delete([job.id], [State.DONE], by())
+    web = store_for(yard.url("producer"))
+    assert await web.put([job, *(new_job() for _ in range(others))]) == [True] * (others + 1)
+    assert await web.attempts(job.id) == []
+    await owner.settle([done(run) for run in await claim(owner) if run.id == job.id])
+    assert len(await web.attempts(job.id)) == 1
+    assert len(await owner.attempts(job.id)) == 2
+    await web.close()
+
+
 async def test_an_id_of_a_dead_letter_does_not_come_back_to_life(
     yard: Yard,  # noqa: F811
     owner: Backend,
@@ -214,6 +266,74 @@ def test_a_put_of_nothing_is_not_taken_for_one_that_was_done(yard: Yard, text: s
         connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
 
 
+@pytest.mark.parametrize("count", [0, 2, 4])
+async def test_the_answer_of_a_put_does_not_depend_on_what_others_put(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+    count: int,
+) -> None:
+    """T26: neither its order nor its news, whatever stands twice in it or stands for nothing."""
+    theirs, nobodys, mine = new_job(id="zz-1"), new_job(id="zz-2"), new_job()
+    await owner.put([theirs])
+    told = []
+    with yard.connection("producer") as connection:
+        say = f"SELECT {yard.schema}.put(%s)"
+        connection.execute(f"LISTEN {yard.schema}")
+        connection.execute(say, [put_text([mine], None, None)])
+        for job in (theirs, nobodys):
+            doc = json.loads(put_text([job, new_job(id="a" + job.id)], None, "work"))
+            [kind] = doc["kinds"]
+            kind[9].append(mine.id)
+            kind[10].append("{}")
+            empty = [*kind[:5], 5, 86_400, *kind[7:9], [], []]
+            alone = [*kind[:9], [job.id], ["{}"]]
+            text = json.dumps(doc | {"count": 1, "kinds": [empty, alone]})
+            assert connection.execute(say, [text]).fetchone() == (None,)
+            text = json.dumps(doc | {"count": count, "kinds": [empty, kind]})
+            with pytest.raises(psycopg.DatabaseError, match=f"it has 3, not {count}\n"):
+                connection.execute(say, [text])
+            text = json.dumps(doc | {"count": 3, "kinds": [empty, kind]})
+            answer = connection.execute(say, [text]).fetchone()[0]  # type: ignore[index]
+            news = [each.payload[:11] for each in connection.notifies(timeout=0.1)]
+            told.append((answer.replace(job.id, "?"), news))
+    assert told[0] == told[1]
+
+
+async def test_a_put_of_many_of_which_one_is_known_takes_no_longer(yard: Yard) -> None:  # noqa: F811
+    """Before, each of them was compared with every other: ten times as long for three times as many."""
+    web, jobs = store_for(yard.url("producer")), [new_job() for _ in range(20_000)]
+    await web.put(jobs[:1])
+    began = time.monotonic()
+    assert await web.put(jobs) == [False] + [True] * 19_999
+    assert (
+        time.monotonic() - began < 10
+    )  # It is a bound for a busy machine; it was 20 s on a free one.
+    await web.close()
+
+
+@pytest.mark.parametrize("value", ["1e131071", '{"x":1e131071}', "[[1e131071]]", "true"])
+@pytest.mark.parametrize("number", [1, 2, 60])
+@pytest.mark.parametrize("place", [3, 10])
+def test_payloads_and_options_are_texts(
+    yard: Yard,  # noqa: F811
+    value: str,
+    number: int,
+    place: int,
+) -> None:
+    """A number of eight characters would be written out in 131,072."""
+    doc = json.loads(put_text([new_job() for _ in range(number)], None, None))
+    [kind] = doc["kinds"]
+    kind[place] = "?" if place == 3 else [*kind[place][1:], "?"]
+    with (
+        yard.connection("producer") as connection,
+        pytest.raises(
+            psycopg.DatabaseError, match="the payload and the options of a job are texts"
+        ),
+    ):
+        text = json.dumps(doc).replace('"?"', value)
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
+
+
 # Operators
 
 ACTS = (
@@ -292,11 +412,7 @@ async def test_no_past_day_goes_without_a_line(
     job = new_job()
     await ended(owner, job, State.DONE)
     await owner.upkeep(DAY)
-    yard.server.execute(
-        f"SET search_path = {yard.schema}; SELECT open_day(stamp() - {4 * DAY});"
-        f"UPDATE finished SET finished_at = finished_at - {4 * DAY};"
-        f"UPDATE attempt SET finished_at = finished_at - {4 * DAY}; UPDATE retention SET before = 0"
-    )
+    days_ago(yard, 4)
     assert await owner.find(job.id) is not None
     with yard.connection("operator") as other, yard.connection("operator", "second_") as mine:
         with other.transaction(force_rollback=True):

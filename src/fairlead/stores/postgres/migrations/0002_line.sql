@@ -263,6 +263,24 @@ AS $$
                 THEN id ELSE check_job(id, payload) END
 $$;
 
+-- Payloads and options are texts. What else JSON can hold is written out when it is read as one, and a
+-- number of eight characters may have as many digits as a payload has room for.
+CREATE FUNCTION no_text(told jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RAISE 'the payload and the options of a job are texts, with JSON in them' USING ERRCODE = 'JQ002';
+END $$;
+CREATE FUNCTION text_of(told jsonb) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN coalesce(jsonb_typeof(told), 'null') IN ('string', 'null') THEN told #>> '{}'
+                ELSE no_text(told) END
+$$;
+CREATE FUNCTION texts_of(list jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN jsonb_path_exists(list, '$[*] ? (@.type() != "string" && @.type() != "null")')
+                THEN no_text(list)::jsonb ELSE list END
+$$;
+
 -- When the jobs of a kind fall due and expire, by how much they are ahead, and where they wait. An
 -- instant in the past is now: else it would be a head start of more than a day.
 CREATE FUNCTION kind_due_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
@@ -291,9 +309,9 @@ AS $$
            k.run_at - k.head_start, k.expires_at, k.put_by, k.ids, k.payloads
     FROM (
         SELECT kind->>0 AS queue, kind->>1 AS task, (kind->>2)::integer AS version,
-               kind->>3 AS options, kind_due_at(kind, at) AS run_at,
+               text_of(kind->3) AS options, kind_due_at(kind, at) AS run_at,
                kind_head_start(kind) AS head_start, kind_expires_at(kind, at) AS expires_at,
-               session_user::text AS put_by, kind->9 AS ids, kind->10 AS payloads
+               session_user::text AS put_by, kind->9 AS ids, texts_of(kind->10) AS payloads
         FROM jsonb_array_elements(doc->'kinds') AS kind
         OFFSET 0
     ) AS k
@@ -313,21 +331,39 @@ AS $$
     ) AS j(id, payload)
 $$;
 
+-- The ids of a put.
+CREATE FUNCTION ids_of(doc jsonb) RETURNS SETOF text LANGUAGE sql IMMUTABLE ROWS 1000
+AS $$
+    SELECT id FROM jsonb_array_elements(doc->'kinds') AS kind
+    CROSS JOIN jsonb_array_elements_text(kind->9) AS id
+$$;
+
+-- Whether an id has the shape of those that we make. Those say when they were made, by their first
+-- eight digits to the minute.
+CREATE FUNCTION is_shaped(id text) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$ SELECT id LIKE '________-____-7%' $$;
+CREATE FUNCTION is_dated(id text) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$ SELECT id ~ '^[0-9a-f]{8,8}-' $$;
+
 -- Take back those of these jobs, just put, that ended before, and say which they are. Looked for
 -- after the rows are there: what is put a second time while its first put is on its way cannot slip
--- through in between. None of them ended before its id was made, if the clocks agree by a day.
--- Mostly none has ended, nor any other of their time, which is one look however many they are.
-CREATE FUNCTION take_back(fresh text[], low text, high text, at bigint) RETURNS text[]
+-- through in between. If every id says when it was made, none of them ended before the first was, if
+-- the clocks agree by a day; all that lie between two with the same digits have these too. Mostly none
+-- has ended, nor any other of their time, which is one look however many they are.
+CREATE FUNCTION take_back(fresh text[], low text, high text, shaped boolean, at bigint) RETURNS text[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    earliest bigint := CASE
-        WHEN low ~ '^[0-9a-f]{8,8}-[0-9a-f]{4,4}-7' AND high LIKE '________-____-7%'
-            THEN least(at, ('x' || left(low, 8) || substr(low, 10, 4))::bit(48)::bigint * 1000)
-                 - 86400000000
-        ELSE 0 END;
-    known text[];
+    earliest bigint := 0;
+    dated    boolean := shaped AND is_dated(low);
+    known    text[];
 BEGIN
+    IF dated AND left(low, 9) <> left(high, 9) THEN
+        dated := NOT EXISTS (SELECT FROM unnest(fresh) AS id WHERE NOT is_dated(id));
+    END IF;
+    IF dated THEN
+        earliest := least(at, ('x' || left(low, 8))::bit(32)::bigint * 65536000) - 86400000000;
+    END IF;
     IF NOT EXISTS (
         SELECT FROM dead WHERE id BETWEEN low AND high
         UNION ALL
@@ -352,19 +388,21 @@ END $$;
 CREATE FUNCTION add_one(kind jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
-    due    bigint := kind_due_at(kind, at);
-    ahead  bigint := kind_head_start(kind);
-    expiry bigint := kind_expires_at(kind, at);
-    place  bigint;
+    due     bigint := kind_due_at(kind, at);
+    ahead   bigint := kind_head_start(kind);
+    expiry  bigint := kind_expires_at(kind, at);
+    options text   := text_of(kind->3);
+    payload text   := text_of(kind->10->0);
+    place   bigint;
 BEGIN
     INSERT INTO job
         (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
          options, put_by)
     VALUES (
-        sound_job(kind->9->>0, kind->10->>0),
-        sound_kind(kind->>0, kind->>1, (kind->>2)::integer, kind->>3, due, ahead, expiry),
+        sound_job(kind->9->>0, payload),
+        sound_kind(kind->>0, kind->>1, (kind->>2)::integer, options, due, ahead, expiry),
         kind->>1, (kind->>2)::integer, kind_parked(due, ahead, at), due, due - ahead, expiry, at,
-        kind->10->>0, kind->>3, session_user
+        payload, options, session_user
     )
     ON CONFLICT (id) DO NOTHING RETURNING order_at INTO place;
     RETURN place;
@@ -392,15 +430,17 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
-    doc   jsonb   := document(batch, 'JQ002');
-    at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
-    asked integer := (doc->>'count')::integer;
-    first jsonb   := doc->'kinds'->0;
-    place bigint;
-    low   text;
-    high  text;
-    fresh text[];
-    known text[];
+    doc    jsonb   := document(batch, 'JQ002');
+    at     bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
+    asked  integer := (doc->>'count')::integer;
+    first  jsonb   := doc->'kinds'->0;
+    told   integer := 1;
+    place  bigint;
+    low    text;
+    high   text;
+    shaped boolean;
+    fresh  text[];
+    known  text[];
 BEGIN
     IF asked IS NULL OR jsonb_typeof(doc->'kinds') IS DISTINCT FROM 'array' THEN
         RAISE 'a put has a count and kinds' USING ERRCODE = 'JQ002';
@@ -410,13 +450,15 @@ BEGIN
         IF place IS NOT NULL THEN
             low := first->9->>0;
             high := low;
+            shaped := is_shaped(low);
             fresh := ARRAY[low];
         END IF;
     -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
     ELSIF asked >= 50 AND add_all(doc, at) THEN
-        SELECT array_agg(id), min(id COLLATE "C"), max(id COLLATE "C") INTO fresh, low, high
-        FROM jsonb_array_elements(doc->'kinds') AS kind
-        CROSS JOIN jsonb_array_elements_text(kind->9) AS id;
+        SELECT array_agg(id), min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)),
+               count(*)
+        INTO fresh, low, high, shaped, told
+        FROM ids_of(doc) AS id;
     ELSE
         WITH added AS (
             INSERT INTO job
@@ -427,12 +469,22 @@ BEGIN
             FROM given(doc, at)
             ON CONFLICT (id) DO NOTHING RETURNING id, order_at
         )
-        SELECT array_agg(id), min(id), max(id), min(order_at) INTO fresh, low, high, place FROM added;
+        SELECT array_agg(id), min(id), max(id), bool_and(is_shaped(id)), min(order_at)
+        INTO fresh, low, high, shaped, place
+        FROM added;
+        IF doc->'kinds'->1 IS NULL THEN
+            told := coalesce(jsonb_array_length(first->9), 0);
+        ELSE
+            SELECT count(*) INTO told FROM ids_of(doc);
+        END IF;
     END IF;
-    known := take_back(fresh, low, high, at);
+    IF told <> asked THEN
+        RAISE 'a put says how many jobs it has: it has %, not %', told, asked USING ERRCODE = 'JQ002';
+    END IF;
+    known := take_back(fresh, low, high, shaped, at);
     IF doc ? 'tell' THEN
         IF place IS NULL OR cardinality(fresh) < asked THEN
-            SELECT min(order_at) INTO place FROM kinds(doc, at);
+            SELECT min(order_at) INTO place FROM kinds(doc, at) WHERE jsonb_array_length(ids) > 0;
         END IF;
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;
@@ -442,10 +494,13 @@ BEGIN
     fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     IF NOT sees_all() THEN
         fresh := fresh || ARRAY(
-            SELECT DISTINCT id FROM given(doc, at) WHERE NOT id = ANY (fresh) AND is_own(id) IS NOT TRUE
+            SELECT id FROM (SELECT ids_of(doc) AS id EXCEPT SELECT unnest(fresh)) AS other
+            WHERE is_own(id) IS NOT TRUE
         );
     END IF;
-    RETURN CASE WHEN cardinality(fresh) < asked THEN to_json(fresh)::text END;
+    -- By their ids: an order of ours would tell which of them are there.
+    RETURN CASE WHEN cardinality(fresh) < asked
+                THEN to_json(ARRAY(SELECT unnest(fresh) COLLATE "C" ORDER BY 1))::text END;
 END $$;
 
 -- Let jobs whose time has come into the order; their place is kept. A damaged one may not fit into the

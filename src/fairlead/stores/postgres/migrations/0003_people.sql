@@ -61,12 +61,18 @@ BEGIN
     END IF;
 END $$;
 
+-- The runs of a job. An operator may have deleted a job of the same id before, which another put: a
+-- producer sees the runs since its own put.
 CREATE FUNCTION attempts(wanted text) RETURNS SETOF attempt_record LANGUAGE plpgsql STABLE
 AS $$
+DECLARE
+    since bigint := 0;
 BEGIN
-    IF sees_all() OR is_own(wanted) THEN
-        RETURN QUERY SELECT * FROM attempt_record WHERE job_id = wanted ORDER BY finished_at, seq;
+    IF NOT sees_all() THEN
+        SELECT max(enqueued_at) INTO since FROM find(wanted);
     END IF;
+    RETURN QUERY SELECT * FROM attempt_record WHERE job_id = wanted AND finished_at >= since
+                 ORDER BY finished_at, seq;
 END $$;
 
 CREATE FUNCTION live_workers(at bigint) RETURNS SETOF worker LANGUAGE plpgsql STABLE
