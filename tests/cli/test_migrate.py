@@ -134,7 +134,7 @@ def as_anybody() -> tuple[str, ...]:
     ("make", "problem", "remedy"),
     [
         (a_text, "file is not a database", "name another file, this one belongs to something else"),
-        (a_folder, "unable to open database file", "check that the folder exists and that this "),
+        (a_folder, "jobs.db is a folder, no ordinary file", "remove it, or name another"),
         (unreadable, "unable to open database file", "check that the folder exists and that th"),
         (unwritable, "", "write"),
     ],
