@@ -1669,9 +1669,9 @@ MUTANTS = [
     ),
     Mutant(
         "no code of an owner runs with the rights of a caller's user (T27)",
-        f"{POSTGRES}/store.py",
-        "        if not is_ours(connection):  # Of ours",
-        "        if False:  # Of ours",
+        f"{POSTGRES}/foreign.py",
+        "        if is_ours(connection):\n            return True\n",
+        "        if is_ours is not None:\n            return True\n",
         "tests/face/test_foreign.py",
     ),
     Mutant(

@@ -6,8 +6,10 @@ class where it comes from.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
@@ -15,8 +17,9 @@ from psycopg import pq
 from psycopg.rows import tuple_row
 
 from fairlead.core.errors import ConfigError
-from fairlead.stores.postgres.address import told
-from fairlead.stores.postgres.lane import refusal
+from fairlead.stores.postgres.address import Address, told
+from fairlead.stores.postgres.lane import is_ours, refusal
+from fairlead.stores.postgres.owners import check_called, question_of
 
 _KNOWN = (
     "a psycopg, psycopg2 or asyncpg connection, a SQLAlchemy Session or Connection (async ones "
@@ -50,8 +53,48 @@ def executor_for(connection: object) -> Executor:
     )
 
 
-def run(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (the application's)
-    """Run a statement on a connection that is not async."""
+class Caller:
+    """Calls verbs on connections of the application's own.
+
+    Before the first, it is asked there whether the connection's user can trust whose code that
+    is. The answer holds for the connection, as that for ours holds since the store was opened.
+    """
+
+    def __init__(self, address: Address, statements: Mapping[str, str]) -> None:
+        self._address = address
+        self._statements = statements
+        self._trusted: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()
+
+    def call(self, connection: Any, verb: str, text: str) -> Any:  # noqa: ANN401 (any library's)
+        """Call a verb on a connection that is not async."""
+        if not self._trusts(connection, verb):
+            question = question_of(verb, self._address)
+            check_called(_run(connection, question, self._address.owner or ""), self._address)
+            self._remember(connection, verb)
+        return _run(connection, self._statements[verb], text)
+
+    async def acall(self, connection: Any, verb: str, text: str) -> Any:  # noqa: ANN401 (as above)
+        """Call a verb on a connection of any kind."""
+        if not self._trusts(connection, verb):
+            question = question_of(verb, self._address)
+            answer = await _arun(connection, question, self._address.owner or "")
+            check_called(answer, self._address)
+            self._remember(connection, verb)
+        return await _arun(connection, self._statements[verb], text)
+
+    def _trusts(self, connection: object, verb: str) -> bool:
+        if is_ours(connection):
+            return True
+        with suppress(TypeError):  # Some cannot be remembered, and are asked each time.
+            return verb in self._trusted.get(connection, ())
+        return False
+
+    def _remember(self, connection: object, verb: str) -> None:
+        with suppress(TypeError):
+            self._trusted.setdefault(connection, set()).add(verb)
+
+
+def _run(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (the application's)
     executor = _plain(connection)
     try:
         return executor.run(connection, statement, text)
@@ -59,8 +102,7 @@ def run(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (the
         raise explained(problem) from problem
 
 
-async def arun(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (as above)
-    """Run a statement on a connection of any kind."""
+async def _arun(connection: Any, statement: str, text: str) -> Any:  # noqa: ANN401 (as above)
     executor = executor_for(connection)
     try:
         answer = executor.run(connection, statement, text)
@@ -99,7 +141,7 @@ def explained(problem: Exception) -> Exception:
                 "the database of this connection has no jobs in it, or not in this schema; point "
                 "the app's URL at the same database, and run `fairlead migrate up` there"
             )
-        case "42501" if told(problem).startswith("permission denied"):
+        case "42501" if "permission denied" in told(problem):
             return ConfigError(
                 f"the user of this connection may not do that ({told(problem)}); let the owner of "
                 "the schema run SELECT fairlead.allow('role', 'producer'), or 'worker' if it is "

@@ -34,18 +34,16 @@ from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit, repair
 from fairlead.stores.postgres.condition import condition
-from fairlead.stores.postgres.foreign import arun, check, run
+from fairlead.stores.postgres.foreign import Caller, check
 from fairlead.stores.postgres.lane import (
     AsyncConnection,
     BlockingLanes,
     Connection,
     Lane,
     LentLanes,
-    is_ours,
 )
 from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
 from fairlead.stores.postgres.migrate import applied, migrate
-from fairlead.stores.postgres.owners import check_called, question_of
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import Listener
 from fairlead.stores.sessions import Sessions
@@ -130,6 +128,7 @@ class PostgresStore(Backend):
         self._address = address
         self._clock = clock
         self._sql = statements(address.quoted_schema)
+        self._caller = Caller(address, self._sql)
         self._line = PostgresLine(address.quoted_schema, clock)
         self._hand = Hand(address.quoted_schema, clock)
         self._is_open = False
@@ -211,12 +210,10 @@ class PostgresStore(Backend):
             return []
         if not self._is_open:
             self._open()
-        put = self._sql["put"]
-        self._check_called(connection, "put")
         return [
             fresh
             for some, text in self._put_parts(jobs)
-            for fresh in fresh_ones(some, run(connection, put, text))
+            for fresh in fresh_ones(some, self._caller.call(connection, "put", text))
         ]
 
     async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
@@ -225,24 +222,11 @@ class PostgresStore(Backend):
             check(connection, is_async=True)
             return []
         await self.open()
-        put = self._sql["put"]
-        await self._acheck_called(connection, "put")
         return [
             fresh
             for some, text in self._put_parts(jobs)
-            for fresh in fresh_ones(some, await arun(connection, put, text))
+            for fresh in fresh_ones(some, await self._caller.acall(connection, "put", text))
         ]
-
-    def _check_called(self, connection: Any, verb: str) -> None:  # noqa: ANN401
-        """Raise if the user of this connection does not trust whose code the verb is."""
-        if not is_ours(connection):  # Of ours it is known since the store was opened.
-            question, owner = question_of(verb, self._address), self._address.owner or ""
-            check_called(run(connection, question, owner), self._address)
-
-    async def _acheck_called(self, connection: Any, verb: str) -> None:  # noqa: ANN401
-        if not is_ours(connection):
-            question, owner = question_of(verb, self._address), self._address.owner or ""
-            check_called(await arun(connection, question, owner), self._address)
 
     def _put_parts(self, jobs: Sequence[NewJob]) -> list[tuple[Sequence[NewJob], str]]:
         # These become visible when the caller commits, whenever that is.
@@ -267,16 +251,14 @@ class PostgresStore(Backend):
     def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of this connection."""
         check(connection, is_async=False)
-        self._check_called(connection, "settle")
-        answer = run(connection, self._sql["settle"], self._line.end_text(settlement))
-        return end_of(settlement, answer)
+        text = self._line.end_text(settlement)
+        return end_of(settlement, self._caller.call(connection, "settle", text))
 
     async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, in the transaction of a connection that may be async."""
         check(connection, is_async=True)
-        await self._acheck_called(connection, "settle")
-        answer = await arun(connection, self._sql["settle"], self._line.end_text(settlement))
-        return end_of(settlement, answer)
+        text = self._line.end_text(settlement)
+        return end_of(settlement, await self._caller.acall(connection, "settle", text))
 
     # The worker's part
 
