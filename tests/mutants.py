@@ -1758,6 +1758,13 @@ MUTANTS = [
         "local MOST_BYTES = 262145",
         "tests/stores/test_limits.py",
     ),
+    Mutant(
+        "explain does not send a damaged job to wait for a slot",
+        "insight/explain.py",
+        "return ahead < LOOK and all(head.id != job.id for head in heads)",
+        "return False and ahead < LOOK and all(head.id != job.id for head in heads)",
+        "tests/insight/test_explain.py",
+    ),
 ]
 
 # What some mutants need to be runnable at all.

@@ -1,12 +1,15 @@
 """`fairlead explain`: what it says of a job in every state. The rule has its own tests."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.job import Gate, NewJob
+from fairlead.core.queue import Queue
 from fairlead.core.selection import GATES
 from tests.cli.shop import Stock, objects, told, with_store
-from tests.words import new_id
+from tests.words import new_id, new_job
 
 
 def test_the_gates_of_a_waiting_job_are_told_in_order(folder: Path, stock: Stock) -> None:
@@ -98,3 +101,19 @@ def test_names_that_would_steer_a_terminal_are_escaped(folder: Path) -> None:
     text = told(folder, "explain", odd.id) + told(folder, "queues", "show", odd.queue)
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+def test_a_damaged_job_is_sent_to_the_doctor(folder: Path) -> None:
+    with_store(folder, lambda store: store.put([job := new_job(task="greet"), job]))
+    with closing(sqlite3.connect(folder / "jobs.db")) as raw, raw:
+        raw.execute("UPDATE fairlead_job SET version = 'x'")
+        [(job_id,)] = raw.execute("SELECT id FROM fairlead_job").fetchall()
+    worker = Worker("w1", {"greet": 1}, (PoolShare("p", 5, (Queue("mail").share,)),))
+    with_store(folder, lambda store: store.announce(worker, 3_600_000_000))
+    text = told(folder, "explain", job_id)
+    assert text == (
+        f"job {job_id} of task greet on queue mail: waiting, but its row is damaged\n"
+        "  no claim can start it as it is; fairlead doctor names what is wrong\n"
+    )
+    [explained] = objects(folder, "explain", job_id)
+    assert explained["damaged"] is True

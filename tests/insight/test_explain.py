@@ -1,7 +1,9 @@
 """What explain says is what the next claim does."""
 
 import asyncio
+import sqlite3
 import tempfile
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairlead import JobNotFound
 from fairlead.core.admin import PoolShare, Worker
@@ -47,7 +50,8 @@ jobs = st.lists(
 async def next_claims(store: Backend, worker: Worker) -> set[JobId]:
     running = await store.running()
     plans = [plan for pool in worker.pools for plan in plans_of(worker, pool, running)]
-    claimed = [await store.claim(plan) for plan in plans]
+    # A plan to judge by has no lease, and what one process claims must not be lost to the next.
+    claimed = [await store.claim(replace(plan, lease=SECOND)) for plan in plans]
     return {job.id for each in claimed for job in each.jobs}
 
 
@@ -91,6 +95,7 @@ def test_what_explain_says_is_what_the_next_claim_does(
         await store.announce(worker, 50 * SECOND)
         told = {job.id: await explain(store, job.id) for job in new}
         expected = {job_id for job_id, each in told.items() if each.gates and each.gate is None}
+        assert not any(each.damaged for each in told.values())
         assert await next_claims(store, worker) == expected
 
     with tempfile.TemporaryDirectory() as folder:
@@ -206,7 +211,7 @@ async def test_behind_full_slots_the_start_is_guessed_by_the_pace_of_the_queue(
     await claim(store, slots=3, worker="w1/1")
     await store.put([new_job() for _ in range(3)])
     told = await explained(store)
-    assert (told.gate, told.ahead) == (Gate.NO_SLOT, 3)
+    assert (told.gate, told.ahead, told.damaged) == (Gate.NO_SLOT, 3, False)
     assert told.starts_at == clock.now() + 8 * SECOND
     assert told.basis == "in the last 20 s, jobs of this queue that started: 10; before it: 3"
 
@@ -249,3 +254,20 @@ async def test_numbers_that_no_worker_announces_are_survived(store: Backend) -> 
         await store.announce(Worker("w1", {"t": 1}, (pool,), processes), 100 * SECOND)
         assert (await explain(store, job.id)).gates, (processes, slots, weight)
     await announce(store)
+
+
+@pytest.mark.parametrize("damage", ["version = 'x'", "order_at = 'x'", "parked = 7"])
+async def test_a_job_that_claims_cannot_read_is_told_as_damaged(
+    tmp_path: Path, damage: str
+) -> None:
+    """It was said to wait for a slot, though all of them were free."""
+    store = store_for(f"sqlite:///{tmp_path}/jobs.db")
+    await store.put([job := new_job(), other := new_job()])
+    await store.announce(Worker("w1", {"t": 1}, (POOL,)), 50 * SECOND)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
+        raw.execute(f"UPDATE fairlead_job SET {damage} WHERE id = ?", [job.id])
+    told = await explain(store, job.id)
+    assert (told.damaged, told.starts_at) == (True, None)
+    assert "fairlead doctor names what is wrong" in told.basis
+    assert not (await explain(store, other.id)).damaged
+    await store.close()

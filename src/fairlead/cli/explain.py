@@ -72,6 +72,10 @@ def _lines(told: Explanation) -> Iterator[str]:
         yield f"  {hinted(escaped(_settled(told)))}"
         return
     verdict = _CLOSED[told.gate] if told.gate else "the next claim takes it"
+    if told.damaged:
+        yield f"{whose}: {painted(job.state)}, but its row is damaged"
+        yield f"  {hinted(told.basis)}"
+        return
     yield f"{whose}: {painted(job.state)}, {verdict}"
     earlier_open = True
     for barrier in told.gates:
@@ -127,5 +131,6 @@ def _json(told: Explanation) -> str:
             "ahead": told.ahead,
             "starts_at": None if told.starts_at is None else instant_text(told.starts_at),
             "basis": told.basis,
+            "damaged": told.damaged,
         }
     )

@@ -45,7 +45,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """Why a job is where it is.
 
     `gate` is the first closed one; None for a waiting job says that the next claim
-    takes it. `starts_at` is a guess, and `basis` says what it rests on.
+    takes it. `starts_at` is a guess, and `basis` says what it rests on. `damaged` says
+    that claims cannot read the job, though it stands where they look.
     """
 
     job: JobRecord
@@ -55,6 +56,7 @@ class Explanation(msgspec.Struct, frozen=True):
     ahead: int = 0
     starts_at: int | None = None
     basis: str = ""
+    damaged: bool = False
 
 
 async def explain(store: Backend, job_id: JobId) -> Explanation:
@@ -171,9 +173,20 @@ def judge(
         Barrier(each, closed[each], _opens(each, job, view) if closed[each] else None)
         for each in _ORDER
     )
+    if gate is Gate.NO_SLOT and _is_unseen(job, ahead, snapshots):
+        return Explanation(job, view.now, gate, gates, ahead, None, _DAMAGED, damaged=True)
     first = next((each for each in (Gate.PAUSED, Gate.NO_CAPABLE_WORKER) if closed[each]), gate)
     starts_at, basis = _start(first, job, ahead, lines, view.now)
     return Explanation(job, view.now, gate, gates, ahead, starts_at, basis)
+
+
+_DAMAGED = "no claim can start it as it is; fairlead doctor names what is wrong"
+
+
+def _is_unseen(job: JobRecord, ahead: int, snapshots: Sequence[Snapshot]) -> bool:
+    """Say whether a job is missing where a claim looks, with too few before it to hide it."""
+    heads = (head for each in snapshots for head in _line(each, job.queue).heads)
+    return ahead < LOOK and all(head.id != job.id for head in heads)
 
 
 def _how_far(judged: tuple[Gate | None, Snapshot]) -> int:
