@@ -13,13 +13,16 @@ from fairlead.core.admin import Action, Finding
 from fairlead.stores.postgres.lane import Lane
 from fairlead.stores.postgres.statements import statements
 
-BATCH = 200
-"""How many of each kind one step mends."""
+BATCH = 500
+"""How many one step mends."""
+MOST_TOLD = 1_000
+"""How many of each kind an audit names."""
+_MOST_ROUNDS = 10
 
 _REMEDY = "run `fairlead doctor --repair`"
 _LONGEST = 80
 
-_decode = msgspec.json.Decoder(list[tuple[str, str, str | None]]).decode
+_decode = msgspec.json.Decoder(tuple[list[tuple[str, str, str | None]], int | None, str]).decode
 
 
 class Words(NamedTuple):
@@ -64,6 +67,9 @@ _WORDS: Mapping[str, Words] = {
     "errors": Words(
         "job {} has a history that cannot be read", "kept what can be read of job {}'s history"
     ),
+    "options": Words(
+        "job {} has options that cannot be read", "made a dead letter of job {}, with its options"
+    ),
     "unsound dead": Words(
         "dead letter {} has a name or a number that cannot be", f"{_CLAMPED} dead letter {{}}"
     ),
@@ -71,6 +77,9 @@ _WORDS: Mapping[str, Words] = {
     "dead errors": Words(
         "dead letter {} has a history that cannot be read",
         "kept what can be read of dead letter {}'s history",
+    ),
+    "dead options": Words(
+        "dead letter {} has options that cannot be read", "removed the options of dead letter {}"
     ),
     "unsound finished": Words(
         "finished job {} has a name or a number that cannot be", f"{_CLAMPED} finished job {{}}"
@@ -81,6 +90,9 @@ _WORDS: Mapping[str, Words] = {
     "finished errors": Words(
         "finished job {} has a history that cannot be read",
         "kept what can be read of finished job {}'s history",
+    ),
+    "finished options": Words(
+        "finished job {} has options that cannot be read", "removed the options of finished job {}"
     ),
     "one fence twice": Words(
         "job {} has two lines for one fence in the attempt log",
@@ -102,7 +114,13 @@ _WORDS: Mapping[str, Words] = {
         "line {} of the audit log has a number that cannot be",
         f"{_CLAMPED} line {{}} of the audit log",
     ),
-    "day": Words("day {} is listed, but has no tables", "removed day {} from the list"),
+    "part": Words(
+        "table {} does not have the name of its day", "gave table {} the name of its day"
+    ),
+    "day": Words(
+        "day {} is listed, but lacks a table",
+        "made the missing table of day {}, or removed it from the list",
+    ),
     "no day": Words("table {} belongs to no day of the list", "added the day of table {}"),
     "retention": Words(
         "the retention{} cannot be: until when jobs are forgotten, or how long they are kept",
@@ -120,21 +138,51 @@ def _told(words: str, whose: str) -> str:
 
 
 async def audit(lane: Lane, schema: str, at: int | None) -> list[Finding]:
-    """Return every damage, by one state of the tables."""
-    rows = await lane.ask(statements(schema)["flaws"], at)
-    return [Finding(_told(_WORDS[what].found, whose), _REMEDY) for what, whose in rows]
+    """Return every damage, by one state; of each kind the first, and how many more."""
+    rows = await lane.ask(statements(schema)["flaws"], at, MOST_TOLD)
+    findings = [Finding(_told(_WORDS[what].found, whose), _REMEDY) for what, whose, _ in rows]
+    for what, number in {what: number for what, _, number in rows}.items():
+        if number > MOST_TOLD:
+            more = f"{number - MOST_TOLD:,} more: {_told(_WORDS[what].found, '…')}"
+            findings.append(Finding(more, _REMEDY))
+    return findings
 
 
 async def repair(lane: Lane, schema: str, at: int | None, by: Action) -> list[str]:
-    """Mend step by step until nothing is left that can be mended; says what was done."""
+    """Mend what can be mended; says what was done, and what could not be, and why.
+
+    What is mended may show another damage, so it goes through all again until there is
+    nothing new.
+    """
     doc = {"at": at, "batch": BATCH, "by": msgspec.structs.astuple(by)}
-    text = msgspec.json.encode(doc).decode()
-    done: list[str] = []
-    before: list[tuple[str, str, str | None]] = []
-    while True:
+    done: dict[tuple[str, str], None] = {}
+    met: dict[tuple[str, str], str | None] = {}
+    for _ in range(_MOST_ROUNDS):
+        met = await _round(lane, schema, doc)
+        mended = [flaw for flaw, why in met.items() if why is None and flaw not in done]
+        done |= dict.fromkeys(mended)
+        if not mended:
+            break
+    return [
+        *(_told(_WORDS[what].mended, whose) for what, whose in done),
+        *(
+            f"could not mend this: {_told(_WORDS[what].found, whose)}; {why}"
+            for (what, whose), why in met.items()
+            if why is not None
+        ),
+    ]
+
+
+async def _round(
+    lane: Lane, schema: str, doc: Mapping[str, object]
+) -> dict[tuple[str, str], str | None]:
+    """Go once through all there is, step by step; returns what was met, and why it is left."""
+    met: dict[tuple[str, str], str | None] = {}
+    kind: int | None = 1
+    start = ""
+    while kind is not None:
+        text = msgspec.json.encode({**doc, "kind": kind, "start": start}).decode()
         [(answer,)] = await lane.ask(statements(schema)["repair"], text)
-        met = _decode(answer)
-        if met in ([], before):
-            return done
-        done += [_told(_WORDS[what].mended, whose) for what, whose, why in met if why is None]
-        before = met
+        some, kind, start = _decode(answer)
+        met |= {(what, whose): why for what, whose, why in some}
+    return met

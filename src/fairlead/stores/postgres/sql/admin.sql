@@ -131,7 +131,7 @@ WHERE %(job_id)s::text IS NULL OR job_id = %(job_id)s::text
 ORDER BY seq DESC LIMIT %(limit)s
 
 -- name: flaws
-SELECT what, whose FROM {schema}.flaws(%s, NULL)
+SELECT what, whose, number FROM {schema}.flaws(%s, %s)
 
 -- name: repair
 SELECT {schema}.repair(%s)
