@@ -286,7 +286,7 @@ async def test_the_answer_of_a_put_does_not_depend_on_what_others_put(
             kind[9].append(mine.id)
             kind[10].append("{}")
             empty = [*kind[:5], 5, 86_400, *kind[7:9], [], []]
-            alone = [*kind[:9], [job.id], ["{}"]]
+            alone = [*kind[:9], ["zz-1" if job is theirs else "zz-3"], ["{}"]]
             text = json.dumps(doc | {"count": 1, "kinds": [empty, alone]})
             assert connection.execute(say, [text]).fetchone() == (None,)
             text = json.dumps(doc | {"count": count, "kinds": [empty, kind]})
