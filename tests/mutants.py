@@ -1429,6 +1429,13 @@ MUTANTS = [
         RIGHTS,
     ),
     Mutant(
+        "a claim does not go over tasks that nobody knows",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "WHERE parked = 2 AND job.task = k.task AND job.version <= k.version::integer\n",
+        "WHERE parked = 2 AND job.task || '' = k.task AND job.version <= k.version::integer\n",
+        f"{ATTACKS}::test_tasks_that_nobody_knows_make_no_claim_slow",
+    ),
+    Mutant(
         "no past day goes without a line in the audit log",
         f"{POSTGRES}/migrations/0002_line.sql",
         "    PERFORM close_days(least(limit_, (SELECT since FROM kept)));\n",

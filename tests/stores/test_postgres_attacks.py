@@ -19,7 +19,7 @@ from fairlead.stores.postgres.line import put_text
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.postgres.statements import migrations
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
-from tests.words import POLICY, by, claim, done, failed, new_job
+from tests.words import POLICY, by, claim, done, failed, new_job, plan
 
 VERBS = {
     "producer": ("put", "find", "attempts"),
@@ -331,6 +331,30 @@ async def test_no_error_names_what_another_put(yard: Yard, owner: Backend) -> No
                     connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
                     connection.execute("SELECT 1")
                     assert say(connection, yard, "put", put_text([job], None, None)) == [(None,)]
+
+
+async def test_tasks_that_nobody_knows_make_no_claim_slow(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Before, each claim that looked went over all their names, for good: more than a second."""
+    await owner.open()
+    yard.server.execute(
+        f"INSERT INTO {yard.schema}.job "
+        "(id, queue, task, version, parked, run_at, order_at, enqueued_at, payload) "
+        "SELECT 'j' || n, 'mail', 'task ' || n, 1, 2, 0, 0, 0, '{}' FROM generate_series(1, 50000) AS n"
+    )
+    await owner.put([new_job() for _ in range(20)])
+    capable = {"t": 1} | {f"known {n}": 1 for n in range(200)}
+    began = time.monotonic()
+    for _ in range(20):
+        [run] = await claim(owner, slots=1, capable=capable)
+        await owner.upkeep(10**12)
+        await owner.settle([done(run)])
+    assert time.monotonic() - began < 10  # It is a bound for a busy machine.
+    known = await owner.claim(plan(slots=2, capable={"t": 1, "task 7": 1}))
+    assert [run.task for run in known.jobs] == ["task 7"]
+    assert len(await claim(owner, slots=2)) == 2
 
 
 async def test_no_delay_is_a_head_start(yard: Yard, owner: Backend) -> None:  # noqa: F811

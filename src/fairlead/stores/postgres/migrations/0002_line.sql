@@ -530,34 +530,38 @@ BEGIN
 END $$;
 
 -- Let jobs whose task is known again into the order. known maps tasks to versions, null is all.
--- Goes from task to task along the index, so that a million jobs of one task are one step.
+-- Goes along what is known, which is as much as workers say, not along what is parked, which may be
+-- anything that a producer thinks of.
 CREATE FUNCTION bring_back(known jsonb, most integer) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
-    moved integer;
+    places tid[];
 BEGIN
-    UPDATE job SET parked = 3 WHERE ctid = ANY (ARRAY(
-        WITH RECURSIVE pair AS (
-            (SELECT task, version FROM job WHERE parked = 2 ORDER BY task, version LIMIT 1)
-            UNION ALL
-            SELECT following.* FROM pair CROSS JOIN LATERAL (
-                SELECT task, version FROM job
-                WHERE parked = 2 AND (task, version) > (pair.task, pair.version)
-                ORDER BY task, version LIMIT 1
-            ) AS following
-        )
-        SELECT back.ctid FROM pair CROSS JOIN LATERAL (
+    IF known IS NULL THEN
+        places := ARRAY(
             SELECT ctid FROM job
-            WHERE parked = 2 AND task = pair.task AND version = pair.version
+            WHERE parked = 2
               AND is_sound(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
                            attempt, crashes, fence, lease_until, worker, claimed_at)
             LIMIT most FOR UPDATE SKIP LOCKED
-        ) AS back
-        WHERE known IS NULL OR known_version(known, pair.task) >= pair.version
-        LIMIT most
-    ));
-    GET DIAGNOSTICS moved = ROW_COUNT;
-    RETURN moved;
+        );
+    ELSE
+        places := ARRAY(
+            SELECT back.ctid FROM jsonb_each_text(known_tasks(known)) AS k(task, version)
+            CROSS JOIN LATERAL (
+                SELECT ctid FROM job
+                WHERE parked = 2 AND job.task = k.task AND job.version <= k.version::integer
+                  AND is_sound(id, queue, job.task, job.version, run_at, order_at, expires_at,
+                               enqueued_at, attempt, crashes, fence, lease_until, worker, claimed_at)
+                LIMIT most FOR UPDATE SKIP LOCKED
+            ) AS back
+            LIMIT most
+        );
+    END IF;
+    UPDATE job SET parked = 3 WHERE ctid = ANY (places);
+    RETURN coalesce(cardinality(places), 0);
 END $$;
 
 -- Cancel waiting jobs: the caller has locked them.
