@@ -1261,6 +1261,20 @@ MUTANTS = [
         f"{PG_DAMAGE}::test_a_damaged_job_that_runs_ends_as_others_do",
     ),
     Mutant(
+        "no dead letter is written over",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "RETURN CASE WHEN EXISTS (SELECT FROM dead WHERE id = own) THEN",
+        "DELETE FROM dead WHERE id = own; RETURN CASE WHEN false THEN",
+        f"{PG_DAMAGE}::test_no_dead_letter_is_written_over",
+    ),
+    Mutant(
+        "two rows of one id stop nobody (I22)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "CREATE FUNCTION letter_id(job_id text) RETURNS text LANGUAGE plpgsql VOLATILE\n",
+        "CREATE FUNCTION letter_id(job_id text) RETURNS text LANGUAGE plpgsql STABLE\n",
+        f"{PG_DAMAGE}::test_two_rows_of_one_id_stop_nobody",
+    ),
+    Mutant(
         "what a worker announced stops no other (I22)",
         f"{POSTGRES}/migrations/0002_line.sql",
         "jsonb_each_text(known_tasks(capable))",

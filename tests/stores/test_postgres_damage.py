@@ -290,6 +290,44 @@ async def test_a_job_with_the_id_of_a_dead_letter_can_end(yard: Yard) -> None:
     assert await yard.store.audit() == []
 
 
+async def test_no_dead_letter_is_written_over(yard: Yard) -> None:
+    """Neither by a damaged job of its id, nor by one that ends: these are letters of their own."""
+    [damaged, ends] = await yard.put(2)
+    [run] = [job for job in await claim(yard.store) if job.id == ends.id]
+    for job_id in (damaged.id, ends.id):
+        yard.victim.inflict(Damage("job", "a dead letter too"), job_id, Random(1))
+    yard.owner.execute(
+        "UPDATE job SET lease_until = 0, worker = NULL, fence = -1 WHERE id <> %s", [run.id]
+    )
+    before = yard.owner.execute("SELECT * FROM dead ORDER BY id").fetchall()
+    assert await claim(yard.store) == []
+    assert len(await yard.store.settle([failed(run, yard.clock.now(), POLICY)])) == 1
+    ids = [damaged.id, ends.id]
+    after = yard.owner.execute("SELECT * FROM dead WHERE id = ANY (%s) ORDER BY id", [ids])
+    assert after.fetchall() == before
+    others = yard.owner.execute("SELECT reason FROM dead WHERE NOT id = ANY (%s) ORDER BY 1", [ids])
+    assert [reason for (reason,) in others] == ["exhausted", "unreadable"]
+    assert await yard.store.audit() == []
+
+
+@pytest.mark.parametrize("damage", ["fence = -1", "version = 1"])
+async def test_two_rows_of_one_id_stop_nobody(yard: Yard, damage: str) -> None:
+    """Damaged or not, they become letters of their own when they are met, or run and fail."""
+    [twice, other] = await yard.put(2)
+    yard.owner.execute("ALTER TABLE job DROP CONSTRAINT job_pkey")
+    yard.owner.execute("INSERT INTO job SELECT * FROM job WHERE id = %s", [twice.id])
+    yard.owner.execute(f"UPDATE job SET {damage} WHERE id = %s", [twice.id])
+    try:
+        jobs = await claim(yard.store)
+        assert other.id in _ids(jobs)
+        await yard.store.settle([failed(job, yard.clock.now(), POLICY) for job in jobs])
+        letters = await yard.store.jobs(Filter(states=(State.DEAD,)))
+        assert len(letters) == 3
+        assert yard.owner.execute("SELECT FROM job").fetchall() == []
+    finally:
+        yard.owner.execute("ALTER TABLE job ADD CONSTRAINT job_pkey PRIMARY KEY (id)")
+
+
 async def test_a_parked_job_that_no_order_can_hold_keeps_no_other_parked(yard: Yard) -> None:
     """Its queue is in no index as long as it is parked, and too long for one after that."""
     jobs = [new_job(queue="mail", delay=SECOND) for _ in range(2)]

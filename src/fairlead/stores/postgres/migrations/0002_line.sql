@@ -63,7 +63,7 @@ SELECT id, queue, task, greatest(version, 0) AS version, parked, instant(run_at)
        instant(run_at) - head_start(run_at, order_at) AS order_at, instant(expires_at) AS expires_at,
        instant(enqueued_at) AS enqueued_at, payload, options, runs(attempt) AS attempt,
        runs(crashes) AS crashes, suspect, fence, lease_until, lost, worker,
-       instant(claimed_at) AS claimed_at, cancel, errors, put_by
+       instant(claimed_at) AS claimed_at, cancel, errors, put_by, ctid AS place
 FROM job;
 
 -- The tasks that a worker knows, by name, with the newest version of each; what is no such thing
@@ -86,15 +86,26 @@ AS $$
     SELECT CASE WHEN array_ndims(errors) > 1 THEN ARRAY[error] ELSE array_append(errors, error) END
 $$;
 
+-- The id of a new dead letter: that of its job, or another if there is such a letter already. None is
+-- ever written over. It is volatile, and so sees what the statement that asks has written already.
+CREATE FUNCTION letter_id(job_id text) RETURNS text LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    own text := sound_id(job_id);
+BEGIN
+    RETURN CASE WHEN EXISTS (SELECT FROM dead WHERE id = own) THEN gen_random_uuid()::text ELSE own END;
+END $$;
+
 -- Make dead letters of those of these jobs that are damaged, with as much of them as can be kept.
--- One that somebody has locked is left for another time. An id is one job: its last end counts.
+-- One that somebody has locked is left for another time. Two may have the same id, if somebody dropped
+-- the primary key.
 CREATE FUNCTION bury(ids text[], at bigint) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
     buried text[];
 BEGIN
     WITH bad AS MATERIALIZED (
-        SELECT id, format(
+        SELECT ctid AS place, format(
             'the stored row is damaged: id of %s characters, version %s, run_at %s, order_at %s, '
             'expires_at %s, enqueued_at %s, attempt %s, crashes %s, fence %s, lease_until %s, '
             'worker %s, claimed_at %s; `fairlead dead replay` lets it run again',
@@ -110,24 +121,16 @@ BEGIN
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
              attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
-        SELECT sound_id(id), sound_name(queue), sound_name(task), version, run_at, order_at,
+        SELECT letter_id(id), sound_name(queue), sound_name(task), version, run_at, order_at,
                expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
                claimed_at, with_error(errors, json_build_object(
                    'attempt', attempt, 'outcome', 'failed', 'worker', worker,
                    'claimed_at', claimed_at, 'started_at', NULL, 'finished_at', at,
                    'error', 'Unreadable', 'message', why, 'fingerprint', '89e45653b9f8c718'
                )::text), at, 'unreadable', put_by
-        FROM bad JOIN mended USING (id)
-        ON CONFLICT (id) DO UPDATE SET
-            queue = excluded.queue, task = excluded.task, version = excluded.version,
-            run_at = excluded.run_at, order_at = excluded.order_at, expires_at = excluded.expires_at,
-            enqueued_at = excluded.enqueued_at, payload = excluded.payload,
-            options = excluded.options, attempt = excluded.attempt, crashes = excluded.crashes,
-            fence = excluded.fence, worker = excluded.worker, claimed_at = excluded.claimed_at,
-            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason,
-            put_by = excluded.put_by
+        FROM bad CROSS JOIN LATERAL (SELECT * FROM mended WHERE place = bad.place OFFSET 0) AS job
     ), gone AS (
-        DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM bad)) RETURNING id
+        DELETE FROM job WHERE ctid = ANY (ARRAY(SELECT place FROM bad)) RETURNING id
     )
     SELECT coalesce(array_agg(id), '{}') INTO buried FROM gone;
     RETURN buried;
@@ -1109,19 +1112,10 @@ BEGIN
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
              attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
-        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload,
-               options, greatest(attempt - (NOT counts)::integer, 0), crashes + crashed::integer,
-               fence, worker, claimed_at, errors, at, reason, put_by
+        SELECT letter_id(id), queue, task, version, run_at, order_at, expires_at, enqueued_at,
+               payload, options, greatest(attempt - (NOT counts)::integer, 0),
+               crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, put_by
         FROM ended WHERE state = 'dead'
-        -- Somebody may have put a letter there by hand. An id is one job: its last end counts.
-        ON CONFLICT (id) DO UPDATE SET
-            queue = excluded.queue, task = excluded.task, version = excluded.version,
-            run_at = excluded.run_at, order_at = excluded.order_at, expires_at = excluded.expires_at,
-            enqueued_at = excluded.enqueued_at, payload = excluded.payload,
-            options = excluded.options, attempt = excluded.attempt, crashes = excluded.crashes,
-            fence = excluded.fence, worker = excluded.worker, claimed_at = excluded.claimed_at,
-            errors = excluded.errors, finished_at = excluded.finished_at, reason = excluded.reason,
-            put_by = excluded.put_by
     ), removed AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))
     ), returned AS (
