@@ -989,8 +989,8 @@ MUTANTS = [
     Mutant(
         "a password is hidden to its last character (T9)",
         "core/passwords.py",
-        'before, at, place = text.rpartition("@")',
-        'before, at, place = text.partition("@")',
+        'done, raw = 0, text.rfind("@")',
+        'done, raw = 0, text.find("@")',
         "tests/core/test_url.py",
     ),
     Mutant(
@@ -1005,6 +1005,34 @@ MUTANTS = [
         "cli/command.py",
         "problem.message = shown(problem.message)  # type: ignore[misc]",
         "pass",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
+        "no password of a URL within another is told (T9)",
+        "core/passwords.py",
+        'quoted = max(raw, text.rfind("%40"))',
+        "quoted = raw",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
+        "no password is told for want of its host (T9)",
+        "core/passwords.py",
+        "end = start if _PORT.match(text, start) else len(text)",
+        "end = start",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
+        "no second half of a password passes for an option (T9)",
+        "core/url.py",
+        '    if not all(_PLACE.fullmatch(place) for place in parts.netloc.split(",")):\n',
+        "    if False:\n",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
+        "a password with white space is not cut apart (T9)",
+        "core/url.py",
+        "    if _BLANK.search(url):\n",
+        "    if False:\n",
         "tests/core/test_url.py",
     ),
     Mutant(

@@ -56,6 +56,25 @@ def test_nor_where_a_file_is_named_like_a_server(secret: str) -> None:
     assert not [part for part in parts_of(secret) if part in str(problem.value)]
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:c4n 4ry@h/0",
+        "redis://u:c4n\t4ry@h/0",
+        "postgresql://u:c4n4ry\n@h/d",
+        "redis://u:c4n?4ry",
+        "redis://u:123?4ry",
+        "rediss://u:c4n?4ry=1",
+        "postgresql://u:c4n?4ry",
+        "unix://u:c4n?4ry",
+    ],
+)
+def test_what_is_cut_apart_by_a_space_or_for_want_of_a_host_is_not_quoted(url: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read.*a space as %20") as problem:
+        store_for(url)
+    assert not [part for part in ("c4n", "4ry") if part in str(problem.value)]
+
+
 def test_what_is_no_text_is_not_quoted() -> None:
     with pytest.raises(ConfigError, match="not by a value of type bytes"):
         store_for(b"redis://:c4n4ry@cache")  # type: ignore[arg-type]
@@ -81,14 +100,32 @@ def test_what_can_be_read_is_read(url: str) -> None:
         ("rediss+cluster://u:p@a,b", "rediss+cluster://u:***@a,b"),
         ("postgres://db/x?password=s3cret&y=1", "postgres://db/x?password=***&y=1"),
         ("http://svc:80/users/ada@example.com", "http://svc:80/users/ada@example.com"),
-        ("password=x without a URL", "password=x without a URL"),
+        ("password=x without a URL", "password=*** without a URL"),
+        ("host=h password = 'c4n 4ry' user=x", "host=h password = *** user=x"),
+        ("postgres://db?password=c4'n4ry&y=1", "postgres://db?password=***&y=1"),
+        ("postgres://db?p%61ssword=c4n4ry", "postgres://db?p%61ssword=***"),
+        (
+            "postgresql://u:ok@pooler/d?listen=postgresql%3A%2F%2Fu%3Ac4n4ry%40h2%2Fd",
+            "postgresql://u:***@pooler/d?listen=postgresql%3A%2F%2Fu%3A***%40h2%2Fd",
+        ),
+        ("listen=postgresql%3A//u%3Ac4n4ry%40h2/d", "listen=postgresql%3A//u%3A***%40h2/d"),
+        ("%3a%2f%2fh%2fd%3fpassword%3dc4n4ry", "%3a%2f%2fh%2fd%3fpassword%3d***"),
+        ("redis://u:c4n 4ry@h/0 for a@b", "redis://u:***@h/0 for a@b"),
+        ("redis://u:c4n?4ry", "redis://u:***"),
+        ("postgresql+psycopg://u:c4n4ry@h", "postgresql+psycopg://u:***@h"),
+        ("valkey://u:c4n/4ry@h", "valkey://u:***@h"),
+        ("postgresql://ada%40azure:c4n4ry@h", "postgresql://ada%40azure:***@h"),
+        ("http://ada:c4n4ry@svc/x@y", "http://ada:***@svc/x@y"),
+        ("redis://cache:6379: no answer, ask a@b", "redis://cache:6379: no answer, ask a@b"),
+        ("redis+cluster://[::1]:1,b:2 x", "redis+cluster://[::1]:1,b:2 x"),
+        ("postgresql%3A%2F%2Fh2%3A5432%2Fd", "postgresql%3A%2F%2Fh2%3A5432%2Fd"),
     ],
 )
 def test_passwords_in_a_text_become_stars(text: str, told: str) -> None:
     assert without_passwords(text) == told
 
 
-LONG = f"redis://ada:c4n4ry{'x@y' * 100}@cache"
+LONG = f"redis://ada:c4n4ry{'x@4ry4ry4ry4ry' * 20}@cache"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +166,14 @@ def test_a_password_of_any_length_is_hidden(size: int) -> None:
     assert told == "redis://ada:***@cache:1/0, postgresql://h/db?user=ada&sslpassword=***&x=1"
 
 
-@pytest.mark.parametrize("part", ["redis://a:", "redis://a:@", "redis://", "password=", "@:/"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("redis://a:", "redis://a:@", "redis://", "password=", "@:/", "://a:b ", "://a:1/"),
+        *("%3A%2F%2Fa%3A1%2F", "%3A%2F%2Fa", "http://a:", "http:%2F%2Fa:x", "password='"),
+        *("://[", "x"),
+    ],
+)
 def test_no_text_takes_long_to_be_searched_for_passwords(part: str) -> None:
     began = time.process_time()
     without_passwords("redis://" + part * 200_000)
@@ -137,11 +181,11 @@ def test_no_text_takes_long_to_be_searched_for_passwords(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [LONG, LONG.replace("x@y", "xyz"), [LONG], {"url": LONG}, "x" * 100 + LONG]
+    "value", [LONG, LONG.replace("x@", "x"), [LONG], {"url": LONG}, "x" * 90 + LONG]
 )
 def test_a_quoted_value_ends_where_its_password_begins(value: object) -> None:
     """To cut a URL takes away the @ by which its password would be known."""
-    assert not any(part in brief(value) for part in ("4ry", "x@y"))
+    assert "4ry" not in brief(value)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from fairlead.core.passwords import SERVERS
 LONGEST_URL = 16_384
 """A URL may hold another, and each of them a token of kilobytes for a password."""
 
+_BLANK = re.compile(r"\s")
+_PLACE = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d*)?")
+
 
 def split_url(url: str) -> SplitResult:
     """Return the parts of a URL.
@@ -27,14 +30,28 @@ def split_url(url: str) -> SplitResult:
         parts = urlsplit(url)
     if parts is None:
         raise unreadable_url("a host or a password has characters that cannot be there")
-    if re.fullmatch(SERVERS, parts.scheme) and any("@" in part for part in parts[2:]):
-        raise unreadable_url("there is an @ behind the place of the server")
+    if re.fullmatch(SERVERS, parts.scheme):
+        _refuse_cut(url, parts)
     return parts
+
+
+def _refuse_cut(url: str, parts: SplitResult) -> None:
+    """Raise if a password cuts the URL apart, or if the host behind it was forgotten."""
+    if _BLANK.search(url):
+        raise unreadable_url("there is white space in it")
+    if any("@" in part for part in parts[2:]):
+        raise unreadable_url("there is an @ behind the place of the server")
+    if "@" in parts.netloc or ":" not in parts.netloc:
+        return
+    if not all(_PLACE.fullmatch(place) for place in parts.netloc.split(",")):
+        raise unreadable_url("the port is not a number, or there is no @ before the host")
+    if parts.query and not all("=" in option for option in parts.query.split("&")):
+        raise unreadable_url("an option has no value, or there is no @ before the host")
 
 
 def unreadable_url(why: str) -> ConfigError:
     """Say that a URL cannot be read, without a word of it."""
     return ConfigError(
         f"the store's URL cannot be read ({why}); in a user name, a password or an option write "
-        "/ as %2F, ? as %3F, # as %23, @ as %40, [ as %5B and ] as %5D"
+        "/ as %2F, ? as %3F, # as %23, @ as %40, [ as %5B, ] as %5D and a space as %20"
     )
