@@ -927,7 +927,7 @@ MUTANTS = [
     Mutant(
         "a repair leaves a line in the audit log (P11), Redis",
         f"{REDIS}/store.py",
-        "            await self.note(by, len(done))",
+        "            await self.note(by, len(repair.done))",
         "            pass",
         "tests/stores/test_redis_damage.py::test_the_repair_says_what_it_did_and_leaves_alone_what_is_sound",
     ),
@@ -1717,6 +1717,8 @@ MUTANTS = [
         "wide if column.least else min(wide, _WIDEST)",
         "wide",
         "tests/cli/test_hostile.py",
+    ),
+    Mutant(
         "a table that waits for the jobs of a day is no part of ours (T27)",
         f"{POSTGRES}/migrations/0001_jobs.sql",
         "    ELSIF there.relkind <> 'r' OR there.relhastriggers OR",
