@@ -1,10 +1,12 @@
 """What commands show of rows that somebody damaged, or wrote to deceive: all of it, safely."""
 
+import asyncio
 import json
 import re
 import sqlite3
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import click
@@ -18,7 +20,11 @@ from fairlead.core.admin import AuditLine, ErrorGroup
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, State
 from fairlead.core.text import SHOWN, steady
-from tests.cli.shop import APP, Stock, objects, refused, run, told
+from fairlead.stores import store_for
+from tests.cli.shop import APP, Stock, objects, refused, run, stocked, told
+from tests.fuzz.postgres import PostgresVictim
+from tests.fuzz.redis import RedisVictim
+from tests.fuzz.victim import Damage
 
 DEEP = "[" * 3_000 + "]" * 3_000
 HUGE = "x" * 10_000_000
@@ -112,19 +118,69 @@ def test_every_command_goes_on_over_damaged_rows(folder: Path, stock: Stock) -> 
         )
         ids = [job_id for (job_id,) in raw.execute("SELECT id FROM fairlead_dead")]
     raw.close()
+    look_at(folder, ids[0])
+
+
+def look_at(folder: Path, job_id: str, *more: str, **environ: str) -> None:
+    """Run every command that shows a dead letter; what it shows is bounded, and steers nothing."""
     for arguments in (
         ["jobs", "list", "--state", "dead"],
-        ["jobs", "show", ids[0]],
+        ["jobs", "show", job_id],
         ["dead", "list"],
         ["dead", "list", "--by-error"],
-        ["dead", "show", ids[0]],
-        ["explain", ids[0]],
+        ["dead", "show", job_id],
+        ["explain", job_id],
     ):
-        text = told(folder, *arguments)
+        text = told(folder, *arguments, *more, **environ)
         assert "\x1b" not in text
-        assert "\u200b" not in text
+        assert not any(char in text for char in "\u200b\u202e")
         assert max(map(len, text.splitlines())) < 6_000, arguments
-        assert objects(folder, *arguments) or "--by-error" in arguments
+        assert objects(folder, *arguments, *more, **environ) or "--by-error" in arguments
+
+
+SERVERS: dict[str, tuple[type[PostgresVictim | RedisVictim], list[Damage]]] = {
+    "postgres_url": (
+        PostgresVictim,
+        [
+            Damage("dead.task", "control"),
+            Damage("dead.payload", "deep"),
+            Damage("dead.options", "deep in a field"),
+            Damage("dead.errors", "deep"),
+        ],
+    ),
+    "redis_url": (
+        RedisVictim,
+        [
+            Damage("body.task", "control"),
+            Damage("body.payload", "deep"),
+            Damage("body.options", "deep in a field"),
+            Damage("end.reason", "control"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_command_goes_on_over_damage_in_a_server(
+    folder: Path, server: str, request: pytest.FixtureRequest
+) -> None:
+    url: str = request.getfixturevalue(server)
+    store = store_for(url)
+
+    async def put() -> Stock:
+        try:
+            await store.open()
+            return await stocked(store)
+        finally:
+            await store.close()
+
+    stock = asyncio.run(put())
+    kind, damages = SERVERS[server]
+    victim = kind(url)
+    done = [damage for damage in damages if victim.inflict(damage, stock.bad, Random(1))]
+    victim.close()
+    assert done == damages
+    look_at(folder, stock.bad, "--url", url, FAIRLEAD_APP="")
 
 
 def test_texts_that_can_mean_nothing_are_refused_before_the_store_is_asked(folder: Path) -> None:
