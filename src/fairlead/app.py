@@ -12,7 +12,6 @@ from collections.abc import (
     Sequence,
 )
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
@@ -242,16 +241,23 @@ class Fairlead:
                 f"enqueue_many takes a list or a stream of calls, not {brief(calls)}; "
                 "write [task.call(…)]"
             )
-        stream = iter(calls)
-        while batch := list(islice(stream, self.store.jobs_per_put)):
-            for call in batch:
-                if not isinstance(call, Call):
-                    raise EnqueueError(
-                        f"enqueue_many takes calls, as task.call(…) makes them, not {brief(call)}"
-                    )
-                if call.job.queue not in self.queues:
-                    raise UnknownQueue(call.job.queue, self.queues)
-            yield [call.job for call in batch]
+        most, most_bytes = self.store.jobs_per_put, self.store.bytes_per_put
+        batch: list[NewJob] = []
+        size = 0
+        for call in calls:
+            if not isinstance(call, Call):
+                raise EnqueueError(
+                    f"enqueue_many takes calls, as task.call(…) makes them, not {brief(call)}"
+                )
+            if call.job.queue not in self.queues:
+                raise UnknownQueue(call.job.queue, self.queues)
+            batch.append(call.job)
+            size += len(call.job.payload)
+            if len(batch) >= most or size >= most_bytes:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
 
     def _announce(self, jobs: Sequence[NewJob], fresh: Sequence[bool]) -> None:
         for job, is_new in zip(jobs, fresh, strict=True):

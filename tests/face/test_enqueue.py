@@ -1,6 +1,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from fairlead import (
 from fairlead.core.clock import as_datetime
 from fairlead.core.events import Enqueued, Event
 from fairlead.core.job import LONGEST_LABEL, MOST_LABELS, decode_options
+from fairlead.producer import Call
 from tests.words import work_off
 
 
@@ -284,6 +286,26 @@ def test_enqueue_many_is_a_stream_with_progress(any_app: Fairlead) -> None:
     assert seen == 100_000
     most = any_app.store.jobs_per_put
     assert furthest <= most < 100_000, "no more than a batch is held at a time"
+
+
+def test_enqueue_many_cuts_a_stream_of_large_jobs(any_app: Fairlead) -> None:
+    """So that no put keeps others waiting for long, and a stream needs little memory."""
+
+    @any_app.task(name="large")
+    def large(text: str) -> None: ...
+
+    counts: list[int] = []
+    made = 0
+
+    def calls() -> Iterator[Call[None]]:
+        nonlocal made
+        for _ in range(45):
+            made += 1
+            assert made - sum(counts[-1:]) <= 22
+            yield large.call("x" * 200_000)
+
+    assert any_app.enqueue_many(calls(), progress=counts.append) == 45
+    assert counts == [21, 42, 45]
 
 
 def test_enqueue_many_can_be_repeated(any_app: Fairlead) -> None:

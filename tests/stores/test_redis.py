@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from fairlead.core.job import Reason, State
 from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
+from fairlead.stores.gather import Gather
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import LIBRARY
 from fairlead.stores.redis.keys import PARTS, Keys
@@ -508,3 +509,16 @@ async def test_a_queue_is_followed_when_its_slot_moves(
             redis_cluster.move_slot(slot, home)
     assert await store.audit() == []
     await store.close()
+
+
+async def test_large_jobs_of_several_callers_do_not_gather() -> None:
+    together: list[int] = []
+
+    async def work(items: Sequence[int]) -> Sequence[int]:
+        together.append(len(items))
+        await asyncio.sleep(0)
+        return items
+
+    gather: Gather[int, int] = Gather(work, lambda size: size)
+    await asyncio.gather(*(gather.submit([1_000_000]) for _ in range(12)))
+    assert together == [5, 5, 2]

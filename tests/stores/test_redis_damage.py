@@ -682,15 +682,20 @@ class Calls:
         self._server = server
 
     def __enter__(self) -> Self:
-        self._server.config_set("slowlog-log-slower-than", 1_000)
+        self._server.config_set("slowlog-log-slower-than", 0)
         self._server.config_set("slowlog-max-len", 10_000)
         self._server.slowlog_reset()
         return self
 
     def __exit__(self, *_: object) -> None:
         calls = self._server.slowlog_get(10_000)
+        self._words = [bytes(each["command"]) for each in calls]
         self.longest = max((each["duration"] for each in calls), default=0) / 1_000_000
         self._server.config_set("slowlog-log-slower-than", 10_000)
+
+    def count(self, verb: str) -> int:
+        """How often a function was called."""
+        return sum(FUNCTIONS[verb].name.encode() in words for words in self._words)
 
 
 async def test_a_check_and_a_repair_of_large_jobs_keep_nobody_waiting(yard: Yard) -> None:
@@ -724,6 +729,56 @@ async def test_a_call_checks_and_mends_a_megabyte_at_most(yard: Yard) -> None:
         *(function.command, function.name, len(keys), *keys, "", "mark", *words)
     )
     assert 1 <= len(answers) <= 4
+
+
+async def test_what_people_do_with_large_jobs_keeps_nobody_waiting(yard: Yard) -> None:
+    """All of them are done and told, however many calls that takes."""
+    store, count = yard.store, 60
+    ids = await large(store, count)
+    with Calls(yard.server) as calls:
+        assert sorted(job.id for job in await store.jobs(ALL)) == sorted(ids)
+        assert set(await store.cancel(ids, "no", by("cancel"))) == set(ids)
+        assert await store.revive(ids, [State.CANCELLED], by("revive")) == ids
+        jobs = []
+        while some := await claim(store, slots=100):
+            jobs += some
+        assert {job.id for job in await store.held("w1")} == set(ids)
+        result = f'"{"é" * 130_000}"'
+        assert len(await store.settle([done(job, result) for job in jobs])) == count
+        assert await store.delete(ids, [State.DONE], by("delete")) == ids
+    lines = await store.audit_log()
+    assert [(line.verb, line.count) for line in lines] == [
+        ("delete", count),
+        ("revive", count),
+        ("cancel", count),
+    ]
+    assert calls.longest < 0.3
+    assert calls.count("cancel") >= 8
+    assert calls.count("revive") >= 8
+    assert calls.count("delete") >= 8
+    assert calls.count("settle") >= 8
+    assert calls.count("records") >= 16
+
+
+async def test_where_large_jobs_stand_is_told_though_they_are_read_in_pieces(yard: Yard) -> None:
+    ids = await large(yard.store, 40)
+    last = new_job(priority=-5)
+    await yard.store.put([last])
+    yard.do("ZADD", "ready", "XX", 10**12, last.id)
+    assert await yard.store.ahead(ids[-1]) == 40
+    assert (await yard.store.oldest())["mail"] > 0
+    snapshot = await yard.store.snapshot(plan(), 100)
+    assert 20 < len(snapshot.lines[0].heads) < 40
+
+
+async def test_an_act_on_a_sick_and_a_sound_queue_tells_of_the_sound_one(yard: Yard) -> None:
+    [sick] = await put(yard.store)
+    [sound] = await put(yard.store, queue="other")
+    yard.do("DEL", "due")
+    yard.do("SET", "due", "x")
+    assert set(await yard.store.cancel([sick.id, sound.id], "no", by())) == {sound.id}
+    with pytest.raises(StoreRefused):
+        await yard.store.cancel([sick.id], "no", by())
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ class Store(ABC):
 
     jobs_per_put: int = 1_000
     """How many jobs of a long stream are best put at once."""
+    bytes_per_put: int = 4 * 2**20
+    """How many bytes of their payloads, about."""
 
     durability: str
     """What an answered put survives: `memory` nothing, `fast` a kill, `durable` a power cut too.

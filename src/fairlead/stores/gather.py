@@ -10,6 +10,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 MOST_AT_ONCE = 2_000
+MOST_BYTES = 4 * 2**20
 
 _Request = tuple[Sequence[Item], asyncio.Future[Sequence[Answer]]]
 
@@ -17,8 +18,14 @@ _Request = tuple[Sequence[Item], asyncio.Future[Sequence[Answer]]]
 class Gather(Generic[Item, Answer]):
     """Hands the items of many callers to `work` together; each caller gets its own answers."""
 
-    def __init__(self, work: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]]) -> None:
+    def __init__(
+        self,
+        work: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        weigh: Callable[[Item], int] = lambda _: 0,
+    ) -> None:
+        """Begin; `weigh` tells the bytes of an item, if large ones must not come together."""
         self._work = work
+        self._weigh = weigh
         self._waiting: list[_Request[Item, Answer]] = []
         self._going: asyncio.Task[None] | None = None
 
@@ -44,10 +51,13 @@ class Gather(Generic[Item, Answer]):
 
     def _next(self) -> "list[_Request[Item, Answer]]":
         batch: list[_Request[Item, Answer]] = []
-        size = 0
+        size, weight = 0, 0
         while self._waiting and (not batch or size + len(self._waiting[0][0]) <= MOST_AT_ONCE):
+            if weight > MOST_BYTES:
+                break
             batch.append(self._waiting.pop(0))
             size += len(batch[-1][0])
+            weight += sum(map(self._weigh, batch[-1][0]))
         return batch
 
     async def _hand_over(self, batch: "list[_Request[Item, Answer]]") -> None:

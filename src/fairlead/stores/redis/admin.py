@@ -1,11 +1,11 @@
 """What people ask of the queues: look, count, cancel, revive, delete, pause; as conversations."""
 
 from collections.abc import Collection, Sequence
-from itertools import count
 from typing import Any
 
 from fairlead.core.admin import Action, AuditLine, ErrorGroup, Filter, Worker, check_count
 from fairlead.core.clock import SECOND, Clock
+from fairlead.core.errors import StoreRefused
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_HEAD_START, Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
@@ -19,11 +19,13 @@ from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import kept_of, pack, score_of
 from fairlead.stores.redis.talk import (
     Conversation,
+    Tried,
     Word,
     call,
     moment,
     pieces,
     present,
+    raise_outage,
     spared,
 )
 
@@ -148,17 +150,19 @@ class Hand:
         place = (order_at, job_id.encode())
         number = 0
         for part, first in (("ready", start), ("due", 0)):
-            for rank in count(first, _STANDING_AT_ONCE):
+            rank, looked = first, 1
+            while looked:
                 looked, jobs = yield from self._standing(queue, part, rank)
                 number += sum(at <= now and each < place for each, at in jobs)
-                if looked < _STANDING_AT_ONCE or _is_past(part, jobs, order_at, now):
+                if _is_past(part, jobs, order_at, now):
                     break
+                rank += looked
         return number
 
     def _standing(
         self, queue: str, part: str, rank: int
     ) -> Conversation[tuple[int, list[tuple[tuple[int, bytes], int]]]]:
-        """Return how many jobs there are from a rank on, and the place and run_at of those."""
+        """Return how many jobs from a rank on were looked at, and the place and run_at of those."""
         asked = call(self._keys, "standing", queue, part, rank, _STANDING_AT_ONCE)
         [[looked, found]] = yield from spared([asked], (0, []))
         jobs = zip(found[::3], found[1::3], found[2::3], strict=True)
@@ -202,15 +206,14 @@ class Hand:
 
     def _first(self, queue: str, part: str, now: int) -> Conversation[int]:
         """Return since when the first of these jobs is due; a time to come if none is."""
-        first = now + 1
-        for rank in count(0, _STANDING_AT_ONCE):
+        first, rank, looked = now + 1, 0, 1
+        while looked:
             looked, jobs = yield from self._standing(queue, part, rank)
             first = min((first, *(run_at for _, run_at in jobs)))
             # Nobody's head start is longer than a day, nor is anybody put back further.
-            if looked < _STANDING_AT_ONCE or (
-                part == "ready" and jobs and jobs[-1][0][0] - _DAY > first
-            ):
+            if part == "ready" and jobs and jobs[-1][0][0] - _DAY > first:
                 break
+            rank += looked
         return first
 
     # Acting
@@ -226,7 +229,7 @@ class Hand:
         values = (pack(list(states)), reason)
         answers = yield from self._act("cancel", job_ids, by, values, ENDED)
         touched: dict[JobId, JobRecord] = {}
-        for queue, (ids, several) in answers:
+        for queue, ids, several in answers:
             for raw_id, answer in zip(ids, several, strict=True):
                 kept = kept_of(answer)
                 assert kept is not None
@@ -257,7 +260,7 @@ class Hand:
     ) -> Conversation[list[JobId]]:
         """Forget final jobs for good."""
         answers = yield from self._act("delete", job_ids, by, (pack(list(states)),), None)
-        for queue, ids in answers:
+        for queue, ids, _ in answers:
             yield from self._queues.strike([each.decode() for each in ids], queue)
         return _in_order(job_ids, answers)
 
@@ -268,8 +271,12 @@ class Hand:
         by: Action,
         values: tuple[Word, ...],
         word: str | None,
-    ) -> Conversation[list[tuple[str, Any]]]:
-        """Do something to jobs; returns what each queue answered, some of them several times."""
+    ) -> Conversation[list[tuple[str, list[bytes], Any]]]:
+        """Do something to jobs; returns what each queue answered, some of them several times.
+
+        That is the ids of those that it was done to, and what is told of them. A call that has read
+        enough leaves the rest to another. Damage in one queue does not keep us from the others.
+        """
         # Where they were need not be where they are, and a person means them wherever they are.
         self._queues.drop(job_ids)
         told = yield from self._acts.told(by, job_ids)
@@ -281,11 +288,27 @@ class Hand:
         if not parts:
             yield from self._acts.write(told, 0)
             return []
-        answers = yield [
-            call(self._keys, verb, queue, self._at(), pack(some), *values, told, *news)
-            for queue, some in parts
-        ]
-        return [(queue, answer) for (queue, _), answer in zip(parts, answers, strict=True)]
+        done: list[tuple[str, list[bytes], Any]] = []
+        refused: list[StoreRefused] = []
+        while parts:
+            answers = yield [
+                Tried(call(self._keys, verb, queue, self._at(), pack(some), *values, told, *news))
+                for queue, some in parts
+            ]
+            raise_outage(answers)
+            rest = []
+            for (queue, some), answer in zip(parts, answers, strict=True):
+                if isinstance(answer, StoreRefused):
+                    refused.append(answer)
+                    continue
+                touched, looked, *more = answer
+                done.append((queue, touched, more[0] if more else None))
+                if looked < len(some):
+                    rest.append((queue, some[looked:]))
+            parts = rest
+        if refused and not done:
+            raise refused[0]
+        return done
 
     def pause(self, queue: str, by: Action) -> Conversation[bool]:
         """Let no further job of this queue start."""
@@ -335,8 +358,8 @@ def _is_past(
 
 
 def _in_order(
-    job_ids: Collection[JobId], answers: Sequence[tuple[str, Sequence[bytes]]]
+    job_ids: Collection[JobId], answers: Sequence[tuple[str, Sequence[bytes], Any]]
 ) -> list[JobId]:
     """Return those of these ids that were touched, each once."""
-    touched = {raw_id.decode() for _, ids in answers for raw_id in ids}
+    touched = {raw_id.decode() for _, ids, _ in answers for raw_id in ids}
     return [job_id for job_id in dict.fromkeys(job_ids) if job_id in touched]

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from fairlead.core.selection import (
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.redis.crew import announced, live
 from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.listing import kept_in
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
     body_of,
@@ -50,6 +51,8 @@ from fairlead.stores.redis.talk import (
 T = TypeVar("T")
 
 _STEP = 200
+_MOST_BYTES = 1_000_000
+"""How many bytes of settlements one call may bring: it keeps everybody else waiting."""
 
 
 class RedisLine:
@@ -265,15 +268,18 @@ class RedisLine:
         """Write what became of running jobs, under their current fence."""
         grouped = yield from self._grouped(settlements, [each.id for each in settlements])
         wanted = [
-            (queue, some) for queue, each in grouped.items() for some in pieces(each, MOST_AT_ONCE)
+            end
+            for queue, each in grouped.items()
+            for some in pieces(each, MOST_AT_ONCE)
+            for end in self._ends(queue, some, word)
         ]
         if not wanted:
             return {}
-        answers = yield [Tried(self._end(queue, some, word)) for queue, some in wanted]
+        answers = yield [command for _, command in wanted]
         raise_outage(answers)
         written: dict[JobId, Settlement] = {}
         refused: list[StoreRefused] = []
-        for (_, some), answer in zip(wanted, answers, strict=True):
+        for (some, _), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, StoreRefused):
                 refused.append(answer)
             else:
@@ -284,9 +290,18 @@ class RedisLine:
         self._queues.drop(written)
         return {each.id: written[each.id] for each in settlements if each.id in written}
 
-    def _end(self, queue: str, some: Sequence[Settlement], word: str | None) -> Command:
+    def _ends(
+        self, queue: str, some: Sequence[Settlement], word: str | None
+    ) -> Iterator[tuple[Sequence[Settlement], Command]]:
+        """Return settlements with the calls that write them; large ones are several calls."""
         values = pack([astuple(settlement) for settlement in some])
-        return self._call("settle", queue, self._at(), values, self._keys.news, word or "")
+        if len(values) > _MOST_BYTES and len(some) > 1:
+            half = len(some) // 2
+            yield from self._ends(queue, some[:half], word)
+            yield from self._ends(queue, some[half:], word)
+        else:
+            news = (self._keys.news, word or "")
+            yield some, Tried(self._call("settle", queue, self._at(), values, *news))
 
     def held(self, worker: str) -> Conversation[list[Job]]:
         """Return the running jobs that this worker claimed."""
@@ -296,11 +311,9 @@ class RedisLine:
             running = yield from self._queues.running(queue)
             mine = [job_id for job_id, run in running.items() if run.worker == worker]
             for some in pieces(mine, MOST_AT_ONCE):
-                key = self._keys.key(queue, "bodies")
-                [bodies] = yield from spared([("HMGET", key, *some)], [None] * len(some))
-                for job_id, text in zip(some, bodies, strict=True):
+                for (job_id, _), kept in (yield from kept_in(self._keys, {queue: some})).items():
                     with suppress(DecodeError):  # A claim puts it aside, when its lease passes.
-                        body = body_of(job_id, text or b"")
+                        body = body_of(job_id, kept.body)
                         jobs.append(job_of(job_id, queue, body, running[job_id], lost=False))
             self._queues.remember(mine, queue)
         return jobs

@@ -7,7 +7,7 @@ order in which jobs go through them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest
 
@@ -233,18 +233,31 @@ class Listing:
         by_queue: dict[str, list[str]] = {}
         for raw_id, queue in found:
             by_queue.setdefault(queue, []).append(raw_id.decode())
-        answers = yield from spared(
-            [call(self._keys, "records", queue, pack(ids)) for queue, ids in by_queue.items()],
-            None,
-        )
-        known = {
-            job_id: kept_of(answer)
-            for ids, several in zip(by_queue.values(), answers, strict=True)
-            for job_id, answer in zip(ids, several or [[None]] * len(ids), strict=True)
-        }
+        known = yield from kept_in(self._keys, by_queue)
         return _readable(
-            (raw_id.decode(), queue, known[raw_id.decode()]) for raw_id, queue in found
+            (raw_id.decode(), queue, known.get((raw_id.decode(), queue))) for raw_id, queue in found
         )
+
+
+def kept_in(
+    keys: Keys, wanted: Mapping[str, Sequence[str]]
+) -> Conversation[dict[tuple[str, str], Kept]]:
+    """Return what queues keep of jobs, by id and queue; it asks for large ones a few at a time."""
+    known: dict[tuple[str, str], Kept] = {}
+    left = dict(wanted)
+    while left:
+        asked = [call(keys, "records", queue, pack(ids)) for queue, ids in left.items()]
+        answers = yield from spared(asked, None)
+        rest: dict[str, Sequence[str]] = {}
+        for (queue, ids), several in zip(left.items(), answers, strict=True):
+            for job_id, answer in zip(ids, several or (), strict=False):
+                kept = kept_of(answer)
+                if kept is not None:
+                    known[job_id, queue] = kept
+            if several and len(several) < len(ids):
+                rest[queue] = ids[len(several) :]
+        left = rest
+    return known
 
 
 def _readable(found: Iterable[tuple[str, str, Kept | None]]) -> Iterator[JobRecord]:

@@ -62,6 +62,10 @@ POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
 
 
+def _weight(job: NewJob) -> int:
+    return len(job.payload)
+
+
 class _Session:
     """What is open on one event loop: connections for each kind of work, and a listener."""
 
@@ -86,7 +90,7 @@ class _Session:
         name = jobs[0].queue if self._address.is_cluster else ""
         gather = self._gathers.get(name)
         if gather is None:
-            gather = self._gathers[name] = Gather(self._store.put_gathered)
+            gather = self._gathers[name] = Gather(self._store.put_gathered, _weight)
         return gather
 
     def listen(self) -> Listener:

@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
 -- Cancel waiting jobs at once, and mark running ones, if they are in one of these states.
 --   ARGV: now, ids, states, reason, who does it (see write_act), channel, word to tell there
---   answers the ids of those that were cancelled or marked, and what is known of each after it
+--   answers the ids of those that were cancelled or marked, how many it looked at before it had read
+--   enough, and what is known of each after it
 local now, states, reason = clock(ARGV[1]), set_of(ARGV[3]), ARGV[4]
-local touched, answers = {}, {}
+local touched, answers, looked, left = {}, {}, 0, MOST_READ
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local run = live_run(id)
+  if left < 0 then break end
+  local run, bytes = live_run(id)
+  looked, left = looked + 1, left - bytes
   if run and not run[CANCEL] and states[run[LEASE_UNTIL] > 0 and 'running' or 'waiting'] then
     if run[LEASE_UNTIL] > 0 then
       run[CANCEL] = reason
@@ -18,8 +21,9 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
     end
     touched[#touched + 1] = id
     answers[#answers + 1] = kept(id)
+    left = left - size_of(answers[#answers])
   end
 end
 write_act(ARGV[5], #touched, now, nil)
 if #touched > 0 then tell(ARGV[6], ARGV[7]) end
-return { touched, answers }
+return { touched, looked, answers }

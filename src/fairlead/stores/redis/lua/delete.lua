@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
 -- Forget jobs for good, if they are in one of these states, and final. Their lines of the log stay.
 --   ARGV: now, ids, states, who does it (see write_act)
---   answers the ids of those that were deleted
+--   answers the ids of those that were deleted, and how many it looked at before it had read enough
 local now, states = clock(ARGV[1]), set_of(ARGV[3])
 local log_start = gone_before()
-local touched = {}
+local touched, looked, left = {}, 0, MOST_READ
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local ending = end_in(id, states)
+  if left < 0 then break end
+  local ending, bytes = end_in(id, states)
+  looked, left = looked + 1, left - bytes
   if ending then
     if #ending[LINES] > 0 then
       -- It may have been deleted before, and put again.
@@ -24,4 +26,4 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
   end
 end
 write_act(ARGV[4], #touched, now, nil)
-return touched
+return { touched, looked }

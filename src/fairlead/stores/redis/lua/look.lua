@@ -5,14 +5,16 @@
 local now, limit = count_of(ARGV[1]), math.min(count_of(ARGV[2]), 10000)
 local capable = ARGV[3] ~= '' and cmsgpack.unpack(ARGV[3]) or nil
 local LOOK, STEP = 1000, 200
-local heads = {}
+local heads, left = {}, 8000000 -- It reads about as many bytes as a claim would.
 
 -- Add a job, if it is due and does not run.
 local function add(id, score, is_due)
-  if not is_id(id) then return false end
+  if not is_id(id) or left <= 0 then return false end
   local run = run_of(call('HGET', runs, id))
   if not run then
-    local body = body_of(call('HGET', bodies, id))
+    local text = call('HGET', bodies, id) or ''
+    local body = body_of(text)
+    left = left - #text
     if not body then return false end
     run = first_run(body, order_of(body, not is_due and score, score))
   end
@@ -34,7 +36,7 @@ local function add_first(key)
       if added == limit then return end
       if add(found[n], tonumber(found[n + 1])) then added = added + 1 end
     end
-    if #found < 2 * STEP then return end
+    if #found < 2 * STEP or left <= 0 then return end
   end
 end
 
@@ -60,7 +62,6 @@ table.sort(heads, function(a, b)
 end)
 for n = #heads, limit + 1, -1 do heads[n] = nil end
 -- The bytes of their payloads and options, as long as these are not too much to read.
-local left = 8000000
 for n = 1, #heads do
   local body = left > 0 and body_of(call('HGET', bodies, heads[n][1]))
   local size = body and #body[PAYLOAD] + #(body[OPTIONS] or '') or call('HSTRLEN', bodies, heads[n][1])

@@ -243,15 +243,21 @@ local function put_aside(id, run, now)
   call('ZREM', expiring, id)
 end
 
--- The run of a live job that may never have been claimed; nil if it is not live.
+-- How many bytes of jobs a call may read that can leave the rest to the next one: to read and to write
+-- them keeps everybody else waiting.
+local MOST_READ = 1000000
+
+-- The run of a live job that may never have been claimed; nil if it is not live. And the bytes of its
+-- body, if that was read.
 local function live_run(id)
   local run = run_of(call('HGET', runs, id))
-  if run then return run end
+  if run then return run, 0 end
   local order_at = call('ZSCORE', ready, id)
   local run_at = not order_at and call('ZSCORE', due, id)
-  if not order_at and not run_at then return nil end
-  local body = body_of(call('HGET', bodies, id))
-  return body and first_run(body, order_of(body, order_at, run_at))
+  if not order_at and not run_at then return nil, 0 end
+  local text = call('HGET', bodies, id) or ''
+  local body = body_of(text)
+  return body and first_run(body, order_of(body, order_at, run_at)), #text
 end
 
 -- How many of an order are before a place; those with the same score stand there by id.
@@ -285,11 +291,15 @@ local function promote(now, most)
   return left > 0 and #promoted or most
 end
 
--- Cancel waiting jobs that must not start any more. What else has such a mark loses it.
+-- Cancel waiting jobs that must not start any more, large ones a few at a time. What else has such a mark
+-- loses it.
 local function expire(now, most)
   local ids = call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', 0, most)
+  local left = MOST_READ
   for n = 1, #ids do
-    local run = live_run(ids[n])
+    if left < 0 then return n - 1 end
+    local run, bytes = live_run(ids[n])
+    left = left - bytes
     local expires_at = run and run[LEASE_UNTIL] == 0 and run[RUN_EXPIRES_AT]
     if expires_at and expires_at > now then
       call('ZADD', expiring, expires_at, ids[n])
@@ -352,10 +362,18 @@ local function kept(id)
   }
 end
 
--- The end of a job, if it is in one of these final states; else nil.
+-- How many bytes there are of what is kept of a job.
+local function size_of(values)
+  local size = 0
+  for n = 1, 4 do size = size + #(values[n] or '') end
+  return size
+end
+
+-- The end of a job, if it is in one of these final states; else nil. And how many bytes were read.
 local function end_in(id, states)
-  local ending = end_of_text(call('HGET', ends, id))
-  return ending and states[ending[STATE]] and ending or nil
+  local text = call('HGET', ends, id) or ''
+  local ending = end_of_text(text)
+  return ending and states[ending[STATE]] and ending or nil, #text
 end
 
 -- A list of words as a set of them.

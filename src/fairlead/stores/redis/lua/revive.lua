@@ -2,7 +2,7 @@
 -- Let jobs run again, or sooner, if they are in one of these states. A waiting one that is due
 -- keeps its place, and a running one is left alone.
 --   ARGV: now, ids, states, who does it (see write_act), channel, word to tell there
---   answers the ids of those that were revived
+--   answers the ids of those that were revived, and how many it looked at before it had read enough
 local now, states = clock(ARGV[1]), set_of(ARGV[3])
 
 -- Forget an expiry that has passed; any other is watched again.
@@ -53,13 +53,16 @@ local function again(id, body)
   return true
 end
 
-local touched = {}
+local touched, looked, left = {}, 0, MOST_READ
 for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local body = body_of(call('HGET', bodies, id))
+  if left < 0 then break end
+  local text = call('HGET', bodies, id) or ''
+  looked, left = looked + 1, left - #text
+  local body = body_of(text)
   if body and ((states.waiting and hasten(id, body)) or again(id, body)) then
     touched[#touched + 1] = id
   end
 end
 write_act(ARGV[4], #touched, now, nil)
 if #touched > 0 then tell(ARGV[5], ARGV[6]) end
-return touched
+return { touched, looked }
