@@ -1401,6 +1401,13 @@ MUTANTS = [
         f"{PG_DAMAGE}::test_what_cannot_be_mended_keeps_nothing_behind_it_from_being_mended",
     ),
     Mutant(
+        "what somebody dropped from the schema is named",
+        f"{POSTGRES}/store.py",
+        "            return lacking + await audit(",
+        "            return await audit(",
+        f"{PG_DAMAGE}::test_what_somebody_dropped_is_named_with_what_to_do",
+    ),
+    Mutant(
         "options that cannot be read are damage (I22)",
         f"{POSTGRES}/migrations/0005_repair.sql",
         "        jsonb_typeof(read) = 'object' AND NOT is_deep(read)\n",

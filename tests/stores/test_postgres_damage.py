@@ -37,6 +37,7 @@ from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres import audit as auditing
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lacking import expected
 from fairlead.stores.postgres.lane import typed
 from tests.fuzz.postgres import PostgresVictim
 from tests.fuzz.victim import DEEP, GREATEST, LEAST, Damage
@@ -566,6 +567,55 @@ async def test_a_list_of_steps_that_somebody_changed_is_mended(fresh_url: str, y
     assert len(await yard.mends()) == 10
     rows = yard.owner.execute("SELECT number FROM migration ORDER BY number").fetchall()
     assert [number for (number,) in rows] == [1, 2, 3, 4, 5]
+
+
+# What somebody dropped
+
+
+async def test_what_should_be_there_is_what_the_scripts_make(yard: Yard) -> None:
+    """All tables, indexes, views, types and functions of a schema that is as new."""
+    rows = yard.owner.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
+        "AND relname NOT IN ('migration', 'audit_seq_seq') "
+        "UNION ALL "
+        "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
+    ).fetchall()
+    assert {name for (name,) in rows} == set(expected())
+
+
+@pytest.mark.parametrize(
+    ("dropped", "name"),
+    [
+        ("ALTER TABLE job DROP CONSTRAINT job_pkey", "index job_pkey"),
+        ("ALTER TABLE migration DROP CONSTRAINT migration_pkey", "index migration_pkey"),
+        ("ALTER TABLE audit DROP CONSTRAINT audit_id_key", "index audit_id_key"),
+        ("DROP INDEX job_order", "index job_order"),
+        ("DROP INDEX finished_id", "index finished_id"),
+        ("DROP INDEX retention_one", "index retention_one"),
+        ("DROP FUNCTION put(text)", "function put"),
+        ("DROP FUNCTION flaws_of(text, text, bigint, integer)", "function flaws_of"),
+        ("DROP FUNCTION strays()", "function strays"),
+        ("DROP TABLE paused", "table paused"),
+        ("DROP VIEW mended", "view mended"),
+    ],
+)
+async def test_what_somebody_dropped_is_named_with_what_to_do(
+    postgres_url: str, owner: psycopg.Connection, dropped: str, name: str
+) -> None:
+    """Before, nothing was found, or a migration was advised that had nothing to do."""
+    schema = Address.of(postgres_url).schema
+    store = store_for(postgres_url)
+    assert await store.audit() == []
+    owner.execute(dropped.encode())
+    [finding] = await store.audit()
+    await store.condition()
+    assert finding.problem == f"{name} of schema {schema} is missing"
+    if name.startswith("index"):
+        owner.execute(finding.remedy.partition("run ")[2].encode())
+        assert await store.audit() == []
+    else:
+        assert "as `fairlead migrate sql` prints it" in finding.remedy
+    await store.close()
 
 
 # The bytes of a claim (F82)

@@ -341,7 +341,10 @@ def typed(problem: psycopg.Error, address: Address) -> FairleadError:
         case errors.InsufficientPrivilege():
             text = _denied(told(problem), address)
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
-            text = f"{told(problem)}; run `fairlead migrate up` as the owner of the database"
+            text = (
+                f"{told(problem)}; run `fairlead migrate up` as the owner of the database; if it "
+                "has nothing to do, `fairlead doctor` names what somebody dropped"
+            )
         case errors.DiskFull():
             return StoreFull(address.url, f"the server has no room: {told(problem)}")
         case errors.OutOfMemory() | errors.TooManyConnections():

@@ -35,6 +35,7 @@ from fairlead.stores.postgres.admin import Hand
 from fairlead.stores.postgres.audit import audit, repair
 from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.foreign import Caller, check
+from fairlead.stores.postgres.lacking import find_lacking
 from fairlead.stores.postgres.lane import (
     AsyncConnection,
     BlockingLanes,
@@ -441,7 +442,13 @@ class PostgresStore(Backend):
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""
         lane = (await self._session()).people
-        return await audit(lane, self._address.quoted_schema, self._line.at())
+        lacking = await find_lacking(lane, self._address)
+        try:
+            return lacking + await audit(lane, self._address.quoted_schema, self._line.at())
+        except StoreError:
+            if not lacking:
+                raise
+            return lacking  # The tables cannot be looked at without what is missing.
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
