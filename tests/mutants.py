@@ -1078,6 +1078,27 @@ MUTANTS = [
         "tests/core/test_url.py",
     ),
     Mutant(
+        "an index that is missing is told and made again (I22), SQLite",
+        f"{SQLITE}/audit.py",
+        "    yield from (Damage(SHAPE, flaw.name, flaw.problem) for flaw in known if flaw.remedy is None)\n",
+        "",
+        "tests/stores/test_sqlite_shape.py",
+    ),
+    Mutant(
+        "a trigger of somebody else is told (I22), SQLite",
+        f"{SQLITE}/shape.py",
+        'return thing.kind == "trigger" or',
+        "return",
+        "tests/stores/test_sqlite_shape.py",
+    ),
+    Mutant(
+        "a missing table keeps no row from being looked at (I22), SQLite",
+        f"{SQLITE}/audit.py",
+        "        if not known:\n            raise\n",
+        "        raise\n",
+        "tests/stores/test_sqlite_shape.py",
+    ),
+    Mutant(
         "nobody's link leads to a file that is not his (T27), SQLite",
         f"{SQLITE}/trust.py",
         "    if owner in (0, me):\n",

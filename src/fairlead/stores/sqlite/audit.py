@@ -4,8 +4,8 @@ What is found is told by the audit (I3) and put right by `repair.py`.
 """
 
 import sqlite3
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from fairlead.core.admin import REPAIR, Finding
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.job import LONGEST_HEAD_START
+from fairlead.stores.sqlite.shape import Flaw, flaws
 from fairlead.stores.sqlite.sound import (
     AT_ONCE,
     ATTEMPTS,
@@ -26,6 +27,11 @@ from fairlead.stores.sqlite.sound import (
     exact,
 )
 from fairlead.stores.sqlite.statements import migrations
+
+Value = TypeVar("Value")
+
+SHAPE = Table("sqlite_master", "{}", "name", "name", {})
+"""Stands for the tables, indexes and views themselves."""
 
 CLOCKS_APART = 3600 * SECOND
 """A clock that went back makes due jobs look early: allow for an hour."""
@@ -154,6 +160,11 @@ def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
             # Whatever stands in a column of ours is told below, with a better remedy.
             if problem != "ok" and not problem.startswith("NULL value in fairlead_"):
                 findings.append(Finding(f"SQLite: {problem}", "restore a backup, or REINDEX"))
+        findings += [
+            Finding(flaw.problem, flaw.remedy, grave=flaw.grave)
+            for flaw in flaws(connection)
+            if flaw.remedy is not None
+        ]
         findings += [Finding(found.problem, REPAIR) for found in damages(connection, now)]
     finally:
         connection.execute("ROLLBACK")
@@ -177,12 +188,29 @@ def damages(connection: sqlite3.Connection, now: int) -> Iterator[Damage]:
         "longest": LONGEST_HEAD_START * SECOND,
         "steps": msgspec.json.encode([step.number for step in migrations()]).decode(),
     }
+    known = list(flaws(connection))
+    yield from (Damage(SHAPE, flaw.name, flaw.problem) for flaw in known if flaw.remedy is None)
     with exact(connection):
         for table in TABLES:
-            yield from _unsound(connection, table)
+            yield from _as_far_as_read(_unsound(connection, table), known)
         for table, problem, query in _CHECKS:
-            for key, name in connection.execute(query, values):
+            for key, name in _as_far_as_read(_asked(connection, query, values), known):
                 yield Damage(table, key, problem.format(name))
+
+
+def _asked(
+    connection: sqlite3.Connection, query: str, values: Mapping[str, object]
+) -> Iterator[Any]:
+    yield from connection.execute(query, values)
+
+
+def _as_far_as_read(found: Iterator[Value], known: Sequence[Flaw]) -> Iterator[Value]:
+    """Leave out what cannot be asked of a table that is missing or not as it was."""
+    try:
+        yield from found
+    except sqlite3.OperationalError:
+        if not known:
+            raise
 
 
 def _unsound(connection: sqlite3.Connection, table: Table) -> Iterator[Damage]:

@@ -12,6 +12,11 @@ from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
 from fairlead.stores.sqlite.statements import migrations
 
 _FOUND = "SELECT 1 FROM sqlite_master WHERE name = 'fairlead_migration'"
+NOTES = """
+CREATE TABLE IF NOT EXISTS fairlead_migration (
+    version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL
+)
+"""
 _SHAPE = """
 SELECT ours.name, coalesce(part.name, '') FROM sqlite_master AS ours
 LEFT JOIN pragma_table_info(ours.name) AS part
@@ -35,8 +40,7 @@ def _built(connection: sqlite3.Connection) -> int:
     ours = _shape(connection)
     with closing(sqlite3.connect(":memory:")) as new:
         for step in migrations():
-            for statement in _split(step.sql):
-                new.execute(statement)
+            build(new, step)
             if _shape(new) == ours:
                 return step.number
     return 0
@@ -113,12 +117,8 @@ def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now
     try:
         # Somebody else may have been quicker; under the write lock the answer stands.
         if version(connection) < step.number:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS fairlead_migration "
-                "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL)"
-            )
-            for statement in _split(step.sql):
-                connection.execute(statement)
+            connection.execute(NOTES)
+            build(connection, step)
             connection.execute(
                 "INSERT INTO fairlead_migration (version, applied_at) VALUES (?, ?)",
                 (step.number, now),
@@ -128,6 +128,12 @@ def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def build(connection: sqlite3.Connection, step: Migration) -> None:
+    """Do what a step of the schema says."""
+    for statement in _split(step.sql):
+        connection.execute(statement)
 
 
 def _split(script: str) -> list[str]:

@@ -16,7 +16,8 @@ from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import LONGEST_HEAD_START, PastAttempt, Reason, decode_errors
-from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, Damage
+from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, SHAPE, Damage
+from fairlead.stores.sqlite.shape import mend
 from fairlead.stores.sqlite.sound import (
     ATTEMPTS,
     DEAD,
@@ -120,6 +121,8 @@ def _remembered(sound: Row, told: str, now: int) -> str:
 
 def repair(connection: sqlite3.Connection, damage: Damage, now: int) -> str | None:
     """Put one row right; says what was done, None if nothing had to be."""
+    if damage.table is SHAPE:
+        return mend(connection, str(damage.key))
     seen = see(connection, damage.table, damage.key, now)
     if damage.table is STEPS:
         return _repair_step(connection, damage.key, seen, now)
