@@ -432,8 +432,9 @@ async def test_what_cannot_be_mended_is_told_and_hides_nothing_behind_it(
     [line] = [each for each in await scene.store.audit_log() if each.verb == "repair"]
     assert line.count == 1
     # Nothing of them was moved by half.
-    found = [each.problem.split()[1] for each in await scene.store.audit()]
-    assert sorted(found) == sorted(job.id for job in stuck)
+    trigger, *found = await scene.store.audit()
+    assert "the trigger keep on fairlead_job is not ours" in trigger.problem
+    assert sorted(each.problem.split()[1] for each in found) == sorted(job.id for job in stuck)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute("DROP TRIGGER keep")
     assert len(await scene.store.repair(by())) == len(stuck)
@@ -466,6 +467,8 @@ async def test_what_the_engine_refuses_is_no_outage(scene: Scene, tmp_path: Path
         raw.execute(statement)
     with pytest.raises(StoreRefused, match="no; `fairlead doctor` tells which job is damaged"):
         await scene.store.pause("mail", by())
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
+        raw.execute("DROP TRIGGER no")
 
 
 async def test_a_commit_that_the_engine_refuses_is_told(scene: Scene, tmp_path: Path) -> None:

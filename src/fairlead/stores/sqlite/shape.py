@@ -34,6 +34,11 @@ class Thing(NamedTuple):
         """What it is, however its statement was laid out."""
         return self.kind, " ".join(_COMMENT.sub("", self.sql).split())
 
+    @property
+    def drop(self) -> str:
+        """The statement that removes it; for what is ours, whose names are."""
+        return f"DROP {self.kind} IF EXISTS {self.name}"
+
 
 class Flaw(NamedTuple):
     """What is not as in a new file, and what to do; without a remedy, a repair mends it."""
@@ -85,7 +90,7 @@ def mend(connection: sqlite3.Connection, name: str) -> str | None:
     if not any(flaw.name == name and flaw.remedy is None for flaw in flaws(connection)):
         return None
     ours = _ours()[name]
-    connection.execute(f"DROP {ours.kind} IF EXISTS {ours.name}")
+    connection.execute(ours.drop)
     connection.execute(ours.sql)
     return f"the {ours.kind} {ours.name} is made again"
 
