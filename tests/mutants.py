@@ -1562,6 +1562,27 @@ MUTANTS = [
         RIGHTS,
     ),
     Mutant(
+        "an action may take hours",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        ", done_at = greatest(audit.done_at, excluded.done_at)\n",
+        "\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "a line of the audit log keeps its job",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        ", done_at = greatest(audit.done_at, excluded.done_at)\n",
+        ", done_at = greatest(audit.done_at, excluded.done_at), job_id = NULL\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "a worker that cannot claim does not announce itself",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    IF coalesce(octet_length(told->>0), 0) NOT BETWEEN 1 AND 1000\n        OR",
+        "    IF",
+        ATTACKS,
+    ),
+    Mutant(
         "a damaged expiry is no expiry (F75)",
         f"{POSTGRES}/migrations/0002_line.sql",
         "        SELECT id FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0\n",
@@ -1658,15 +1679,15 @@ MUTANTS = [
     Mutant(
         "what an operator forgets by housekeeping is noted (T20)",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "AND NOT has_function_privilege(session_user, 'claim(text)', 'EXECUTE')",
-        "AND NOT has_function_privilege(session_user, 'upkeep(text)', 'EXECUTE')",
+        "    person boolean := NOT has_function_privilege(session_user, 'claim(text)', 'EXECUTE');\n",
+        "    person boolean := NOT has_function_privilege(session_user, 'upkeep(text)', 'EXECUTE');\n",
         ATTACKS,
     ),
     Mutant(
-        "the count of what is forgotten cannot be turned off",
+        "the audit log has the number of all that a person forgets",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "greatest(1, least((doc->>'batch')::integer, 100000))",
-        "least((doc->>'batch')::integer, 100000)",
+        "    seen   integer := CASE WHEN NOT person THEN most END;\n",
+        "    seen   integer := most;\n",
         ATTACKS,
     ),
     Mutant(

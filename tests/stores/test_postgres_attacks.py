@@ -376,15 +376,15 @@ async def test_what_an_operator_forgets_by_housekeeping_is_noted(
     yard: Yard,  # noqa: F811
     owner: Backend,
 ) -> None:
-    """Also where it wants to count nothing; what a worker forgets is nobody's action."""
-    await owner.put([new_job(), new_job()])
+    """All of it, also where it wants to count little; what a worker forgets is nobody's action."""
+    await owner.put([new_job() for _ in range(3)])
     await owner.settle([done(job) for job in await claim(owner)])
     with yard.connection("operator") as connection:
         for batch in (0, 1):
             say(connection, yard, "upkeep", json.dumps({"keep": 0, "batch": batch}))
     [line] = await owner.audit_log()
+    assert line.count == 3
     assert (line.user, line.verb) == (f"{yard.schema}_operator", "upkeep")
-    assert line.count >= 1
     assert line.target.startswith("all that ended before 20")
 
 
@@ -451,6 +451,23 @@ async def test_a_job_cannot_end_in_a_state_that_there_is_not(
     record = await owner.find(run.id)
     assert record is not None
     assert record.state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("worker", "lease"),
+    [(None, 9), ("", 9), ("w" * 3_000, 9), ("ü" * 501, 9), ("w", None), ("w", -1), ("w", 10**14)],
+)
+def test_no_worker_announces_itself_that_cannot_claim(
+    yard: Yard,  # noqa: F811
+    worker: str | None,
+    lease: int | None,
+) -> None:
+    doc = {"worker": [worker, {"t": 1}, "[]", 1], "lease": lease, "batch": 10}
+    with yard.connection("worker") as connection:
+        with pytest.raises(errors.InvalidParameterValue, match="a worker says its name, in up to"):
+            say(connection, yard, "announce", json.dumps(doc))
+        say(connection, yard, "announce", json.dumps(DOCUMENTS["announce"]))
+    assert yard.server.execute(f"SELECT id FROM {yard.schema}.worker") == [("w",)]
 
 
 @pytest.mark.parametrize("worker", [None, "", "w" * 1_001])

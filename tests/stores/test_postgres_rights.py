@@ -404,6 +404,23 @@ async def test_an_id_of_an_action_long_ago_hides_no_action_of_today(
     await operator.close()
 
 
+async def test_an_action_may_take_hours_and_its_line_keeps_its_job(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    """Before, it failed an hour after it began, and a call that did nothing took the job away."""
+    operator, job = store_for(yard.url("operator")), new_job()
+    await owner.put([job])
+    action = Action("1", "ada", "tidy", "all")
+    await operator.cancel([job.id], "no", by=action)
+    for _ in range(3):
+        yard.server.execute(f"UPDATE {yard.schema}.audit SET done_at = done_at - {1_800 * SECOND}")
+        await operator.pause("mail", action)
+    [line] = await owner.audit_log(job_id=job.id)
+    assert line.count == 2
+    await operator.close()
+
+
 async def test_no_past_day_goes_without_a_line(
     yard: Yard,  # noqa: F811
     owner: Backend,
@@ -438,8 +455,11 @@ async def test_a_worker_forgets_nothing_that_an_operator_wants_kept(
     worker = store_for(yard.url("worker"))
     with yard.connection("operator") as connection:
         connection.execute(f"SELECT {yard.schema}.retain('30 days')")
-        with pytest.raises(psycopg.DatabaseError, match="kept for 0 s or longer, not for -1 days"):
-            connection.execute(f"SELECT {yard.schema}.retain('-1 day')")
+        for period in ("-1 day", "40000 years", "170000000 years"):
+            with pytest.raises(
+                psycopg.DatabaseError, match="kept for 0 s to 36,000 years, not for"
+            ):
+                connection.execute(f"SELECT {yard.schema}.retain('{period}')")
     for keep in (0, DAY):
         await worker.upkeep(keep)
     for keep in (0, 1, LATEST):

@@ -1202,10 +1202,17 @@ AS $$
 DECLARE
     doc  jsonb  := document(batch);
     at   bigint := coalesce(moment((doc->>'at')::bigint), stamp());
+    term bigint := (doc->>'lease')::bigint;
     told jsonb  := doc->'worker';
 BEGIN
+    IF coalesce(octet_length(told->>0), 0) NOT BETWEEN 1 AND 1000
+        OR coalesce(term, -1) NOT BETWEEN 0 AND 31622400000000
+    THEN
+        RAISE 'a worker says its name, in up to 1,000 bytes, and a lease of 0 s to 366 days'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     INSERT INTO worker (id, capable, pools, processes, started_at, live_until)
-    VALUES (told->>0, told->1, told->>2, (told->>3)::integer, at, at + (doc->>'lease')::bigint)
+    VALUES (told->>0, told->1, told->>2, (told->>3)::integer, at, at + term)
     ON CONFLICT (id) DO UPDATE SET
         capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
         live_until = excluded.live_until;
@@ -1268,6 +1275,9 @@ DECLARE
     past   bigint;
     known  jsonb;
     counts integer[];
+    -- A person is told of all that is forgotten, so that the audit log has the number.
+    person boolean := NOT has_function_privilege(session_user, 'claim(text)', 'EXECUTE');
+    seen   integer := CASE WHEN NOT person THEN most END;
 BEGIN
     IF coalesce(keep_, -1) < 0 THEN
         RAISE 'what ended is kept for 0 s or longer, not for % microseconds', quote_nullable(keep_)
@@ -1284,16 +1294,14 @@ BEGIN
     IF past < limit_ OR past > stamp() + 86400000000 THEN
         counts := counts || ARRAY[
             (SELECT count(*) FROM (
-                SELECT FROM finished WHERE finished_at >= past AND finished_at < limit_ LIMIT most
+                SELECT FROM finished WHERE finished_at >= past AND finished_at < limit_ LIMIT seen
             ) AS gone)::integer,
             (SELECT count(*) FROM (
-                SELECT FROM attempt WHERE finished_at >= past AND finished_at < limit_ LIMIT most
+                SELECT FROM attempt WHERE finished_at >= past AND finished_at < limit_ LIMIT seen
             ) AS gone)::integer
         ];
         UPDATE retention SET before = limit_;
-        IF counts[4] + counts[5] > 0
-            AND NOT has_function_privilege(session_user, 'claim(text)', 'EXECUTE')
-        THEN
+        IF person AND counts[4] + counts[5] > 0 THEN
             PERFORM note(
                 jsonb_build_array(
                     gen_random_uuid(), session_user, 'upkeep',

@@ -101,8 +101,9 @@ EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
 END $$;
 
 -- What people do. Each call is one step, with its line of the audit log. by: [id, who, verb, target].
--- Calls of one action, within an hour, add to one line; that of an edit, which keeps what was
--- replaced, stays as it is.
+-- Calls of one action add to one line, which has the time of the last and the job of the first. None
+-- comes more than an hour after the one before: else an id of long ago would hide an action of today.
+-- The line of an edit, which keeps what was replaced, stays as it is.
 CREATE FUNCTION note(
     by_ jsonb, count_ integer, job_ids text[], before_ text, at bigint
 ) RETURNS void LANGUAGE plpgsql
@@ -124,7 +125,8 @@ BEGIN
     END IF;
     INSERT INTO audit (id, done_at, who, verb, target, count, job_id, before)
     VALUES (by_->>0, at, by_->>1, by_->>2, by_->>3, count_, one, before_)
-    ON CONFLICT (id) DO UPDATE SET count = audit.count + excluded.count, job_id = NULL
+    ON CONFLICT (id) DO UPDATE SET
+        count = audit.count + excluded.count, done_at = greatest(audit.done_at, excluded.done_at)
     WHERE (audit.by_user, audit.who, audit.verb, audit.target)
           = (excluded.by_user, excluded.who, excluded.verb, excluded.target)
       AND audit.before IS NULL AND excluded.before IS NULL
@@ -139,8 +141,10 @@ END $$;
 CREATE FUNCTION retain(period interval, who text DEFAULT session_user) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF period < interval '0' THEN
-        RAISE 'what ended is kept for 0 s or longer, not for %', period USING ERRCODE = 'JQ001';
+    -- 2^60 microseconds are a little more.
+    IF date_part('epoch', period) NOT BETWEEN 0 AND 36000 * 31557600.0 THEN
+        RAISE 'what ended is kept for 0 s to 36,000 years, not for %; NULL leaves it to the workers',
+            period USING ERRCODE = 'JQ001';
     END IF;
     INSERT INTO retention VALUES (0, (date_part('epoch', period) * 1000000)::bigint)
     ON CONFLICT ((true)) DO UPDATE SET keep = excluded.keep;
