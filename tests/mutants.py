@@ -779,7 +779,7 @@ MUTANTS = [
     ),
     Mutant(
         "what a function stumbles over is no outage (I22), Redis",
-        f"{REDIS}/lane.py",
+        f"{REDIS}/problems.py",
         '    if words.startswith("WRONGTYPE"):\n        return True',
         '    if words.startswith("WRONGTYPE"):\n        return False',
         "tests/stores/test_redis_damage.py::test_what_a_function_stumbles_over_is_no_outage",
@@ -878,8 +878,8 @@ MUTANTS = [
     Mutant(
         "a stream of large jobs is cut (I22)",
         "app.py",
-        " or size >= most_bytes:",
-        ":",
+        "if size >= most_bytes or",
+        "if",
         "tests/face/test_enqueue.py::test_enqueue_many_cuts_a_stream_of_large_jobs",
     ),
     Mutant(

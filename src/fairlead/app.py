@@ -249,11 +249,12 @@ class Fairlead:
                 raise EnqueueError(
                     f"enqueue_many takes calls, as task.call(…) makes them, not {brief(call)}"
                 )
-            if call.job.queue not in self.queues:
-                raise UnknownQueue(call.job.queue, self.queues)
-            batch.append(call.job)
-            size += len(call.job.payload)
-            if len(batch) >= most or size >= most_bytes:
+            job = call.job
+            if job.queue not in self.queues:
+                raise UnknownQueue(job.queue, self.queues)
+            batch.append(job)
+            size += len(job.payload) + len(job.options or "")
+            if size >= most_bytes or len(batch) >= most:
                 yield batch
                 batch, size = [], 0
         if batch:

@@ -71,7 +71,7 @@ class Store(ABC):
     jobs_per_put: int = 1_000
     """How many jobs of a long stream are best put at once."""
     bytes_per_put: int = 4 * 2**20
-    """How many bytes of their payloads, about."""
+    """How many bytes of their payloads and options, about."""
 
     durability: str
     """What an answered put survives: `memory` nothing, `fast` a kill, `durable` a power cut too.

@@ -20,8 +20,9 @@ from fairlead.core.job import NewJob
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.condition import Server, begin
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.lane import BlockingLanes, settings, typed
+from fairlead.stores.redis.lane import BlockingLanes, settings
 from fairlead.stores.redis.nodes import Nodes
+from fairlead.stores.redis.problems import typed
 from fairlead.stores.redis.records import lines_of, pack
 
 BATCH = 100

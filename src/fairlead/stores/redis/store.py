@@ -63,7 +63,7 @@ POLL_SECONDS = 0.2
 
 
 def _weight(job: NewJob) -> int:
-    return len(job.payload)
+    return len(job.payload) + len(job.options or "")
 
 
 class _Session:

@@ -1,0 +1,108 @@
+"""What a server or the driver says when something is wrong, as one of our own errors."""
+
+import re
+
+from redis import exceptions
+
+from fairlead.core.errors import (
+    EnqueueError,
+    FairleadError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from fairlead.stores.redis.address import Address
+
+_MIGRATE = "let an administrator run `fairlead migrate up` once, with a URL of their own"
+_REACH = "is the server running, and reachable from here? If it is slow, raise timeout= in the URL"
+_REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
+    (
+        (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError),
+        "",
+        "check user and password in the store's URL",
+    ),
+    (
+        (exceptions.NoPermissionError,),
+        "function|load",
+        f"the server does not have the functions of this version yet: {_MIGRATE}",
+    ),
+    (
+        (exceptions.NoPermissionError,),
+        "",
+        (
+            "that is for a user with another role, or the rights that docs/redis.md lists for this "
+            f"one are not set (ACL SETUSER …); after an upgrade, {_MIGRATE}"
+        ),
+    ),
+    ((exceptions.ReadOnlyError,), "", "this is a replica: name the primary in the store's URL"),
+    ((exceptions.BusyLoadingError,), "", "the server reads its data from disk; wait a moment"),
+    (
+        (exceptions.ConnectionError, OSError),
+        "certificate",
+        "name the authority that the server's certificate is from with ssl_ca_certs=",
+    ),
+    ((exceptions.ConnectionError, exceptions.TimeoutError, OSError), "", _REACH),
+    (
+        (exceptions.ResponseError,),
+        "cluster support disabled",
+        "this is one server: write redis:// in the store's URL",
+    ),
+    (
+        (exceptions.ResponseError,),
+        "hash to the same slot",
+        "this is a node of a cluster: write redis+cluster:// in the store's URL",
+    ),
+    (
+        (exceptions.MovedError,),
+        "",
+        "this is a node of a cluster: write redis+cluster:// in the store's URL",
+    ),
+    ((exceptions.ClusterDownError,), "", "look at CLUSTER INFO and CLUSTER NODES"),
+    (
+        (exceptions.ResponseError,),
+        "misconf",
+        "the server cannot write to its disk: look at its log, and make room",
+    ),
+    (
+        (Exception,),
+        "",
+        "look at the server's log, and run `fairlead doctor`: it checks our keys",
+    ),
+)
+"""What to do about an error, by its kind and a word in it; the first that fits."""
+
+
+def typed(problem: Exception, address: Address, patience: float) -> FairleadError:
+    """Return one of our own errors for one of the driver's."""
+    if isinstance(problem, exceptions.OutOfMemoryError):
+        return StoreFull(
+            address.url,
+            "the server is at its maxmemory, so no job is accepted; those it has go on, and make "
+            "room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
+        )
+    words = str(problem).strip() or type(problem).__name__
+    if words.startswith(_REFUSED):
+        told = words.removeprefix(_REFUSED).partition(" script: ")[0]
+        return EnqueueError(f"the store refuses this job: {told}")
+    if type(problem) is exceptions.ResponseError and _is_damage(words):
+        return StoreRefused(address.url, words.rstrip("."))
+    if isinstance(problem, TimeoutError | exceptions.TimeoutError):
+        words = f"no answer within {patience:g} s"
+    remedy = next(
+        remedy
+        for kinds, word, remedy in _REMEDIES
+        if isinstance(problem, kinds) and word in words.lower()
+    )
+    return StoreUnavailable(address.url, f"{words.rstrip('.')}; {remedy}")
+
+
+_REFUSED = "REFUSED "
+"""How our own functions begin what they say of jobs that nobody may put."""
+
+
+def _is_damage(words: str) -> bool:
+    """Say whether a command or a function stumbled over what is stored, and would do so again."""
+    if words.startswith("WRONGTYPE"):
+        return True
+    blameless = ("MISCONF", "NOREPLICAS", "The user executing", "Error running", "Script killed")
+    return bool(re.search(r"\buser_function\b", words)) and not words.startswith(blameless)
