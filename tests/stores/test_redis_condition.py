@@ -10,6 +10,8 @@ from fairlead.core.admin import Condition
 from fairlead.core.errors import FairleadWarning, SchemaOutdated
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.functions import FUNCTIONS
+from tests.conftest import LOAD
 from tests.servers.redis import RedisServer
 from tests.words import new_job
 
@@ -213,3 +215,24 @@ async def test_what_redis_cannot_do_is_said_with_the_way_out(redis_url: str) -> 
     with pytest.raises(ConfigError, match="job.commit"):
         store.atransaction()
     await store.close()
+
+
+async def test_functions_under_our_names_that_somebody_else_made_are_told(
+    server: RedisServer, redis_url: str
+) -> None:
+    names = [
+        (each.name, "'no-writes'" if each.command == "FCALL_RO" else "")
+        for each in FUNCTIONS.values()
+    ]
+    code = "#!lua name=other\n" + "".join(
+        f"redis.register_function{{ function_name = '{name}', callback = function() return 7 end, "
+        f"flags = {{ {flags} }} }}\n"
+        for name, flags in names
+    )
+    server.execute("FUNCTION", "FLUSH")
+    server.execute("FUNCTION", "LOAD", code)
+    try:
+        await refused(redis_url, "functions under our names that somebody else made")
+    finally:
+        server.execute("FUNCTION", "FLUSH")
+        server.execute(*LOAD)

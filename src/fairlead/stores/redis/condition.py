@@ -94,6 +94,14 @@ def servers(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Ser
             Tried((node, "CONFIG", "GET", "appendfsync")),
         )
     ]
+    for node, time in zip(places, answers[::3], strict=True):
+        if not isinstance(time, list):
+            raise StoreUnavailable(
+                address.url,
+                f"{node} has functions under our names that somebody else made; let an "
+                "administrator look at FUNCTION LIST, remove them with FUNCTION DELETE, and run "
+                "`fairlead migrate up`",
+            )
     pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
     return [
         _server(str(node), address.durability, *piece)
