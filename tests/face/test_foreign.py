@@ -339,7 +339,7 @@ TRAPS = {
     "LANGUAGE sql AS $$ SELECT {schema}.spring()::text $$; "
     "ALTER FUNCTION {schema}.spring() IMMUTABLE",
 }
-REFUSED = "schema jobs belongs to keeper, whose code .*; use the store as keeper"
+REFUSED = "schema jobs belongs to keeper, whose code .*; if you do, connect as keeper"
 
 
 @pytest.fixture

@@ -186,12 +186,13 @@ def _asked(address: Address) -> dict[str, str | None]:
 def _finding(row: Sequence[object], address: Address) -> Finding:
     kind, name, owner, is_superuser = row
     what = f"schema {name}" if kind == "schema" else f"{kind} {name} of schema {address.schema}"
-    remedy = (
-        f"use the store as {owner} or as a role that it allows, not as a superuser"
+    refuse = "drop it as the owner of the database, or name another schema with schema="
+    trust = (
+        f"connect as {owner} or as a role that it allows, never as a superuser"
         if is_superuser
-        else f"if you trust {owner}, add owner={owner} to the store's URL; if not, drop it as the "
-        "owner of the database, or name another schema with schema="
+        else f"add owner={owner} to the store's URL"
     )
+    remedy = f"unless you trust {owner}, {refuse}; if you do, {trust}"
     return Finding(f"{what} belongs to {owner}, whose code would run with our rights", remedy)
 
 
