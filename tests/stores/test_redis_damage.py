@@ -438,7 +438,7 @@ async def test_a_repair_goes_on_past_what_the_server_refuses(yard: Yard) -> None
         told = await yard.store.repair(by("repair"))
     finally:
         yard.server.config_set("maxmemory", "0")
-    refused = [each for each in told if each.startswith("could not mend: ")]
+    refused = [each for each in told if each.startswith("could not mend this: ")]
     assert len(refused) == 2
     assert all("at its maxmemory" in each for each in refused)
     assert sum(job.id in each or "log_start" in each for each in told) == len(told) - 2 == 2

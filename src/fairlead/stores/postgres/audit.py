@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.admin import Action, Finding
+from fairlead.core.admin import NOT_MENDED, Action, Finding
 from fairlead.stores.postgres.lane import Lane
 from fairlead.stores.postgres.statements import statements
 
@@ -166,7 +166,7 @@ async def repair(lane: Lane, schema: str, at: int | None, by: Action) -> list[st
     return [
         *(_told(_WORDS[what].mended, whose) for what, whose in done),
         *(
-            f"could not mend this: {_told(_WORDS[what].found, whose)}; {why}"
+            f"{NOT_MENDED} this: {_told(_WORDS[what].found, whose)}; {why}"
             for (what, whose), why in met.items()
             if why is not None
         ),

@@ -7,6 +7,7 @@ it. Lines of logs that cannot be read are taken out, and so is all that is writt
 
 from collections.abc import Callable, Mapping, Sequence
 
+from fairlead.core.admin import NOT_MENDED
 from fairlead.core.clock import Clock
 from fairlead.core.errors import StoreFull, StoreRefused
 from fairlead.core.ids import mark_of
@@ -92,7 +93,7 @@ class Repair:
         try:
             yield from mending
         except (StoreFull, StoreRefused) as refusal:
-            self._refused.append(f"could not mend: {problem}: {refusal.problem}")
+            self._refused.append(f"{NOT_MENDED} this: {problem}; {refusal.problem}")
 
     def _mend_one(self, damage: Damage) -> Conversation[None]:
         told = yield from self._menders[damage.kind](damage)
