@@ -1099,6 +1099,20 @@ MUTANTS = [
         "tests/stores/test_sqlite_shape.py",
     ),
     Mutant(
+        "a stored payload that is too large is not read",
+        "core/codec.py",
+        "            if len(payload) > PAYLOAD_LIMIT:\n                raise PayloadTooLarge(self.task, len(payload)",
+        "            if False:\n                raise PayloadTooLarge(self.task, len(payload)",
+        "tests/core/test_codec.py",
+    ),
+    Mutant(
+        "no character carries marks without end (T9)",
+        "cli/table.py",
+        "        if marks <= _MARKS:\n",
+        "        if True:\n",
+        "tests/cli/test_table.py",
+    ),
+    Mutant(
         "nobody's link leads to a file that is not his (T27), SQLite",
         f"{SQLITE}/trust.py",
         "    if owner in (0, me):\n",

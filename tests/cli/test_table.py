@@ -58,6 +58,13 @@ def test_wide_characters_take_two_cells_and_accents_none() -> None:
     assert cell_width(cropped("漢字漢字", 6)) <= 6
 
 
+def test_no_character_carries_marks_without_end() -> None:
+    """They take no cells, so a line of them was as long as whoever wrote it liked."""
+    lines = table(COLUMNS, [("a" + "\u0301" * 4_000 + "b\u0301", "1", "x" + "\u0301" * 4_000)], 40)
+    assert max(map(len, lines)) < 100
+    assert cropped("a" + "\u0301" * 9 + "b", 2) == "a" + "\u0301" * 8 + "b"
+
+
 def test_what_would_steer_the_terminal_is_escaped_before_it_is_measured() -> None:
     [_, line] = plain(table(COLUMNS, [("\x1b[31m\n\r\u202e", "1", "x")]))
     assert "\x1b" not in line

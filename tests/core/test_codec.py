@@ -1339,3 +1339,9 @@ def test_raw_json_has_no_key_twice_either(kind: Any, value: Callable[[Any], Any]
     assert signature.decode(payload)
     with pytest.raises(DecodeError, match="'a' is there twice"):
         signature.decode(payload.replace('"b"', '"a"'))
+
+
+def test_no_stored_payload_is_larger_than_one_may_be() -> None:
+    """Whoever writes to the store knows no limits."""
+    with pytest.raises(DecodeError, match="the limit is 262,144"):
+        UNTYPED.decode(f'{{"x":"{"y" * PAYLOAD_LIMIT}"}}')

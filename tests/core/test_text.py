@@ -21,7 +21,7 @@ from fairlead.core.text import (
 HUGE = 10_000_000
 UNSEEN = [
     *("\x00", "\x1b", "\x7f", "\x9b", "\n", "\r", "\u2028", "\u2029"),
-    *("\u00ad", "\u034f", "\u061c", "\u180e", "\u115f", "\u3164", "\uffa0"),
+    *("\u00ad", "\u034f", "\u061c", "\u180e", "\u115f", "\u2800", "\u3164", "\uffa0"),
     *map(chr, [*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070)]),
     *("\ufeff", "\ufff9", "\ufffa", "\ufffb", "\ufe0f", "\U000e0001", "\U000e0041", "\U000e01ef"),
     *("\ud800", "\udcff", "\udfff"),

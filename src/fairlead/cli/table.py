@@ -12,6 +12,8 @@ from fairlead.core.text import QUOTED, escaped
 
 _GAP = "  "
 _WIDEST = 40
+_MARKS = 8
+"""How many accents and other marks one character may carry; no script needs more."""
 
 
 class Column(NamedTuple):
@@ -105,6 +107,7 @@ def _fit(text: str, width: int, *, right: bool) -> str:
 
 def cropped(text: str, width: int) -> str:
     """Return the text, or as much of it as fits, with a mark where it was cut."""
+    text = text if text.isascii() else _with_few_marks(text)
     if cell_width(text) <= width:
         return text
     kept, room = "", width - 1
@@ -114,6 +117,16 @@ def cropped(text: str, width: int) -> str:
             break
         kept += char
     return kept + "…"
+
+
+def _with_few_marks(text: str) -> str:
+    """Leave out marks in excess: they take no cells, and could fill the screen all the same."""
+    kept, marks = [], 0
+    for char in text:
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks <= _MARKS:
+            kept.append(char)
+    return "".join(kept)
 
 
 def cell_width(text: str) -> int:

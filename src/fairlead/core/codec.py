@@ -80,8 +80,11 @@ class Signature:
         return payload.decode()
 
     def decode(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a stored call."""
+        """Return the arguments of a stored call, which is no larger than `encode` makes one."""
         try:
+            # Not how deep it is: to count brackets takes as long as to decode.
+            if len(payload) > PAYLOAD_LIMIT:
+                raise PayloadTooLarge(self.task, len(payload), PAYLOAD_LIMIT)
             call = self._decode(payload)
             bound = self._unbind(call)
             # As many colons as arguments: then no key is there twice, and nothing is nested.

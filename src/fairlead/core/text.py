@@ -22,7 +22,7 @@ _HIDDEN = re.compile(
     "\u2028\u2029"  # ends of lines and paragraphs
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # the direction of writing
     "\u00ad\u034f\u180b-\u180f\u200b-\u200d\u2060-\u2065\ufeff\ufff0-\ufffb"  # without a width
-    "\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # letters that are blank
+    "\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that are blank
     "\ufe00-\ufe0f\U000e0000-\U000e0fff"  # variation selectors and tags
     "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # format controls of scripts
     "\ud800-\udfff"  # lone surrogates
