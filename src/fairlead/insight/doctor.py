@@ -58,12 +58,14 @@ async def examine(store: Backend, app: Fairlead | None) -> Checkup:
         facts.update(found.facts)
         return found.findings
 
-    findings = [
-        *await _looked("the jobs", store.audit),
-        *await _looked("the store's set-up", condition),
-        *await _looked("queues and workers", lambda: _waiting(store)),
-        *(_settings(app) if app else ()),
-    ]
+    findings: list[Finding] = []
+    for what, look in (
+        ("the jobs", store.audit),
+        ("the store's set-up", condition),
+        ("queues and workers", lambda: _waiting(store)),
+    ):
+        findings += await _looked(what, look, is_there=bool(findings))
+    findings += _settings(app) if app else ()
     return Checkup({"store": store.url, **facts, **versions()}, _few(findings))
 
 
@@ -90,13 +92,19 @@ def _unusable(problem: ConfigError) -> Finding:
     return Finding(what, remedy or "put that right, and look again: fairlead doctor")
 
 
-async def _looked(what: str, look: Callable[[], Awaitable[Sequence[Finding]]]) -> Sequence[Finding]:
-    """Look at one part; damage that keeps us from it is a finding, and hides no other part."""
+async def _looked(
+    what: str, look: Callable[[], Awaitable[Sequence[Finding]]], *, is_there: bool
+) -> Sequence[Finding]:
+    """Look at one part; damage that keeps us from it is a finding, and hides no other part.
+
+    `is_there` says that another part told what is wrong: then the store answers, and what looks
+    like an outage (a table that is missing, say) must not hide that.
+    """
     try:
         return await look()
-    except StoreUnavailable:
-        raise
-    except Exception as problem:  # noqa: BLE001 (whatever a damaged store makes our code raise)
+    except Exception as problem:
+        if isinstance(problem, StoreUnavailable) and not is_there:
+            raise
         return [Finding(f"{what} cannot be looked at: {problem}", REPAIR)]
 
 
