@@ -1113,6 +1113,27 @@ MUTANTS = [
         "tests/cli/test_table.py",
     ),
     Mutant(
+        "a claim looks on behind the damaged jobs it left, SQLite",
+        f"{SQLITE}/line.py",
+        "                self._stopped[plan.worker, queue.name] = stopped\n",
+        "                pass\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "a claim moves out some damaged jobs, not all, SQLite",
+        f"{SQLITE}/heads.py",
+        "            if len(moved) < MOVED:\n",
+        "            if True:\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "a claim that ended behind all damage begins anew, SQLite",
+        f"{SQLITE}/line.py",
+        "            elif remembered and not found:\n",
+        "            elif False:\n",
+        DAMAGE,
+    ),
+    Mutant(
         "nobody's link leads to a file that is not his (T27), SQLite",
         f"{SQLITE}/trust.py",
         "    if owner in (0, me):\n",

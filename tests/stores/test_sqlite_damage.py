@@ -28,7 +28,7 @@ from fairlead.core.selection import select
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import audit as sqlite_audit
-from fairlead.stores.sqlite import sound
+from fairlead.stores.sqlite import heads, sound
 from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import migrations
 from tests.fuzz.sqlite import TABLES, SqliteVictim
@@ -529,3 +529,39 @@ async def test_options_that_cannot_be_read_stay_with_their_dead_letter(
     write(tmp_path, "UPDATE fairlead_dead SET options = x'ff' WHERE id = ?", waiting)
     assert len(await scene.store.audit()) == 1
     await scene.store.repair(by())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["size = -1", "id = 'é' || seq", "id = CAST(x'ff' || seq AS TEXT)", "order_at = 'soon'"],
+)
+async def test_sound_jobs_do_not_wait_until_all_damaged_ones_before_them_are_moved_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Behind a hundred thousand of them they waited for half a minute."""
+    monkeypatch.setattr(heads, "LOOKED", 20)
+    monkeypatch.setattr(heads, "MOVED", 2)
+    store = store_for(f"sqlite:///{tmp_path}/jobs.db", clock := ManualClock())
+    await store.put([new_job() for _ in range(100)])
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
+        connection.execute(f"UPDATE fairlead_job SET {damage}")
+    clock.advance(SECOND)
+    behind = new_job(run_at=clock.now())
+    if "soon" not in damage:  # Texts stand behind all numbers.
+        await store.put([behind])
+    claimed: list[JobId] = []
+    claims = 0
+    while not claimed and claims < 7:
+        claims += 1
+        before = await store.count()
+        claimed = [job.id for job in await claim(store, capable=CAPABLE)]
+        dead = (await store.count())["mail"].get(State.DEAD, 0)
+        # A place that is not UTF-8 cannot be passed: all that stand there are moved out.
+        assert dead - before["mail"].get(State.DEAD, 0) <= (20 if "CAST" in damage else 2)
+    assert claimed == ([behind.id] if "soon" not in damage else [])
+    assert claimed or dead == 14  # Two at each claim, also at the one that came to the end.
+    for _ in range(60):
+        await claim(store, capable=CAPABLE)
+    assert (await store.count())["mail"][State.DEAD] == 100
+    assert await store.audit() == []
+    await store.close()

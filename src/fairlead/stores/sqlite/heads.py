@@ -1,25 +1,34 @@
 """Read the jobs that a claim may give, in the order of their queue.
 
 They are read many at a time. If that fails, somebody damaged one of them: they are read one by
-one, and what cannot be read becomes a dead letter, while the others go on.
+one, and what cannot be read becomes a dead letter, while the others go on. Where there are many
+of them a claim moves out some, and the next one looks on behind those that it left.
 """
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_ID, Instant, Place, Runs, Version
 from fairlead.core.selection import Head
-from fairlead.core.store import BATCH
 from fairlead.stores.sqlite.repair import move_out
-from fairlead.stores.sqlite.sound import Size, is_id
+from fairlead.stores.sqlite.sound import NotUtf8, Size, exact, is_id
+from fairlead.stores.sqlite.statements import head_statement
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, to_json
 
 LARGE = 4_096
 """What is large of a job that has more bytes is read only when the job is chosen."""
+
+LOOKED = 2_000
+"""How many jobs are looked at one by one, if one of the next is damaged."""
+
+MOVED = 250
+"""How many damaged ones of these are moved out by one claim."""
+
+_PLACE = "SELECT order_at, id FROM fairlead_job WHERE seq = ?"
 
 
 class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -46,6 +55,7 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(list[Row]).decode
+_decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None, bool]]).decode
 
 
@@ -57,31 +67,73 @@ class Body(NamedTuple):
     suspect: bool
 
 
+class After(NamedTuple):
+    """A place in the order of a queue, as it is stored; a damaged job has one too."""
+
+    order_at: Any
+    id: Any
+
+
+class Found(NamedTuple):
+    """The next jobs of a queue, and the place where the look ended because of damage."""
+
+    rows: list[Row]
+    stopped: After | None = None
+
+
 def read_heads(
-    connection: sqlite3.Connection, queue: str, after: tuple[int, str], limit: int, now: int
-) -> list[Row]:
+    connection: sqlite3.Connection, queue: str, after: After, limit: int, now: int
+) -> Found:
     """Read the next jobs after a place. Those that cannot be read become dead letters."""
-    where = {"queue": queue, "order_at": after[0], "id": after[1], "now": now, "large": LARGE}
+    where = {"queue": queue, "now": now, **after._asdict()}
     try:
-        return _rows(ask(connection, "heads", limit=limit, **where))
+        return Found(_rows(ask(connection, "heads", limit=limit, large=LARGE, **where)))
     except UNREADABLE as problem:
         raise_unless_damage(problem)
-    # One by one, to find the row that somebody damaged.
+    seqs = _decode_seqs(ask(connection, "next_seqs", limit=LOOKED, **where))
+    return _read_one_by_one(connection, seqs, limit, now)
+
+
+def _read_one_by_one(
+    connection: sqlite3.Connection, seqs: list[int], limit: int, now: int
+) -> Found:
+    """Find the sound jobs among many; of the others some are moved out, and all stepped over.
+
+    To move one out takes ten times as long as to step over it, and sound jobs behind a hundred
+    thousand of them are not to wait for that.
+    """
     rows: list[Row] = []
-    moved = 0
-    while len(rows) < limit and moved < BATCH:
+    moved: set[int] = set()
+    for seq in seqs:
         try:
-            found = _rows(ask(connection, "heads", limit=1, **where))
+            rows += _rows(connection.execute(head_statement(), _head(seq)).fetchone()[0])
         except UNREADABLE as problem:
             raise_unless_damage(problem)
-            move_out(connection, ask(connection, "next_seq", **where), now, str(problem))
-            moved += 1
+            if len(moved) < MOVED:
+                move_out(connection, seq, now, str(problem))
+                moved.add(seq)
+        if len(rows) == limit:
+            return Found(rows)
+    if len(seqs) < LOOKED:
+        return Found(rows)
+    for seq in reversed(seqs):
+        if seq in moved:
             continue
-        if not found:
-            break
-        rows += found
-        where |= {"order_at": found[0].order_at, "id": found[0].id}
-    return rows
+        if (place := _place(connection, seq)) is not None:
+            return Found(rows, place)
+        move_out(connection, seq, now)
+    return Found(rows)
+
+
+def _head(seq: int) -> dict[str, int]:
+    return {"seq": seq, "large": LARGE}
+
+
+def _place(connection: sqlite3.Connection, seq: int) -> After | None:
+    """Return where a job stands, if a statement can be told so."""
+    with exact(connection):
+        place = After(*connection.execute(_PLACE, (seq,)).fetchone())
+    return None if NotUtf8 in map(type, place) else place
 
 
 def _rows(text: str) -> list[Row]:

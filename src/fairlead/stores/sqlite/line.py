@@ -33,7 +33,7 @@ from fairlead.core.selection import (
     select,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.sqlite.heads import Row, read_bodies, read_heads
+from fairlead.stores.sqlite.heads import After, Row, read_bodies, read_heads
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import decode_capable, exact
 from fairlead.stores.sqlite.statements import put_statement, statements
@@ -151,7 +151,7 @@ class SqliteLine:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # Where claims of a worker stopped in a queue they could not look through.
-        self._stopped: dict[tuple[str, str], Head] = {}
+        self._stopped: dict[tuple[str, str], Head | After] = {}
 
     def put(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[bool]:
         """Add jobs."""
@@ -185,14 +185,20 @@ class SqliteLine:
         """Go along a queue's order, reading about as many jobs at a time as its share will take."""
         weights = sum(other.weight for other in plan.queues)
         chunk = plan.slots * queue.weight // weights + queue.reserved + 2
-        last = self._stopped.pop((plan.worker, queue.name), None)
+        last = remembered = self._stopped.pop((plan.worker, queue.name), None)
         while True:
-            after = (last.order_at, last.id) if last else (_FIRST, "")
-            found = read_heads(connection, queue.name, after, chunk, now)
+            after = After(last.order_at, last.id) if last else After(_FIRST, "")
+            found, stopped = read_heads(connection, queue.name, after, chunk, now)
             yield from found
+            if stopped is not None:
+                self._stopped[plan.worker, queue.name] = stopped
+            elif remembered and not found:
+                # Nothing is left behind that place: begin anew, for nobody will wake us.
+                last = remembered = None
+                continue
             if len(found) < chunk:
                 return
-            last = found[-1]
+            last, remembered = found[-1], None
 
     def _prepare(self, connection: sqlite3.Connection, plan: ClaimPlan, now: int) -> set[str]:
         """Look after jobs that are due, known again or expired; returns the paused queues."""

@@ -23,6 +23,12 @@ def migrations() -> list[Migration]:
 
 
 @cache
+def head_statement() -> str:
+    """Return `heads` for the one job of a sequence number, wherever it stands."""
+    return statements()["heads"].partition(" INDEXED BY")[0] + " WHERE seq = :seq)"
+
+
+@cache
 def put_statement(rows: int) -> str:
     """Return the put for this many jobs: the tuple of `put.sql`, repeated."""
     head, tuple_, tail = re.split(r"(\(\?[^)]*\))", statements()["put"])

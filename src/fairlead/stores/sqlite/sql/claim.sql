@@ -40,12 +40,16 @@ FROM (
 SELECT json_group_array(json_array(seq, payload, options, json(iif(suspect, 'true', 'false'))))
 FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
 
--- name: next_seq
--- The first of the same jobs by its sequence number, which is always readable.
-SELECT seq FROM fairlead_job INDEXED BY fairlead_job_order
-WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id) AND lease_until <= :now
-ORDER BY order_at, id
-LIMIT 1
+-- name: next_seqs
+-- The same jobs by their sequence numbers, which are always readable.
+SELECT json_group_array(seq)
+FROM (
+    SELECT seq FROM fairlead_job INDEXED BY fairlead_job_order
+    WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id)
+      AND lease_until <= :now
+    ORDER BY order_at, id
+    LIMIT :limit
+)
 
 -- name: lease
 UPDATE fairlead_job
