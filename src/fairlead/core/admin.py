@@ -101,8 +101,8 @@ class Action(msgspec.Struct, frozen=True):
     """Something a person does: who, what, and to which jobs, in words.
 
     One action may take many calls; they share its id, and are one line of the
-    audit log with one count. Calls of another action under the same id are refused; on
-    Redis, where queues keep lines of their own, they get a line of their own.
+    audit log with one count and the time of the last. Calls of another action under the
+    same id are refused; on Redis, where queues keep lines, they get a line of their own.
     """
 
     id: str

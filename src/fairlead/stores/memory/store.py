@@ -333,8 +333,9 @@ class MemoryStore(MemoryLine, Backend):
             line = AuditLine(self._clock.now(), by.who, by.verb, by.target, int(count), before)
             self._audit_log[by.id] = _Noted(line, job_id)
         else:
-            noted.line = replace(noted.line, count=noted.line.count + count)
-            noted.job_id = None
+            noted.line = replace(
+                noted.line, count=noted.line.count + count, done_at=self._clock.now()
+            )
 
     # The store itself
 

@@ -147,5 +147,6 @@ def line_of(text: bytes) -> _Line:
 def _joined(lines: list[tuple[int, _Line]]) -> _Told:
     number, first = min(lines, key=lambda each: each[0])
     count = sum(line.count for _, line in lines)
-    line = AuditLine(first.done_at, first.who, first.verb, first.target, count, first.before)
-    return _Told(number, line, first.job_id if len(lines) == 1 else None)
+    last = max(line.done_at for _, line in lines)
+    line = AuditLine(last, first.who, first.verb, first.target, count, first.before)
+    return _Told(number, line, first.job_id)

@@ -399,7 +399,7 @@ local function write_act(text, count, now, before)
     by[1], line = by[1] .. ' ' .. by[2], nil
   end
   if line then
-    line[5], line[7] = line[5] + count, nil
+    line[1], line[5] = now, line[5] + count
   else
     line = { now, by[3], by[4], by[5], count, before, by[6] }
     call('ZADD', acts, by[2], by[1])

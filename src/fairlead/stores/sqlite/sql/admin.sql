@@ -237,12 +237,12 @@ UPDATE fairlead_dead SET payload = :payload, version = :version
 WHERE id = :id AND payload = :was
 
 -- name: note
--- One action is one line, however many calls it takes. An id that another action has changes nothing,
--- nor does that of an edit, whose old payload the line keeps.
+-- One action is one line, however many calls it takes, with the time of the last. An id that another
+-- action has changes nothing, nor does that of an edit, whose old payload the line keeps.
 INSERT INTO fairlead_audit (id, done_at, who, verb, target, count, job_id, before)
 VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before)
 ON CONFLICT (id) DO UPDATE SET
-    count = iif(typeof(count) = 'integer', count, 0) + excluded.count, job_id = NULL
+    count = iif(typeof(count) = 'integer', count, 0) + excluded.count, done_at = excluded.done_at
 WHERE (who, verb, target) = (excluded.who, excluded.verb, excluded.target)
   AND before IS NULL AND excluded.before IS NULL
 
