@@ -253,7 +253,9 @@ class Fairlead:
             if job.queue not in self.queues:
                 raise UnknownQueue(job.queue, self.queues)
             batch.append(job)
-            size += len(job.payload) + len(job.options or "")
+            size += len(job.payload)
+            if job.options is not None:
+                size += len(job.options)
             if size >= most_bytes or len(batch) >= most:
                 yield batch
                 batch, size = [], 0

@@ -22,17 +22,17 @@ class Clock:
         return self.now
 
 
-def no_bits(_: int) -> int:
+def no_bits() -> int:
     return 0
 
 
-def all_bits(count: int) -> int:
-    return (1 << count) - 1
+def all_bits() -> int:
+    return 2**64 - 1
 
 
 @pytest.mark.parametrize("bits", [no_bits, all_bits])
 def test_an_id_is_a_uuid7_whatever_the_random_bits(bits: object) -> None:
-    made = uuid.UUID(IdMaker(random_bits=bits)())  # type: ignore[arg-type]
+    made = uuid.UUID(IdMaker(random_word=bits)())  # type: ignore[arg-type]
 
     assert made.version == 7
     assert made.variant == uuid.RFC_4122
@@ -65,7 +65,7 @@ def test_ids_sort_in_the_order_they_were_made() -> None:
 @given(st.lists(st.integers(min_value=0, max_value=3_000_000), min_size=2, max_size=50))
 def test_ids_sort_by_a_clock_finer_than_a_millisecond(steps: list[int]) -> None:
     clock = Clock()
-    make = IdMaker(clock, random_bits=no_bits)
+    make = IdMaker(clock, random_word=no_bits)
     made = []
     for step in steps:
         clock.now += step
@@ -78,7 +78,7 @@ def test_ids_sort_by_a_clock_finer_than_a_millisecond(steps: list[int]) -> None:
 def test_a_clock_that_goes_back_neither_repeats_nor_disorders_ids(steps: list[int]) -> None:
     """Random bits would hide a repeated tick, so there are none here."""
     clock = Clock()
-    make = IdMaker(clock, random_bits=no_bits)
+    make = IdMaker(clock, random_word=no_bits)
     made = []
     for step in steps:
         clock.now += step
@@ -89,7 +89,7 @@ def test_a_clock_that_goes_back_neither_repeats_nor_disorders_ids(steps: list[in
 
 def test_a_clock_that_stands_still_is_enough_for_many_milliseconds_of_ids() -> None:
     """More ids than the 4,096 fractions of one millisecond: the count runs over into the next."""
-    make = IdMaker(Clock(), random_bits=no_bits)
+    make = IdMaker(Clock(), random_word=no_bits)
 
     made = [make() for _ in range(10_000)]
 
@@ -99,7 +99,7 @@ def test_a_clock_that_stands_still_is_enough_for_many_milliseconds_of_ids() -> N
 
 def test_ids_made_by_many_threads_are_unique() -> None:
     """One maker, a clock that stands still and no random bits: the worst case."""
-    make = IdMaker(Clock(), random_bits=no_bits)
+    make = IdMaker(Clock(), random_word=no_bits)
     made: list[list[JobId]] = [[] for _ in range(8)]
     start = threading.Barrier(len(made))
 
@@ -144,12 +144,13 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
 def test_the_random_bits_are_the_operating_system_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has seen ids of a process must not be able to foretell the next (T26)."""
     monkeypatch.setattr(os, "urandom", lambda size: b"\xab" * size)
-    bits = ids._RandomBits()
-    assert [bits(62), bits(8)] == [0xABABABABABABABAB >> 2, 0xAB]
+    ids._words.clear()
+    make = IdMaker()
+    ends = {make()[-17:] for _ in range(2_000)}
+    ids._words.clear()
+    assert ends == {"aaea-eaeaeaeaeaea"}
 
 
 def test_random_bits_do_not_run_out() -> None:
-    bits = ids._RandomBits()
-    drawn = [bits(62) for _ in range(2_000)]
-    assert len(set(drawn)) == 2_000
-    assert max(drawn) < 1 << 62
+    make = IdMaker()
+    assert len({make()[-17:] for _ in range(2_000)}) == 2_000

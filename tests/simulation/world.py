@@ -12,6 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -220,7 +221,7 @@ class World:
         self.network = Network(self.loop, Random(seed + 2), self.store, self.witness, rates)
         self.outages: list[tuple[float, float]] = []
         self.trees: list[Tree] = []
-        self.ids = IdMaker(lambda: self.clock.now() * 1_000, self.random.getrandbits)
+        self.ids = IdMaker(lambda: self.clock.now() * 1_000, partial(self.random.getrandbits, 64))
         self.faults_end = float("inf")
         self.points_passed = 0
         self.on_point: Callable[[Child, str], bool] = lambda _child, _name: False

@@ -84,14 +84,13 @@ def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -
     return fresh
 
 
-def _bytes_of(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[bool]:
     values: list[object] = []
     for job in jobs:
         due = job.due_at(now)
+        size = len(job.payload) if job.payload.isascii() else len(job.payload.encode())
+        if job.options is not None:
+            size += len(job.options.encode())
         values += (
             job.id,
             job.queue,
@@ -102,7 +101,7 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
             due - job.priority * SECOND,
             job.ends_at(now),
             now,
-            _bytes_of(job.payload) + (_bytes_of(job.options) if job.options else 0),
+            size,
             job.payload,
             job.options,
         )

@@ -280,7 +280,7 @@ AS $$
 $$;
 CREATE FUNCTION texts_of(list jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT CASE WHEN jsonb_path_exists(list, '$[*] ? (@.type() != "string" && @.type() != "null")')
+    SELECT CASE WHEN jsonb_path_exists(list, '$[*] ? (@.type() != "string")')
                 THEN no_text(list)::jsonb ELSE list END
 $$;
 
