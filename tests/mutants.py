@@ -787,9 +787,16 @@ MUTANTS = [
     Mutant(
         "a log_start past all numbers makes no run unreadable (I22), Redis",
         f"{REDIS}/lua/moves.lua",
-        "is_count(start, MOST_BATCHES)",
+        "is_count(start, MOST_COUNTED)",
         "is_count(start)",
         "tests/stores/test_redis_damage.py::test_a_log_that_begins_past_all_numbers_costs_no_run_and_no_result",
+    ),
+    Mutant(
+        "the number of an action past all numbers makes no line unreadable (I22), Redis",
+        f"{REDIS}/lua/count.lua",
+        " or 0, MOST_COUNTED)",
+        " or 0)",
+        "tests/stores/test_redis_damage.py::test_an_action_past_all_numbers_can_be_read_and_is_mended",
     ),
     Mutant(
         "a bad number of a line costs no result (I22), Redis",

@@ -275,7 +275,10 @@ class RedisVictim(Victim):
             "acts": self._acts,
             **dict.fromkeys(ARRAYS, self._array),
         }
-        done = ways[place](place, field, damage.kind, job_id.encode(), random)
+        try:
+            done = ways[place](place, field, damage.kind, job_id.encode(), random)
+        except redis.exceptions.ResponseError:
+            return None  # Another damage made the key one of another type.
         return f"{damage.field} of job {job_id}: {damage.kind}" if done else None
 
     def _key(self, part: str, queue: str = QUEUE) -> str:
@@ -444,10 +447,7 @@ class RedisVictim(Victim):
         key = getattr(self._keys, name) if place == "shared" else self._key(name, STOPPED)
         command, *words = TYPES[kind]
         is_gone = self._do("DEL", key)
-        try:
-            return self._do(command, key, *words) or is_gone
-        except redis.exceptions.ResponseError:  # It is still there, and of another type.
-            return False
+        return self._do(command, key, *words) or is_gone
 
 
 def split(text: bytes) -> list[bytes]:

@@ -411,6 +411,22 @@ async def test_actions_after_a_repair_are_the_latest(yard: Yard) -> None:
     assert latest.verb == "resume"
 
 
+@pytest.mark.parametrize("number", [2**53 - 1, 2**53 - 2, 2**52 + 1])
+async def test_an_action_past_all_numbers_can_be_read_and_is_mended(
+    yard: Yard, number: int
+) -> None:
+    yard.server.set(yard.keys.number, number)
+    await yard.store.pause("mail", by("pause"))
+    assert "the number of the last action" in await yard.problems()
+    assert "of the audit log" not in await yard.problems()
+    [action] = yard.do("ZRANGE", "acts", 0, -1)
+    yard.do("ZADD", "acts", number, action)
+    assert "of the audit log" in await yard.problems()
+    assert "it is 0 now" in await yard.repair()
+    await yard.store.resume("mail", by("resume"))
+    assert {line.verb for line in await yard.store.audit_log()} == {"pause", "repair", "resume"}
+
+
 async def test_a_repair_that_cannot_mend_all_says_what_it_mended(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

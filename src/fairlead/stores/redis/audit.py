@@ -21,6 +21,7 @@ from fairlead.stores.redis.keys import NOWHERE, PARTS, Keys
 from fairlead.stores.redis.queues import Queues, is_stray, name_of
 from fairlead.stores.redis.records import (
     LATEST,
+    MOST_COUNTED,
     batch_without,
     ended_at,
     is_batch,
@@ -40,8 +41,6 @@ _PARTS = (
     *("done", "cancelled", "dead"),
 )
 _HASHES = frozenset({"bodies", "runs", "errors", "ends", "gone", "settings", "acted"})
-_MOST_BATCHES = 2**52
-"""How many entries of a log may be gone, as `moves.lua` has it."""
 _REMEDY = "fairlead doctor --repair"
 
 
@@ -128,9 +127,15 @@ def _check_shared(keys: Keys, now: int) -> Conversation[list[Damage]]:
         found += _odd_workers(workers, now)
     if steps is not ...:
         found += _odd_steps(steps)
-    if number not in (..., None) and count_of(number) is None:
+    if number not in (..., None) and not _is_number(number):
         found.append(Damage(Kind.NUMBER, f"the number of the last action is {shown(number)}"))
     return found
+
+
+def _is_number(raw: bytes) -> bool:
+    """Say whether the number of the last action can be one."""
+    number = count_of(raw)
+    return number is not None and number <= MOST_COUNTED
 
 
 def _odd_workers(said: Sequence[bytes], now: int) -> Iterator[Damage]:
@@ -213,7 +218,7 @@ def _check_settings(keys: Keys, queue: str) -> Conversation[list[Damage]]:
         number = count_of(value)
         if name == b"paused" or (name == b"apart" and number is not None):
             return None
-        if name == b"log_start" and number is not None and number <= _MOST_BATCHES:
+        if name == b"log_start" and number is not None and number <= MOST_COUNTED:
             return None
         return f"queue {queue} has the setting {shown(name)} {shown(value)}, which cannot be"
 
@@ -356,7 +361,7 @@ def _odd_acts(
 ) -> Iterator[Damage]:
     for action, line, number in zip(actions, lines, numbers, strict=True):
         place = float(number if number is not None else "nan")
-        if not 0 <= place <= LATEST or not place.is_integer() or not is_line(line):
+        if not 0 <= place <= MOST_COUNTED or not place.is_integer() or not is_line(line):
             problem = f"line {shown(action)} of the audit log cannot be read"
             yield Damage(Kind.ACT, problem, queue, action)
 

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 LATEST = 2**53 - 1
 """The latest instant and the greatest number: what Lua holds exactly."""
+MOST_COUNTED = 2**52
+"""How far we count what only grows, as `moves.lua` has it: entries of a log, actions."""
 _LONGEST_SHOWN = 100
 
 Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]

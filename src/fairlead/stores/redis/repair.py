@@ -15,7 +15,7 @@ from fairlead.stores.redis.audit import Damage, Kind, damages, is_line
 from fairlead.stores.redis.condition import VERSION
 from fairlead.stores.redis.keys import NOWHERE, Keys
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import score_of, shown
+from fairlead.stores.redis.records import MOST_COUNTED, score_of, shown
 from fairlead.stores.redis.talk import (
     Conversation,
     Word,
@@ -131,7 +131,14 @@ class Repair:
 
     def _count_again(self, _damage: Damage) -> Conversation[str | None]:
         names = [*(yield from self._queues.names()), NOWHERE]
-        asked = [("ZREVRANGE", self._keys.key(name, "acts"), 0, 0, "WITHSCORES") for name in names]
+        # What stands further on is no number of ours, and gets a new one.
+        asked = [
+            (
+                *("ZREVRANGEBYSCORE", self._keys.key(name, "acts"), MOST_COUNTED, 0),
+                *("WITHSCORES", "LIMIT", 0, 1),
+            )
+            for name in names
+        ]
         answers = yield from spared(asked, ())
         greatest = max((score_of(each[1]) for each in answers if each), default=0)
         yield [("SET", self._keys.number, greatest)]

@@ -147,13 +147,14 @@ local function lines_in(text)
   return is_read and are_lines(numbers) and numbers or {}
 end
 
--- How many entries of the log are gone. The numbers of those that follow must be exact, too: whoever
--- writes a greater one here would make every later run unreadable.
-local MOST_BATCHES = 4503599627370496
+-- How far we count what only grows: entries of the log, actions. The numbers that follow must be exact,
+-- too: whoever wrote a greater one would make all that is counted later unreadable.
+local MOST_COUNTED = 4503599627370496
 
+-- How many entries of the log are gone.
 local function gone_before()
   local start = tonumber(call('HGET', settings, 'log_start') or 0)
-  return is_count(start, MOST_BATCHES) and start or 0
+  return is_count(start, MOST_COUNTED) and start or 0
 end
 
 local function first_run(body, order_at)
