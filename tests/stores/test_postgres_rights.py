@@ -20,6 +20,8 @@ from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture
 from tests.words import POLICY, by, claim, done, failed, new_job
 
 DAY = 24 * 3600 * SECOND
+PAYLOAD, OPTIONS = 4, 5
+"""Where a put tells them of a job."""
 
 
 @pytest.fixture
@@ -261,7 +263,7 @@ async def test_what_is_just_within_the_limits_is_taken(yard: Yard) -> None:  # n
 def test_a_put_of_nothing_is_not_taken_for_one_that_was_done(yard: Yard, text: str) -> None:  # noqa: F811
     with (
         yard.connection("producer") as connection,
-        pytest.raises(psycopg.DatabaseError, match="a put has a count and kinds"),
+        pytest.raises(psycopg.DatabaseError, match="a put has a job, or kinds and a count"),
     ):
         connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
 
@@ -283,10 +285,10 @@ async def test_the_answer_of_a_put_does_not_depend_on_what_others_put(
         for job in (theirs, nobodys):
             doc = json.loads(put_text([job, new_job(id="a" + job.id)], None, "work"))
             [kind] = doc["kinds"]
-            kind[9].append(mine.id)
-            kind[10].append("{}")
-            empty = [*kind[:5], 5, 86_400, *kind[7:9], [], []]
-            alone = [*kind[:9], ["zz-1" if job is theirs else "zz-3"], ["{}"]]
+            kind[3].append(mine.id)
+            kind[4].append("{}")
+            empty = [*kind[:3], [], [], None, None, 5, 86_400]
+            alone = [*kind[:3], ["zz-1" if job is theirs else "zz-3"], ["{}"]]
             text = json.dumps(doc | {"count": 1, "kinds": [empty, alone]})
             assert connection.execute(say, [text]).fetchone() == (None,)
             text = json.dumps(doc | {"count": count, "kinds": [empty, kind]})
@@ -313,7 +315,7 @@ async def test_a_put_of_many_of_which_one_is_known_takes_no_longer(yard: Yard) -
 
 @pytest.mark.parametrize("value", ["1e131071", '{"x":1e131071}', "[[1e131071]]", "true"])
 @pytest.mark.parametrize("number", [1, 2, 60])
-@pytest.mark.parametrize("place", [3, 10])
+@pytest.mark.parametrize("place", [PAYLOAD, OPTIONS])
 def test_payloads_and_options_are_texts(
     yard: Yard,  # noqa: F811
     value: str,
@@ -321,9 +323,10 @@ def test_payloads_and_options_are_texts(
     place: int,
 ) -> None:
     """A number of eight characters would be written out in 131,072."""
-    doc = json.loads(put_text([new_job() for _ in range(number)], None, None))
-    [kind] = doc["kinds"]
-    kind[place] = "?" if place == 3 else [*kind[place][1:], "?"]
+    jobs = [new_job(options="{}") for _ in range(number)]
+    doc = json.loads(put_text(jobs, None, None))
+    told = doc["job"] if number == 1 else doc["kinds"][0]
+    told[place] = "?" if number == 1 or place == OPTIONS else [*told[place][1:], "?"]
     with (
         yard.connection("producer") as connection,
         pytest.raises(

@@ -46,31 +46,50 @@ def to_json(value: object) -> str:
 
 def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
     """Return the one parameter of a put. Jobs that are alike share what they have in common."""
-    kinds: list[tuple[object, ...]] = []
-    last: tuple[object, ...] = ()
-    ids: list[JobId] = []
-    payloads: list[str] = []
-    for job in _in_order(jobs):
-        kind = (
-            job.queue,
-            job.task,
-            job.version,
-            job.options,
-            job.run_at,
-            job.delay,
-            job.priority,
-            job.expires_at,
-            job.expires_in,
-        )
-        if kind != last:
-            ids, payloads, last = [], [], kind
-            kinds.append((*kind, ids, payloads))
-        ids.append(job.id)
-        payloads.append(job.payload)
-    doc: dict[str, object] = {"at": at, "count": len(jobs), "kinds": kinds}
+    doc: dict[str, object] = {"at": at}
+    if len(jobs) == 1:
+        [job] = jobs
+        doc["job"] = _told(_kind_of(job), job.id, job.payload)
+    else:
+        doc |= {"count": len(jobs), "kinds": _kinds(jobs)}
     if tell is not None:
         doc["tell"] = tell
     return to_json(doc)
+
+
+_Kind = tuple[str, str, int, str | None, int | None, int, int, int | None, int | None]
+
+
+def _kind_of(job: NewJob) -> _Kind:
+    """Return what jobs can have in common: where they go, and on what terms."""
+    where = (job.queue, job.task, job.version)
+    when = (job.run_at, job.delay, job.priority, job.expires_at, job.expires_in)
+    return (*where, job.options, *when)
+
+
+_NO_TERMS = (None, None, 0, 0, None, None)
+
+
+def _told(kind: _Kind, what: object, payload: object) -> tuple[object, ...]:
+    """Return a job, or jobs of a kind, as a put tells them: most have no terms to tell of."""
+    where, terms = kind[:3], kind[3:]
+    return (*where, what, payload) if terms == _NO_TERMS else (*where, what, payload, *terms)
+
+
+def _kinds(jobs: Sequence[NewJob]) -> list[tuple[object, ...]]:
+    """Return jobs as a put tells them, in order."""
+    kinds: list[tuple[object, ...]] = []
+    last: _Kind | None = None
+    ids: list[JobId] = []
+    payloads: list[str] = []
+    for job in _in_order(jobs):
+        kind = _kind_of(job)
+        if kind != last:
+            ids, payloads, last = [], [], kind
+            kinds.append(_told(kind, ids, payloads))
+        ids.append(job.id)
+        payloads.append(job.payload)
+    return kinds
 
 
 def put_parts(

@@ -70,7 +70,7 @@ CREATE TABLE job (
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
-CREATE INDEX job_order   ON job (queue, order_at, id) WHERE parked = 0;
+CREATE INDEX job_order   ON job (queue, order_at, id) WITH (deduplicate_items = off) WHERE parked = 0;
 CREATE INDEX job_aside   ON job (queue, order_at, id) WHERE parked = 3;
 CREATE INDEX job_due     ON job (run_at)              WHERE parked = 1;
 CREATE INDEX job_unknown ON job (task, version)       WHERE parked = 2;

@@ -162,24 +162,34 @@ AS $$
     )
 $$;
 
--- Say what is wrong with the kind of a put. The numbers are those of core/codec.py, core/queue.py,
--- core/job.py and producer.py; here they hold for those who do not use our programs. A text with
--- NUL in it is JSON, but jsonb does not take it.
-CREATE FUNCTION check_kind(
-    queue text, task text, version integer, options text, run_at bigint, head_start bigint,
-    expires_at bigint
-) RETURNS text LANGUAGE plpgsql IMMUTABLE
+-- Say what is wrong with the names of a put, and with the terms of one. The numbers are those of
+-- core/codec.py, core/queue.py, core/job.py and producer.py; here they hold for those who do not use our
+-- programs. A text with NUL in it is JSON, but jsonb does not take it.
+CREATE FUNCTION check_names(queue text, task text, version integer) RETURNS text LANGUAGE plpgsql
+IMMUTABLE
+AS $$
+DECLARE
+    fault text := CASE
+        WHEN coalesce(octet_length(queue), 0) NOT BETWEEN 1 AND 128
+            THEN 'the name of a queue has 1 to 128 bytes'
+        WHEN coalesce(octet_length(task), 0) NOT BETWEEN 1 AND 128
+            THEN 'the name of a task has 1 to 128 bytes'
+        WHEN coalesce(version, 0) < 1 THEN 'the version of a task is 1 or more'
+    END;
+BEGIN
+    IF fault IS NOT NULL THEN
+        RAISE '%', fault USING ERRCODE = 'JQ002';
+    END IF;
+    RETURN queue;
+END $$;
+CREATE FUNCTION check_terms(options text, run_at bigint, head_start bigint, expires_at bigint)
+RETURNS bigint LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
     fault text;
     read  jsonb;
 BEGIN
     fault := CASE
-        WHEN coalesce(octet_length(queue), 0) NOT BETWEEN 1 AND 128
-            THEN 'the name of a queue has 1 to 128 bytes'
-        WHEN coalesce(octet_length(task), 0) NOT BETWEEN 1 AND 128
-            THEN 'the name of a task has 1 to 128 bytes'
-        WHEN coalesce(version, 0) < 1 THEN 'the version of a task is 1 or more'
         WHEN coalesce(abs(head_start), 86400000001) > 86400000000
             THEN 'a head start is at most a day'
         WHEN coalesce(run_at, -1) NOT BETWEEN 0 AND 1152921504606846976
@@ -207,7 +217,7 @@ BEGIN
     IF fault IS NOT NULL THEN
         RAISE '%', fault USING ERRCODE = 'JQ002';
     END IF;
-    RETURN queue;
+    RETURN run_at;
 END $$;
 
 -- The same for a job of the put.
@@ -239,22 +249,24 @@ BEGIN
     RETURN id;
 END $$;
 
--- The queue of a kind, and the id of a job, if they are sound. These are part of each statement that
--- uses them, so that what is sound costs no call. What is short cannot be nested deep, nor have many
+-- The queue of a put, its due time, and the id of a job, if they are sound. These are part of each statement
+-- that uses them, so that what is sound costs no call. What is short cannot be nested deep, nor have many
 -- tags, and is not looked into.
-CREATE FUNCTION sound_kind(
-    queue text, task text, version integer, options text, run_at bigint, head_start bigint,
-    expires_at bigint
-) RETURNS text LANGUAGE sql IMMUTABLE
+CREATE FUNCTION sound_names(queue text, task text, version integer) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN octet_length(queue) BETWEEN 1 AND 128 AND octet_length(task) BETWEEN 1 AND 128
-                 AND version >= 1 AND head_start BETWEEN -86400000000 AND 86400000000
+                 AND version >= 1
+                THEN queue ELSE check_names(queue, task, version) END
+$$;
+CREATE FUNCTION sound_terms(options text, run_at bigint, head_start bigint, expires_at bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN head_start BETWEEN -86400000000 AND 86400000000
                  AND run_at BETWEEN 0 AND 1152921504606846976
                  AND run_at - head_start <= 1152921504606846976
                  AND coalesce(expires_at, 0) BETWEEN 0 AND 1152921504606846976
                  AND coalesce(octet_length(options), 0) < 130
-                THEN queue
-                ELSE check_kind(queue, task, version, options, run_at, head_start, expires_at) END
+                THEN run_at ELSE check_terms(options, run_at, head_start, expires_at) END
 $$;
 CREATE FUNCTION sound_job(id text, payload text) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
@@ -280,42 +292,45 @@ AS $$
 $$;
 CREATE FUNCTION texts_of(list jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT CASE WHEN jsonb_path_exists(list, '$[*] ? (@.type() != "string")')
+    SELECT CASE WHEN list @? 'strict $[*] ? (@.type() != "string")'
                 THEN no_text(list)::jsonb ELSE list END
 $$;
 
--- When the jobs of a kind fall due and expire, by how much they are ahead, and where they wait. An
--- instant in the past is now: else it would be a head start of more than a day.
-CREATE FUNCTION kind_due_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT greatest(at, coalesce((kind->>4)::bigint, at + (kind->>5)::bigint)) $$;
-CREATE FUNCTION kind_expires_at(kind jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT coalesce(at + (kind->>8)::bigint, (kind->>7)::bigint) $$;
-CREATE FUNCTION kind_head_start(kind jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT (kind->>6)::bigint * 1000000 $$;
-CREATE FUNCTION kind_parked(run_at bigint, head_start bigint, at bigint) RETURNS smallint LANGUAGE sql
+-- A put tells of one job, or of kinds of jobs that are alike: [queue, task, version, id, payload] and, if it
+-- has terms, [options, run_at, delay, priority, expires_at, expires_in] behind that. A kind has lists
+-- in place of the id and the payload.
+
+-- When such jobs fall due and expire, by how much they are ahead, and where they wait. An instant in the
+-- past is now: else it would be a head start of more than a day.
+CREATE FUNCTION told_due_at(told jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT greatest(at, coalesce((told->>6)::bigint, at + (told->>7)::bigint)) $$;
+CREATE FUNCTION told_head_start(told jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT coalesce((told->>8)::bigint * 1000000, 0) $$;
+CREATE FUNCTION told_expires_at(told jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT coalesce(at + (told->>10)::bigint, (told->>9)::bigint) $$;
+CREATE FUNCTION parked_at(run_at bigint, head_start bigint, at bigint) RETURNS smallint LANGUAGE sql
 IMMUTABLE
 AS $$
     SELECT (CASE WHEN run_at > at THEN 1 WHEN run_at - head_start < at THEN 3 ELSE 0 END)::smallint
 $$;
 
--- The kinds of jobs of a put, checked: [queue, task, version, options, run_at, delay, priority,
--- expires_at, expires_in, ids, payloads]. Each is read and checked once, not once for each of its jobs.
+-- The kinds of a put, checked: each is read once, not once for each of its jobs. Paths lead to them, for an
+-- arrow would copy all that it leads to.
 CREATE FUNCTION kinds(doc jsonb, at bigint) RETURNS TABLE (
     queue text, task text, version integer, options text, parked smallint, run_at bigint,
     order_at bigint, expires_at bigint, put_by text, ids jsonb, payloads jsonb
 ) LANGUAGE sql STABLE ROWS 10
 AS $$
-    SELECT sound_kind(
-               k.queue, k.task, k.version, k.options, k.run_at, k.head_start, k.expires_at
-           ),
-           k.task, k.version, k.options, kind_parked(k.run_at, k.head_start, at), k.run_at,
+    SELECT sound_names(k.queue, k.task, k.version), k.task, k.version, k.options,
+           parked_at(k.run_at, k.head_start, at),
+           sound_terms(k.options, k.run_at, k.head_start, k.expires_at),
            k.run_at - k.head_start, k.expires_at, k.put_by, k.ids, k.payloads
     FROM (
         SELECT kind->>0 AS queue, kind->>1 AS task, (kind->>2)::integer AS version,
-               text_of(kind->3) AS options, kind_due_at(kind, at) AS run_at,
-               kind_head_start(kind) AS head_start, kind_expires_at(kind, at) AS expires_at,
-               session_user::text AS put_by, kind->9 AS ids, texts_of(kind->10) AS payloads
-        FROM jsonb_array_elements(doc->'kinds') AS kind
+               text_of(kind->5) AS options, told_due_at(kind, at) AS run_at,
+               told_head_start(kind) AS head_start, told_expires_at(kind, at) AS expires_at,
+               session_user::text AS put_by, kind->3 AS ids, texts_of(kind->4) AS payloads
+        FROM jsonb_path_query(doc, '$.kinds[*]') AS kind
         OFFSET 0
     ) AS k
     OFFSET 0
@@ -334,11 +349,21 @@ AS $$
     ) AS j(id, payload)
 $$;
 
--- The ids of a put.
+-- The ids of a put, and the first place that it tells of.
 CREATE FUNCTION ids_of(doc jsonb) RETURNS SETOF text LANGUAGE sql IMMUTABLE ROWS 1000
 AS $$
-    SELECT id FROM jsonb_array_elements(doc->'kinds') AS kind
-    CROSS JOIN jsonb_array_elements_text(kind->9) AS id
+    SELECT id FROM jsonb_path_query(doc, '$.kinds[*][3]') AS ids
+    CROSS JOIN jsonb_array_elements_text(ids) AS id
+    UNION ALL
+    SELECT doc #>> '{job,3}' WHERE doc ? 'job'
+$$;
+CREATE FUNCTION place_of(doc jsonb, at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT min(told_due_at(told, at) - told_head_start(told)) FROM (
+        SELECT jsonb_path_query(doc, 'strict $.kinds[*] ? (exists(@[3][0]))', '{}', true) AS told
+        UNION ALL
+        SELECT doc->'job' WHERE doc ? 'job'
+    ) AS each
 $$;
 
 -- Whether an id has the shape of those that we make. Those say when they were made, by their first
@@ -386,26 +411,33 @@ BEGIN
     RETURN known;
 END $$;
 
--- Add one job, and return its place; null if its id is known. Most puts are of one, and to go through
--- lists costs as much as the rest.
-CREATE FUNCTION add_one(kind jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
+-- Add one job, and return its place; null if its id is known. Most puts are of one, and most of those
+-- have no terms: what is not told is neither read nor checked.
+CREATE FUNCTION add_one(told jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
-    due     bigint := kind_due_at(kind, at);
-    ahead   bigint := kind_head_start(kind);
-    expiry  bigint := kind_expires_at(kind, at);
-    options text   := text_of(kind->3);
-    payload text   := text_of(kind->10->0);
-    place   bigint;
+    queue_   text    := told->>0;
+    task_    text    := told->>1;
+    version_ integer := told->>2;
+    payload_ text    := text_of(told->4);
+    due      bigint  := at;
+    ahead    bigint  := 0;
+    expiry   bigint;
+    options_ text;
+    place    bigint;
 BEGIN
+    IF told->5 IS NOT NULL THEN
+        options_ := text_of(told->5);
+        ahead := told_head_start(told);
+        expiry := told_expires_at(told, at);
+        due := sound_terms(options_, told_due_at(told, at), ahead, expiry);
+    END IF;
     INSERT INTO job
         (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
          options, put_by)
     VALUES (
-        sound_job(kind->9->>0, payload),
-        sound_kind(kind->>0, kind->>1, (kind->>2)::integer, options, due, ahead, expiry),
-        kind->>1, (kind->>2)::integer, kind_parked(due, ahead, at), due, due - ahead, expiry, at,
-        payload, options, session_user
+        sound_job(told->>3, payload_), sound_names(queue_, task_, version_), task_, version_,
+        parked_at(due, ahead, at), due, due - ahead, expiry, at, payload_, options_, session_user
     )
     ON CONFLICT (id) DO NOTHING RETURNING order_at INTO place;
     RETURN place;
@@ -425,19 +457,18 @@ EXCEPTION WHEN unique_violation THEN
     RETURN false;
 END $$;
 
--- Adds jobs. Our own connections and the application's call it alike.
--- Returns null if all "count" jobs are new, else the ids of those that are. To a producer what another
--- user put is new: the answer is the same whether there is such a job or not.
+-- Adds jobs. Our own connections and the application's call it alike. Of many jobs a put says how many.
+-- Returns null if all jobs are new, else the ids of those that are. To a producer what another user
+-- put is new: the answer is the same whether there is such a job or not.
 CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET jit = off
 AS $$
 DECLARE
     doc    jsonb   := document(batch, 'JQ002');
     at     bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
-    asked  integer := (doc->>'count')::integer;
-    first  jsonb   := doc->'kinds'->0;
-    told   integer := 1;
+    asked  integer := 1;
+    had    integer;
     place  bigint;
     low    text;
     high   text;
@@ -445,49 +476,49 @@ DECLARE
     fresh  text[];
     known  text[];
 BEGIN
-    IF asked IS NULL OR jsonb_typeof(doc->'kinds') IS DISTINCT FROM 'array' THEN
-        RAISE 'a put has a count and kinds' USING ERRCODE = 'JQ002';
-    END IF;
-    IF asked = 1 AND num_nonnulls(doc->'kinds'->1, first->9->1, first->10->1) = 0 THEN
-        place := add_one(first, at);
+    IF doc ? 'job' THEN
+        place := add_one(doc->'job', at);
         IF place IS NOT NULL THEN
-            low := first->9->>0;
+            low := doc #>> '{job,3}';
             high := low;
             shaped := is_shaped(low);
             fresh := ARRAY[low];
         END IF;
-    -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
-    ELSIF asked >= 50 AND add_all(doc, at) THEN
-        SELECT array_agg(id), min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)),
-               count(*)
-        INTO fresh, low, high, shaped, told
-        FROM ids_of(doc) AS id;
     ELSE
-        WITH added AS (
-            INSERT INTO job
-                (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
-                 payload, options, put_by)
-            SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
-                   options, put_by
-            FROM given(doc, at)
-            ON CONFLICT (id) DO NOTHING RETURNING id, order_at
-        )
-        SELECT array_agg(id), min(id), max(id), bool_and(is_shaped(id)), min(order_at)
-        INTO fresh, low, high, shaped, place
-        FROM added;
-        IF doc->'kinds'->1 IS NULL THEN
-            told := coalesce(jsonb_array_length(first->9), 0);
-        ELSE
-            SELECT count(*) INTO told FROM ids_of(doc);
+        asked := (doc->>'count')::integer;
+        IF asked IS NULL OR (doc @? 'strict $.kinds ? (@.type() == "array")') IS NOT TRUE THEN
+            RAISE 'a put has a job, or kinds and a count' USING ERRCODE = 'JQ002';
         END IF;
-    END IF;
-    IF told <> asked THEN
-        RAISE 'a put says how many jobs it has: it has %, not %', told, asked USING ERRCODE = 'JQ002';
+        -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
+        IF asked >= 50 AND add_all(doc, at) THEN
+            SELECT array_agg(id), min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)),
+                   count(*)
+            INTO fresh, low, high, shaped, had
+            FROM ids_of(doc) AS id;
+        ELSE
+            WITH added AS (
+                INSERT INTO job
+                    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
+                     payload, options, put_by)
+                SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
+                       options, put_by
+                FROM given(doc, at)
+                ON CONFLICT (id) DO NOTHING RETURNING id, order_at
+            )
+            SELECT array_agg(id), min(id), max(id), bool_and(is_shaped(id)), min(order_at)
+            INTO fresh, low, high, shaped, place
+            FROM added;
+            SELECT count(*) INTO had FROM ids_of(doc);
+        END IF;
+        IF had <> asked THEN
+            RAISE 'a put says how many jobs it has: it has %, not %', had, asked
+                USING ERRCODE = 'JQ002';
+        END IF;
     END IF;
     known := take_back(fresh, low, high, shaped, at);
     IF doc ? 'tell' THEN
         IF place IS NULL OR cardinality(fresh) < asked THEN
-            SELECT min(order_at) INTO place FROM kinds(doc, at) WHERE jsonb_array_length(ids) > 0;
+            place := place_of(doc, at);
         END IF;
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;

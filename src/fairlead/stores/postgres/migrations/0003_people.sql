@@ -274,7 +274,7 @@ RETURNS text[] LANGUAGE plpgsql
 AS $$
 BEGIN
     -- What a producer may not put nobody may write later.
-    PERFORM check_job('any', payload_), check_kind('any', 'any', version_, NULL, 0, 0, NULL);
+    PERFORM check_job('any', payload_), check_names('any', 'any', version_);
     UPDATE dead SET payload = payload_, version = version_ WHERE id = ids[1] AND payload = was;
     RETURN CASE WHEN FOUND THEN ids[1:1] ELSE '{}' END;
 END $$;
