@@ -373,13 +373,14 @@ AS $$ SELECT id LIKE '________-____-7%' $$;
 CREATE FUNCTION is_dated(id text) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$ SELECT id ~ '^[0-9a-f]{8,8}-' $$;
 
--- Take back those of these jobs, just put, that ended before, and say which they are. Looked for
--- after the rows are there: what is put a second time while its first put is on its way cannot slip
--- through in between. If every id says when it was made, none of them ended before the first was, if
--- the clocks agree by a day; all that lie between two with the same digits have these too. Mostly none
--- has ended, nor any other of their time, which is one look however many they are.
-CREATE FUNCTION take_back(fresh text[], low text, high text, shaped boolean, at bigint) RETURNS text[]
-LANGUAGE plpgsql
+-- Take back those jobs of a put that ended before, and say which they are. Fresh are those that were added
+-- just now; null if all were. Looked for after the rows are there: what is put a second time while its first
+-- put is on its way cannot slip through in between. If every id says when it was made, none of them ended
+-- before the first was, if the clocks agree by a day; all that lie between two with the same digits have
+-- these too. Mostly none has ended, nor any other of their time, which is one look however many they are.
+CREATE FUNCTION take_back(
+    doc jsonb, fresh text[], low text, high text, shaped boolean, at bigint
+) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
     earliest bigint := 0;
@@ -387,7 +388,7 @@ DECLARE
     known    text[];
 BEGIN
     IF dated AND left(low, 9) <> left(high, 9) THEN
-        dated := NOT EXISTS (SELECT FROM unnest(fresh) AS id WHERE NOT is_dated(id));
+        dated := NOT EXISTS (SELECT FROM ids_of(doc) AS id WHERE NOT is_dated(id));
     END IF;
     IF dated THEN
         earliest := least(at, ('x' || left(low, 8))::bit(32)::bigint * 65536000) - 86400000000;
@@ -399,6 +400,7 @@ BEGIN
     ) THEN
         RETURN NULL;
     END IF;
+    fresh := coalesce(fresh, ARRAY(SELECT ids_of(doc)));
     SELECT array_agg(id) INTO known FROM (
         SELECT id FROM dead WHERE id = ANY (fresh)
         UNION ALL
@@ -473,16 +475,16 @@ DECLARE
     low    text;
     high   text;
     shaped boolean;
-    fresh  text[];
+    fresh  text[]; -- The jobs that were added; null if all were.
     known  text[];
 BEGIN
     IF doc ? 'job' THEN
         place := add_one(doc->'job', at);
-        IF place IS NOT NULL THEN
-            low := doc #>> '{job,3}';
-            high := low;
-            shaped := is_shaped(low);
-            fresh := ARRAY[low];
+        low := doc #>> '{job,3}';
+        high := low;
+        shaped := is_shaped(low);
+        IF place IS NULL THEN
+            fresh := '{}';
         END IF;
     ELSE
         asked := (doc->>'count')::integer;
@@ -491,9 +493,8 @@ BEGIN
         END IF;
         -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
         IF asked >= 50 AND add_all(doc, at) THEN
-            SELECT array_agg(id), min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)),
-                   count(*)
-            INTO fresh, low, high, shaped, had
+            SELECT min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)), count(*)
+            INTO low, high, shaped, had
             FROM ids_of(doc) AS id;
         ELSE
             WITH added AS (
@@ -505,26 +506,31 @@ BEGIN
                 FROM given(doc, at)
                 ON CONFLICT (id) DO NOTHING RETURNING id, order_at
             )
-            SELECT array_agg(id), min(id), max(id), bool_and(is_shaped(id)), min(order_at)
+            SELECT coalesce(array_agg(id), '{}'), min(id), max(id), bool_and(is_shaped(id)),
+                   min(order_at)
             INTO fresh, low, high, shaped, place
             FROM added;
             SELECT count(*) INTO had FROM ids_of(doc);
+            IF cardinality(fresh) = had THEN
+                fresh := NULL;
+            END IF;
         END IF;
         IF had <> asked THEN
             RAISE 'a put says how many jobs it has: it has %, not %', had, asked
                 USING ERRCODE = 'JQ002';
         END IF;
     END IF;
-    known := take_back(fresh, low, high, shaped, at);
+    known := take_back(doc, fresh, low, high, shaped, at);
     IF doc ? 'tell' THEN
-        IF place IS NULL OR cardinality(fresh) < asked THEN
+        IF place IS NULL OR fresh IS NOT NULL THEN
             place := place_of(doc, at);
         END IF;
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;
-    IF known IS NULL AND cardinality(fresh) = asked THEN
+    IF coalesce(fresh, known) IS NULL THEN
         RETURN NULL;
     END IF;
+    fresh := coalesce(fresh, ARRAY(SELECT ids_of(doc)));
     fresh := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(known));
     IF NOT sees_all() THEN
         fresh := fresh || ARRAY(
