@@ -948,8 +948,15 @@ MUTANTS = [
     Mutant(
         "what a key of another type refuses changes nothing (F75), Redis",
         f"{REDIS}/functions.py",
-        "{'' if _READ_ONLY in _flags(text) else ''.join(",
-        "{'' if True else ''.join(",
+        "    if verb in _ASKS_ITSELF or _READ_ONLY in _flags(text):\n",
+        "    if verb:\n",
+        "tests/stores/test_redis_damage.py",
+    ),
+    Mutant(
+        "what a key of another type refuses changes nothing, of a put either (F75), Redis",
+        f"{REDIS}/lua/put.lua",
+        "if #waits > 0 then call('ZSCORE', due, '') end\n",
+        "",
         "tests/stores/test_redis_damage.py",
     ),
     Mutant(
@@ -1634,8 +1641,8 @@ MUTANTS = [
     Mutant(
         "a job that no program of ours puts is refused, Redis",
         f"{REDIS}/lua/put.lua",
-        "    if #id == 0 or #id > 36 or not is_text(payload) or #payload > MOST_BYTES then refuse() end\n",
-        "",
+        "    if #id == 0 or #id > 36 or type(payload) ~= 'string' or #payload > MOST_BYTES then\n",
+        "    if #id == 0 then\n",
         "tests/stores/test_redis.py",
     ),
     Mutant(

@@ -339,10 +339,18 @@ async def test_what_a_key_of_another_type_refuses_changes_nothing(yard: Yard, pa
         with suppress(StoreRefused):
             await verb()
         assert yard.everything() == before, name
+    every_key = [new_job(), new_job(delay=SECOND), new_job(expires_in=SECOND), new_job(priority=5)]
     with suppress(StoreRefused):
-        await put(store)
+        await store.put(every_key)
         assert part not in FUNCTIONS["put"].parts
     assert part not in FUNCTIONS["put"].parts or yard.everything() == before
+
+
+async def test_a_put_needs_only_the_keys_that_it_writes(yard: Yard) -> None:
+    for part in ("due", "expiring", "settings"):
+        yard.do("DEL", part)
+        yard.do("SET", part, "x")
+    assert await yard.store.put([new_job()]) == [True]
 
 
 async def test_what_a_function_stumbles_over_is_no_outage(yard: Yard) -> None:

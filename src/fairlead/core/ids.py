@@ -77,12 +77,7 @@ class IdMaker:
         if tick <= self._last:
             tick = self._last + 1
         self._last = tick
-        tail = word >> 2 | 1 << 63
-        mark = "%04x" % (tail & 0xFFFF) if queue is None else mark_of(queue)
-        return JobId(
-            "%08x-%04x-7%03x-%04x-%08x%s"  # noqa: UP031 (half the time of an f-string here)
-            % (
-                *(tick >> 28, tick >> 12 & 0xFFFF, tick & 0xFFF),
-                *(tail >> 48, tail >> 16 & 0xFFFF_FFFF, mark),
-            )
-        )
+        # A bit in front keeps the zeros. To cut these apart takes half the time of a format.
+        ticks, tail = hex(tick | 1 << 60), hex(word >> 2 | 1 << 63)
+        mark = tail[14:] if queue is None else mark_of(queue)
+        return JobId(f"{ticks[3:11]}-{ticks[11:15]}-7{ticks[15:]}-{tail[2:6]}-{tail[6:14]}{mark}")

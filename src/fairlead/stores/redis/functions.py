@@ -40,8 +40,10 @@ _PROBES = {
 """What raises if a key is of another type than ours.
 
 What a function has written before it fails stays written: a job that it took from one key would
-be lost if it could not be added to the other. So each that writes asks for all its keys first.
+be lost if it could not be added to the other. So each that writes asks for all its keys first; a
+put, only for those that it is to write.
 """
+_ASKS_ITSELF = ("put",)
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -106,9 +108,15 @@ def _registered(verb: str, text: str) -> str:
         f"flags = {{ {flags} }}, callback = function(KEYS, ARGV)\n"
         f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
-        f"{'' if _READ_ONLY in _flags(text) else ''.join(_PROBES[part] for part in parts)}"
+        f"{_probes(verb, text)}"
         f"{text.partition(chr(10))[2]}end }}\n"
     )
+
+
+def _probes(verb: str, text: str) -> str:
+    if verb in _ASKS_ITSELF or _READ_ONLY in _flags(text):
+        return ""
+    return "".join(_PROBES[part] for part in _parts_of(verb))
 
 
 LIBRARY = _read()

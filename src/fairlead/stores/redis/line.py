@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import DecodeError, StoreError, StoreRefused
+from fairlead.core.errors import DecodeError, EnqueueError, StoreError, StoreRefused
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Settlement, overrule
@@ -55,6 +55,13 @@ _MOST_BYTES = 1_000_000
 """How many bytes of settlements one call may bring: it keeps everybody else waiting."""
 
 
+def _check_ids(jobs: Sequence[NewJob]) -> None:
+    """Refuse what cannot be an id. Its characters are looked at here, where that takes no time."""
+    ids = jobs[0].id if len(jobs) == 1 else "".join([job.id for job in jobs])
+    if not (ids.isascii() and ids.isprintable()):
+        raise EnqueueError("the store refuses this job: an id has ASCII characters only")
+
+
 class RedisLine:
     """The verbs of the line. Remembers where jobs are, and where claims stopped."""
 
@@ -76,6 +83,7 @@ class RedisLine:
 
     def put(self, jobs: Sequence[NewJob], word: str | None) -> Conversation[list[bool]]:
         """Accept new jobs, all of them or none."""
+        _check_ids(jobs)
         now, news = self._at(), (self._keys.news, word or "")
         if len(jobs) == 1 and self._queues.leads_to(jobs[0].id, jobs[0].queue):
             # What most callers do, one after the other, is worth a short way.

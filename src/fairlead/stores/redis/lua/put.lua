@@ -24,7 +24,6 @@ end
 
 local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][1] end
-if not string.find(table.concat(ids), '^[ -~]*$') then refuse() end
 local known = call('HMGET', bodies, unpack(ids))
 local answers, fresh, turns, waits, expiries, is_apart = {}, {}, {}, {}, {}, false
 local seen, now_text = {}, string.format('%.0f', now)
@@ -49,7 +48,9 @@ for n = 1, #jobs do
         or options ~= the_options then
       check_kind(task, version, priority, options)
     end
-    if #id == 0 or #id > 36 or not is_text(payload) or #payload > MOST_BYTES then refuse() end
+    if #id == 0 or #id > 36 or type(payload) ~= 'string' or #payload > MOST_BYTES then
+      refuse()
+    end
     fresh[#fresh + 1] = id
     fresh[#fresh + 1] = BODY .. cmsgpack.pack(
       task, version, priority, now, expires_at or null, options or null, payload)
@@ -68,10 +69,15 @@ for n = 1, #jobs do
     if priority ~= 0 then is_apart = true end
   end
 end
-if #fresh > 0 then call('HSET', bodies, unpack(fresh)) end
+-- Of these keys most puts write the first alone, so it is asked for by writing it: nothing is written if it
+-- is of another type. The bodies were asked for above.
+if #waits > 0 then call('ZSCORE', due, '') end
+if #expiries > 0 then call('ZSCORE', expiring, '') end
+if is_apart then call('HEXISTS', settings, '') end
 if #turns > 0 then call('ZADD', ready, unpack(turns)) end
 if #waits > 0 then call('ZADD', due, unpack(waits)) end
 if #expiries > 0 then call('ZADD', expiring, unpack(expiries)) end
 if is_apart then call('HSETNX', settings, 'apart', 1) end
+if #fresh > 0 then call('HSET', bodies, unpack(fresh)) end
 if #fresh > 0 and ARGV[4] ~= '' then call('PUBLISH', ARGV[3], ARGV[4]) end
 return answers
