@@ -1952,8 +1952,8 @@ MUTANTS = [
     Mutant(
         "PostgreSQL refuses what is nested deeper than core allows",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "            IF is_deep(replace(payload,",
-        "            IF false AND is_deep(replace(payload,",
+        "    RETURN CASE WHEN is_deep(replace(told,",
+        "    RETURN CASE WHEN false AND is_deep(replace(told,",
         "tests/stores/test_limits.py",
     ),
     Mutant(

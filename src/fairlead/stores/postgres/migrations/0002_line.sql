@@ -162,34 +162,49 @@ AS $$
     )
 $$;
 
--- Say what is wrong with the names of a put, and with the terms of one. The numbers are those of
--- core/codec.py, core/queue.py, core/job.py and producer.py; here they hold for those who do not use our
--- programs. A text with NUL in it is JSON, but jsonb does not take it.
+-- Refuse a put that has a fault. What is wrong with the names of one, with its terms, and with a job of it is
+-- asked below; the numbers are those of core/codec.py, core/queue.py, core/job.py and producer.py, and hold
+-- here for those who do not use our programs.
+CREATE FUNCTION refuse_put(fault text) RETURNS void LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    IF fault IS NOT NULL THEN
+        RAISE '%', fault USING ERRCODE = 'JQ002';
+    END IF;
+END $$;
+
+-- What is wrong with JSON; null if nothing is. A text with NUL in it is JSON, but jsonb does not take it.
+CREATE FUNCTION json_fault(told text, what text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RETURN CASE WHEN is_deep(replace(told, '\u0000', '\u0001')::jsonb)
+                THEN what || ' nested at most 64 levels deep' END;
+EXCEPTION
+    WHEN data_exception THEN RETURN what || ' JSON';
+    WHEN program_limit_exceeded THEN RETURN what || ' nested at most 64 levels deep';
+END $$;
+
 CREATE FUNCTION check_names(queue text, task text, version integer) RETURNS text LANGUAGE plpgsql
 IMMUTABLE
 AS $$
-DECLARE
-    fault text := CASE
+BEGIN
+    PERFORM refuse_put(CASE
         WHEN coalesce(octet_length(queue), 0) NOT BETWEEN 1 AND 128
             THEN 'the name of a queue has 1 to 128 bytes'
         WHEN coalesce(octet_length(task), 0) NOT BETWEEN 1 AND 128
             THEN 'the name of a task has 1 to 128 bytes'
         WHEN coalesce(version, 0) < 1 THEN 'the version of a task is 1 or more'
-    END;
-BEGIN
-    IF fault IS NOT NULL THEN
-        RAISE '%', fault USING ERRCODE = 'JQ002';
-    END IF;
+    END);
     RETURN queue;
 END $$;
+
 CREATE FUNCTION check_terms(options text, run_at bigint, head_start bigint, expires_at bigint)
 RETURNS bigint LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    fault text;
-    read  jsonb;
+    tags jsonb;
 BEGIN
-    fault := CASE
+    PERFORM refuse_put(CASE
         WHEN coalesce(abs(head_start), 86400000001) > 86400000000
             THEN 'a head start is at most a day'
         WHEN coalesce(run_at, -1) NOT BETWEEN 0 AND 1152921504606846976
@@ -198,54 +213,25 @@ BEGIN
         WHEN run_at - head_start > 1152921504606846976
             THEN 'a job that is put behind others is due earlier than 2^60 microseconds since 1970'
         WHEN octet_length(options) > 262144 THEN 'the options of a job have at most 262,144 bytes'
-    END;
-    IF fault IS NULL AND options IS NOT NULL THEN
-        BEGIN
-            read := replace(options, '\u0000', '\u0001');
-            fault := CASE
-                WHEN is_deep(read)
-                    THEN 'the options of a job are nested at most 64 levels deep'
-                WHEN jsonb_typeof(read->'tags') = 'array' AND jsonb_array_length(read->'tags') > 64
-                    THEN 'a job has at most 64 tags'
-            END;
-        EXCEPTION
-            WHEN data_exception THEN fault := 'the options of a job are JSON';
-            WHEN program_limit_exceeded THEN
-                fault := 'the options of a job are nested at most 64 levels deep';
-        END;
-    END IF;
-    IF fault IS NOT NULL THEN
-        RAISE '%', fault USING ERRCODE = 'JQ002';
+        ELSE json_fault(options, 'the options of a job are')
+    END);
+    tags := replace(options, '\u0000', '\u0001')::jsonb->'tags';
+    IF jsonb_typeof(tags) = 'array' AND jsonb_array_length(tags) > 64 THEN
+        PERFORM refuse_put('a job has at most 64 tags');
     END IF;
     RETURN run_at;
 END $$;
 
--- The same for a job of the put.
 CREATE FUNCTION check_job(id text, payload text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $$
-DECLARE
-    fault text;
 BEGIN
-    fault := CASE
+    PERFORM refuse_put(CASE
         WHEN id IS NULL OR payload IS NULL THEN 'a job has an id and a payload'
         WHEN octet_length(id) NOT BETWEEN 1 AND 36 OR id ~ '[^[:ascii:]]'
             THEN 'the id of a job has 1 to 36 ASCII characters'
         WHEN octet_length(payload) > 262144 THEN 'a payload has at most 262,144 bytes'
-    END;
-    IF fault IS NULL THEN
-        BEGIN
-            IF is_deep(replace(payload, '\u0000', '\u0001')::jsonb) THEN
-                fault := 'a payload is nested at most 64 levels deep';
-            END IF;
-        EXCEPTION
-            WHEN data_exception THEN fault := 'a payload is JSON';
-            WHEN program_limit_exceeded THEN
-                fault := 'a payload is nested at most 64 levels deep';
-        END;
-    END IF;
-    IF fault IS NOT NULL THEN
-        RAISE '%', fault USING ERRCODE = 'JQ002';
-    END IF;
+        ELSE json_fault(payload, 'a payload is')
+    END);
     RETURN id;
 END $$;
 
@@ -283,7 +269,7 @@ $$;
 CREATE FUNCTION no_text(told jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
-    RAISE 'the payload and the options of a job are texts, with JSON in them' USING ERRCODE = 'JQ002';
+    PERFORM refuse_put('the payload and the options of a job are texts, with JSON in them');
 END $$;
 CREATE FUNCTION text_of(told jsonb) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
@@ -489,7 +475,7 @@ BEGIN
     ELSE
         asked := (doc->>'count')::integer;
         IF asked IS NULL OR (doc @? 'strict $.kinds ? (@.type() == "array")') IS NOT TRUE THEN
-            RAISE 'a put has a job, or kinds and a count' USING ERRCODE = 'JQ002';
+            PERFORM refuse_put('a put has a job, or kinds and a count');
         END IF;
         -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
         IF asked >= 50 AND add_all(doc, at) THEN
@@ -516,8 +502,9 @@ BEGIN
             END IF;
         END IF;
         IF had <> asked THEN
-            RAISE 'a put says how many jobs it has: it has %, not %', had, asked
-                USING ERRCODE = 'JQ002';
+            PERFORM refuse_put(
+                format('a put says how many jobs it has: it has %s, not %s', had, asked)
+            );
         END IF;
     END IF;
     known := take_back(doc, fresh, low, high, shaped, at);
