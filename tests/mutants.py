@@ -744,8 +744,8 @@ MUTANTS = [
     Mutant(
         "who sends a password in the clear is warned (T9), Redis",
         f"{REDIS}/store.py",
-        "    if address.is_open:",
-        "    if address.is_open and address.is_cluster:",
+        "    _warn_if_open(address, address.nodes)\n",
+        "",
         "tests/stores/test_redis_condition.py",
     ),
     Mutant(

@@ -9,8 +9,11 @@ from fairlead import ConfigError, StoreUnavailable
 from fairlead.core.admin import Condition
 from fairlead.core.errors import FairleadWarning, SchemaOutdated
 from fairlead.stores import store_for
-from fairlead.stores.redis.address import Address
+from fairlead.stores.redis import condition as conditions
+from fairlead.stores.redis.address import Address, Node
+from fairlead.stores.redis.condition import Server
 from fairlead.stores.redis.functions import FUNCTIONS
+from fairlead.stores.redis.talk import Conversation
 from tests.conftest import LOAD
 from tests.servers.redis import RedisServer
 from tests.words import new_job
@@ -169,6 +172,25 @@ def test_who_sends_the_password_in_the_clear_is_warned(url: str) -> None:
 def test_who_does_not_is_not(url: str, recwarn: pytest.WarningsRecorder) -> None:
     store_for(url)
     assert list(recwarn) == []
+
+
+async def test_the_nodes_of_a_cluster_are_where_they_are(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that is named by an address of this machine may have nodes on others."""
+    far = Server(Node("elsewhere.example", 1), 0, None)
+
+    def found(*_: object) -> Conversation[list[Server]]:
+        yield from ()
+        return [far]
+
+    monkeypatch.setattr("fairlead.stores.redis.store.begin", found)
+    store = store_for(redis_url)
+    with pytest.warns(FairleadWarning, match="use rediss://"):
+        await store.open()
+    await store.close()
+    told = conditions.condition([far], Address.of(redis_url), None, hears=True)
+    assert "in the clear" in problems(told)
 
 
 async def test_a_replica_is_refused(server: RedisServer, redis_url: str) -> None:

@@ -78,8 +78,12 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether what goes to the server can be read on the way: over a network, without TLS."""
-        return not self.tls and not all(node.path or _is_loopback(node.host) for node in self.nodes)
+        """Whether what goes to a server that the URL names can be read on the way."""
+        return any(self.is_open_to(node) for node in self.nodes)
+
+    def is_open_to(self, node: Node) -> bool:
+        """Say whether what goes to a server can be read on the way: over a network, without TLS."""
+        return not (self.tls or node.path or _is_loopback(node.host))
 
     @property
     def url(self) -> str:

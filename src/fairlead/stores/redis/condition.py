@@ -10,7 +10,7 @@ import redis
 from fairlead.core.admin import Condition, Finding, Migration
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
-from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.nodes import Nodes
@@ -31,7 +31,7 @@ class Server(msgspec.Struct, frozen=True):
     A user needs a right to ask, and most have no need for it. `promised` is what the URL says.
     """
 
-    place: str
+    place: Node
     now: int
     promised: str | None
     version: tuple[int, ...] | None = None
@@ -104,13 +104,13 @@ def servers(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Ser
             )
     pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
     return [
-        _server(str(node), address.durability, *piece)
+        _server(node, address.durability, *piece)
         for node, piece in zip(places, pieces, strict=True)
     ]
 
 
 def _server(
-    place: str, promised: str | None, time: Sequence[bytes], info: object, fsync: object
+    place: Node, promised: str | None, time: Sequence[bytes], info: object, fsync: object
 ) -> Server:
     server = Server(place, int(time[0]) * SECOND + int(time[1]), promised)
     if isinstance(info, bytes):
@@ -247,7 +247,7 @@ def condition(
         "news": "heard" if hears else "not heard",
     }
     findings = [finding for server in servers for finding in _findings(server, now)]
-    if address.is_open:
+    if any(address.is_open_to(server.place) for server in servers):
         findings.append(OPEN)
     if not hears:
         findings.append(_DEAF)

@@ -5,7 +5,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from fairlead.core.admin import (
@@ -29,7 +29,7 @@ from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.stores.gather import Gather
 from fairlead.stores.news import ENDED, WORK, Bell, News
-from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
 from fairlead.stores.redis.condition import (
@@ -158,6 +158,8 @@ class RedisStore(Untransacted, Backend):
             if self._is_open:
                 return
             found = self._blocking.hold(begin(self._nodes, self.keys, self._address))
+            if not self._address.is_open:  # Else it was told already.
+                _warn_if_open(self._address, [server.place for server in found])
             self._weakest = weakest(found)
             self.durability = self._weakest.durability
             self._is_open = True
@@ -408,7 +410,11 @@ os.register_at_fork(after_in_child=_begin_in_child)
 def redis_store(url: str, clock: Clock | None) -> RedisStore:
     """Build the store from its URL; warn if others could read what goes to it."""
     address = Address.of(url)
-    if address.is_open:
-        told = f"{address.url}: {OPEN.problem}; {OPEN.remedy}"
-        warnings.warn(told, FairleadWarning, stacklevel=5)
+    _warn_if_open(address, address.nodes)
     return RedisStore(address, clock)
+
+
+def _warn_if_open(address: Address, nodes: Iterable[Node]) -> None:
+    if any(address.is_open_to(node) for node in nodes):
+        told = f"{address.url}: {OPEN.problem}; {OPEN.remedy}"
+        warnings.warn(told, FairleadWarning, stacklevel=6)
