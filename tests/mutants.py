@@ -794,7 +794,7 @@ MUTANTS = [
     Mutant(
         "the number of an action past all numbers makes no line unreadable (I22), Redis",
         f"{REDIS}/lua/count.lua",
-        " or 0, MOST_COUNTED)",
+        " or 0, MOST_COUNTED - 1)",
         " or 0)",
         "tests/stores/test_redis_damage.py::test_an_action_past_all_numbers_can_be_read_and_is_mended",
     ),

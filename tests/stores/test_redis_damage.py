@@ -435,6 +435,17 @@ async def test_an_action_past_all_numbers_can_be_read_and_is_mended(
     assert {line.verb for line in await yard.store.audit_log()} == {"pause", "repair", "resume"}
 
 
+async def test_actions_are_counted_as_far_as_can_be_and_then_by_the_time(yard: Yard) -> None:
+    yard.server.set(yard.keys.number, 2**52 - 1)
+    for verb in ("pause", "resume", "pause"):
+        await yard.store.pause("mail", by(verb))
+    assert yard.server.get(yard.keys.number) == str(2**52).encode()
+    assert await yard.problems() == ""
+    [_, action] = yard.do("ZREVRANGE", "acts", 0, 1)
+    yard.do("ZADD", "acts", "inf", action)
+    assert "gave it a number" in await yard.repair()
+
+
 async def test_a_repair_that_cannot_mend_all_says_what_it_mended(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

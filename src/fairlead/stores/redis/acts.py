@@ -58,9 +58,7 @@ class Acts:
 
     def told(self, by: Action, job_ids: Collection[str] = ()) -> Conversation[bytes]:
         """Return who does something, as functions write it down."""
-        [number] = yield from spared([call_on("count", self._keys.number)], None)
-        if number is None:  # Somebody damaged it. A time comes after all that were counted.
-            number = yield from present(self._clock)
+        number = yield from next_number(self._keys, self._clock)
         job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
         return pack([_key_of(by), number, by.who, by.verb, by.target, job_id])
 
@@ -131,6 +129,14 @@ class Acts:
                         line = (score_of(number), line_of(text))
                         lines.setdefault(action, []).append(line)
         return {action: _joined(each) for action, each in lines.items()}
+
+
+def next_number(keys: Keys, clock: Clock | None) -> Conversation[int]:
+    """Count an action; if somebody damaged the count, by the time, which comes after it."""
+    [number] = yield from spared([call_on("count", keys.number)], None)
+    if number is None:
+        number = yield from present(clock)
+    return int(number)
 
 
 def _key_of(by: Action) -> str:

@@ -11,6 +11,7 @@ from fairlead.core.admin import NOT_MENDED
 from fairlead.core.clock import Clock
 from fairlead.core.errors import StoreFull, StoreRefused
 from fairlead.core.ids import mark_of
+from fairlead.stores.redis.acts import next_number
 from fairlead.stores.redis.audit import Damage, Kind, damages, is_line
 from fairlead.stores.redis.condition import VERSION
 from fairlead.stores.redis.keys import NOWHERE, Keys
@@ -20,7 +21,6 @@ from fairlead.stores.redis.talk import (
     Conversation,
     Word,
     call,
-    call_on,
     moment,
     pieces,
     present,
@@ -191,7 +191,7 @@ class Repair:
         acts, acted = (self._keys.key(damage.queue, part) for part in ("acts", "acted"))
         [text] = yield [("HGET", acted, damage.name)]
         if is_line(text):
-            [number] = yield [call_on("count", self._keys.number)]
+            number = yield from next_number(self._keys, self._clock)
             yield [("ZADD", acts, number, damage.name)]
             return "gave it a number"
         yield [("ZREM", acts, damage.name), ("HDEL", acted, damage.name)]
