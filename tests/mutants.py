@@ -1583,6 +1583,20 @@ MUTANTS = [
         RIGHTS,
     ),
     Mutant(
+        "no id is written out beside others (T12)",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        """        SELECT ids->>n AS id, payloads->>n AS payload
+        FROM generate_series(
+            0, greatest(jsonb_array_length(ids), jsonb_array_length(payloads)) - 1
+        ) AS n
+""",
+        """        SELECT * FROM ROWS FROM (
+            jsonb_array_elements_text(ids), jsonb_array_elements_text(payloads)
+        ) AS j(id, payload)
+""",
+        RIGHTS,
+    ),
+    Mutant(
         "the payload of a job that is put alone is a text",
         f"{POSTGRES}/migrations/0002_line.sql",
         "text_of(told->4);",

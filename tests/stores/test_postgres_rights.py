@@ -337,6 +337,36 @@ def test_payloads_and_options_are_texts(
         connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
 
 
+def test_no_id_is_written_out_beside_others(yard: Yard) -> None:  # noqa: F811
+    """Before, ids that are numbers were all written out first: half a megabyte of them took 5 GB."""
+    told = ["mail", "t", 1, ["?"] * 2_000, ["{}"] * 2_000]
+    text = json.dumps({"count": 2_000, "kinds": [told]}).replace('"?"', "1e131071")
+    role = psycopg.conninfo.conninfo_to_dict(yard.url("producer").partition("?")[0])["user"]
+    yard.server.execute(f"ALTER ROLE {role} SET temp_file_limit = '10MB'")
+    with (
+        psycopg.connect(yard.server.url(user=str(role), password="rope")) as connection,
+        pytest.raises(psycopg.DatabaseError, match="the id of a job has 1 to 36 ASCII characters"),
+    ):
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
+
+
+@pytest.mark.parametrize("number", [1, 2, 60])
+@pytest.mark.parametrize("of", ["ids", "payloads"])
+def test_no_job_of_a_put_lacks_its_id_or_payload(
+    yard: Yard,  # noqa: F811
+    number: int,
+    of: str,
+) -> None:
+    ids, payloads = [new_job().id for _ in range(number)], ["{}"] * number
+    (ids if of == "ids" else payloads).append("{}")
+    text = json.dumps({"count": number, "kinds": [["mail", "t", 1, ids, payloads]]})
+    with (
+        yard.connection("producer") as connection,
+        pytest.raises(psycopg.DatabaseError, match="a job has an id and a payload"),
+    ):
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
+
+
 # Operators
 
 ACTS = (

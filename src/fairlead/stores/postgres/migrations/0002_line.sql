@@ -322,7 +322,8 @@ AS $$
     OFFSET 0
 $$;
 
--- The jobs of a put, checked.
+-- The jobs of a put, checked one by one: an id that is a number is written out, and refused, before the next
+-- is. If there are more ids than payloads, or fewer, the rest lacks one of the two.
 CREATE FUNCTION given(doc jsonb, at bigint) RETURNS TABLE (
     id text, queue text, task text, version integer, parked smallint, run_at bigint, order_at bigint,
     expires_at bigint, payload text, options text, put_by text
@@ -330,9 +331,13 @@ CREATE FUNCTION given(doc jsonb, at bigint) RETURNS TABLE (
 AS $$
     SELECT sound_job(j.id, j.payload), queue, task, version, parked, run_at, order_at, expires_at,
            j.payload, options, put_by
-    FROM kinds(doc, at) CROSS JOIN LATERAL ROWS FROM (
-        jsonb_array_elements_text(ids), jsonb_array_elements_text(payloads)
-    ) AS j(id, payload)
+    FROM kinds(doc, at) CROSS JOIN LATERAL (
+        SELECT ids->>n AS id, payloads->>n AS payload
+        FROM generate_series(
+            0, greatest(jsonb_array_length(ids), jsonb_array_length(payloads)) - 1
+        ) AS n
+        OFFSET 0
+    ) AS j
 $$;
 
 -- The ids of a put, and the first place that it tells of.
