@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from fairlead import ConfigError
@@ -203,6 +205,14 @@ async def test_a_job_nobody_knows_is_parked_and_burns_no_attempt(store: Backend)
         Gate.NO_CAPABLE_WORKER,
         0,
     )
+
+
+async def test_long_options_of_parked_jobs_are_not_told(store: Backend) -> None:
+    """A producer may put a thousand such jobs: no claim brings them all (F82)."""
+    options = [json.dumps({"correlation_id": "x" * size}) for size in (10, 200_000)]
+    await store.put([new_job("nobody", options=each) for each in options])
+    told = await store.claim(plan(capable={"t": 1}))
+    assert [each.options for each in told.parked] == [options[0], None]
 
 
 async def test_a_parked_job_comes_back_to_its_place_for_a_worker_that_knows_it(

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from psycopg import errors
 
 from fairlead.core.admin import Action
@@ -335,6 +336,75 @@ def test_payloads_and_options_are_texts(
     ):
         text = json.dumps(doc).replace('"?"', value)
         connection.execute(f"SELECT {yard.schema}.put(%s)", [text])
+
+
+async def test_a_producer_sees_its_own_row_alone(yard: Yard, owner: Backend) -> None:  # noqa: F811
+    """T26: though a snapshot older than the end of the other's job let it put the same id."""
+    theirs = new_job()
+    await owner.put([theirs])
+    with yard.connection("producer") as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+        [run] = await claim(owner)
+        await owner.settle([done(run, '"secret"')])
+        mine = replace(theirs, payload='{"mine":1}')
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [put_text([mine], None, None)])
+        connection.execute("COMMIT")
+        say = f"SELECT payload, result FROM {yard.schema}.find(%s)"
+        assert connection.execute(say, [theirs.id]).fetchall() == [('{"mine":1}', None)]
+    await owner.repair(by())
+
+
+@pytest.mark.parametrize("others", [[], ["a-1"], ["a-1", "zz"]])
+def test_no_id_is_of_another_day(yard: Yard, others: list[str]) -> None:  # noqa: F811
+    """A day after its job had ended it would not be known any more."""
+    later = (time.time_ns() // 1_000_000 + 3 * 86_400_000) >> 16
+    jobs = [new_job(id=each) for each in (f"{later:08x}-0000-7000-8000-000000000000", *others)]
+    with (
+        yard.connection("producer") as connection,
+        pytest.raises(psycopg.DatabaseError, match="more than a day from now; set the clock"),
+    ):
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [put_text(jobs, None, None)])
+
+
+def test_a_put_has_a_job_or_kinds_and_not_both(yard: Yard) -> None:  # noqa: F811
+    """Else one of the two would be lost, or what was never put be taken back."""
+    both = json.loads(put_text([new_job()], None, None))
+    both |= json.loads(put_text([new_job(), new_job()], None, None))
+    with (
+        yard.connection("producer") as connection,
+        pytest.raises(psycopg.DatabaseError, match="a job or kinds, not both"),
+    ):
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [json.dumps(both)])
+
+
+async def test_who_keeps_the_id_of_a_dead_letter_keeps_no_other_from_being_replayed(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    jobs = [new_job() for _ in range(5)]
+    await owner.put(jobs)
+    await owner.settle([failed(run, run.claimed_at, POLICY) for run in await claim(owner)])
+    ids = [job.id for job in jobs]
+    with yard.connection("producer") as connection:
+        connection.execute("BEGIN")
+        connection.execute(f"SELECT {yard.schema}.put(%s)", [put_text(jobs[:1], None, None)])
+        assert sorted(await owner.revive(ids, [State.DEAD], by())) == sorted(ids[1:])
+        connection.execute("ROLLBACK")
+    assert list(await owner.revive(ids, [State.DEAD], by())) == ids[:1]
+
+
+async def test_a_damaged_retention_lets_nobody_forget_without_a_line(
+    yard: Yard,  # noqa: F811
+    owner: Backend,
+) -> None:
+    await owner.put([new_job()])
+    await owner.settle([done(run) for run in await claim(owner)])
+    yard.server.execute(f"UPDATE {yard.schema}.retention SET before = (2 ^ 59)::bigint")
+    with yard.connection("operator") as connection:
+        text = json.dumps({"keep": 0, "batch": 100})
+        connection.execute(f"SELECT {yard.schema}.upkeep(%s)", [text])
+    assert [(line.verb, line.count) for line in await owner.audit_log()] == [("upkeep", 1)]
 
 
 def test_no_id_is_written_out_beside_others(yard: Yard) -> None:  # noqa: F811

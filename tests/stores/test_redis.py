@@ -276,6 +276,7 @@ async def test_a_put_over_several_queues_is_all_or_none(
     [
         {"id": "i" * 37},
         {"id": "a\nb"},
+        {"id": ""},
         {"payload": '"' + "x" * 262_143 + '"'},
         {"options": '"' + "x" * 262_143 + '"'},
         {"version": -1},

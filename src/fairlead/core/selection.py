@@ -128,8 +128,12 @@ class ClaimPlan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, queues=tuple(queues), slots=self.slots - filled)
 
 
+LONGEST_TOLD = 4_096
+"""How long the options of a parked job may be to be told: one claim may park a thousand jobs."""
+
+
 class Unknown(msgspec.Struct, frozen=True):
-    """A job that a claim parked, because no live worker knows its task."""
+    """A job that a claim parked, because no live worker knows its task, without long options."""
 
     id: JobId
     task: str

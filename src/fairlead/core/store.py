@@ -108,7 +108,9 @@ class Store(ABC):
         it is new. Jobs that are not due yet are parked until they are.
 
         Puts of several callers share one transaction; one caller's bad job
-        fails that caller alone.
+        fails that caller alone. Redis undoes nothing: of a put over several queues, or
+        of more than 500 jobs, a part may be there if a damaged key refuses the rest. Repeated, it
+        is recognised.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, PastAttempt, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import Head, Unknown
+from fairlead.core.selection import LONGEST_TOLD, Head, Unknown
 
 
 class Entry(msgspec.Struct):
@@ -58,7 +58,8 @@ class Entry(msgspec.Struct):
     def unknown(self) -> Unknown:
         """What a claim tells when it parks it."""
         new = self.new
-        return Unknown(new.id, new.task, new.version, new.queue, new.options)
+        options = new.options if len(new.options or "") <= LONGEST_TOLD else None
+        return Unknown(new.id, new.task, new.version, new.queue, options)
 
     def job(self, *, lost: bool) -> Job:
         """What its worker gets."""

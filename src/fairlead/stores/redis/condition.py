@@ -179,7 +179,7 @@ def steps_of(noted: Mapping[bytes, bytes]) -> dict[int, int]:
 
 def count_of(raw: bytes) -> int | None:
     """Return a number that is kept as a text; None for what is none."""
-    is_number = raw.isdigit() and len(raw) <= _LONGEST_NUMBER
+    is_number = raw.isdigit() and len(raw) <= _LONGEST_NUMBER and raw == b"%d" % int(raw)
     return int(raw) if is_number and int(raw) <= LATEST else None
 
 

@@ -12,9 +12,10 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError, EnqueueError, StoreError, StoreRefused
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob
+from fairlead.core.job import LONGEST_ID, Job, NewJob
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
+    LONGEST_TOLD,
     Claim,
     ClaimPlan,
     Room,
@@ -56,10 +57,12 @@ _MOST_BYTES = 1_000_000
 
 
 def _check_ids(jobs: Sequence[NewJob]) -> None:
-    """Refuse what cannot be an id. Its characters are looked at here, where that takes no time."""
-    ids = jobs[0].id if len(jobs) == 1 else "".join([job.id for job in jobs])
-    if not (ids.isascii() and ids.isprintable()):
-        raise EnqueueError("the store refuses this job: an id has ASCII characters only")
+    """Refuse what cannot be an id before anything is written, and where that takes no time."""
+    ids = [job.id for job in jobs]
+    text = "".join(ids)
+    is_short = all(ids) and len(max(ids, key=len)) <= LONGEST_ID
+    if not (is_short and text.isascii() and text.isprintable()):
+        raise EnqueueError("the store refuses this job: an id has 1 to 36 ASCII characters")
 
 
 class RedisLine:
@@ -218,7 +221,8 @@ class RedisLine:
                 job_id = raw_id.decode()
                 with suppress(DecodeError):  # It is told when somebody comes to claim it.
                     body = body_of(job_id, text)
-                    known = (body.task, body.version, queue, body.options)
+                    options = body.options if len(body.options or "") <= LONGEST_TOLD else None
+                    known = (body.task, body.version, queue, options)
                     parked.append(Unknown(JobId(job_id), *known))
         return sorted(parked, key=lambda each: each.id)
 

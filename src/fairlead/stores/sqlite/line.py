@@ -23,6 +23,7 @@ from fairlead.core.job import LATEST, Gate, Job, NewJob, Reason, State, next_fen
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Served
 from fairlead.core.selection import (
+    LONGEST_TOLD,
     Claim,
     ClaimPlan,
     Head,
@@ -337,7 +338,7 @@ def _lease(
 
 def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Unknown]:
     """Park those of these jobs that no live worker knows."""
-    values = {"ids": to_json(ids), "now": now, "latest": LATEST}
+    values = {"ids": to_json(ids), "now": now, "latest": LATEST, "longest": LONGEST_TOLD}
     rows = connection.execute(statements()["park_unknown"], values).fetchall()
     return [Unknown(*row) for row in sorted(rows)]
 

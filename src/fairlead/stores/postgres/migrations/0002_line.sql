@@ -363,6 +363,19 @@ CREATE FUNCTION is_shaped(id text) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$ SELECT id LIKE '________-____-7%' $$;
 CREATE FUNCTION is_dated(id text) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$ SELECT id ~ '^[0-9a-f]{8,8}-' $$;
+CREATE FUNCTION made_at(id text) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT ('x' || left(id, 8))::bit(32)::bigint * 65536000 $$;
+
+-- Refuse what says that it was made more than a day from now. We rely on dates within a day: a day after it
+-- had ended such a job would not be known any more.
+CREATE FUNCTION check_date(id text, at bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF made_at(id) > greatest(at, stamp()) + 86400000000 THEN
+        PERFORM refuse_put('the id of a job says that it was made more than a day from now; set the clock '
+                           'of the machine that puts it');
+    END IF;
+END $$;
 
 -- Take back those jobs of a put that ended before, and say which they are. Fresh are those that were added
 -- just now; null if all were. Looked for after the rows are there: what is put a second time while its first
@@ -382,7 +395,10 @@ BEGIN
         dated := NOT EXISTS (SELECT FROM ids_of(doc) AS id WHERE NOT is_dated(id));
     END IF;
     IF dated THEN
-        earliest := least(at, ('x' || left(low, 8))::bit(32)::bigint * 65536000) - 86400000000;
+        earliest := least(at, made_at(low)) - 86400000000;
+        PERFORM check_date(high, at);
+    ELSIF high > low THEN
+        PERFORM check_date(id, at) FROM ids_of(doc) AS id WHERE is_shaped(id) AND is_dated(id);
     END IF;
     IF NOT EXISTS (
         SELECT FROM dead WHERE id BETWEEN low AND high
@@ -470,6 +486,9 @@ DECLARE
     known  text[];
 BEGIN
     IF doc ? 'job' THEN
+        IF doc ? 'kinds' THEN
+            PERFORM refuse_put('a put has a job or kinds, not both');
+        END IF;
         place := add_one(doc->'job', at);
         low := doc #>> '{job,3}';
         high := low;
@@ -983,7 +1002,7 @@ BEGIN
 END $$;
 
 -- Park those of these jobs whose task no live worker knows. A lost run keeps its passed lease, and is
--- claimed as lost when it comes back.
+-- claimed as lost when it comes back. Long options are not told: a thousand of them would fill the answer.
 CREATE FUNCTION leave_out(ids text[], at bigint) RETURNS jsonb LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -1001,7 +1020,8 @@ BEGIN
             )
             FOR UPDATE SKIP LOCKED
         ))
-        RETURNING id, task, version, queue, options
+        RETURNING id, task, version, queue,
+                  CASE WHEN octet_length(options) <= 4096 THEN options END AS options
     )
     SELECT jsonb_agg(jsonb_build_array(id, task, version, queue, options) ORDER BY id) INTO told
     FROM parked;
@@ -1320,7 +1340,10 @@ BEGIN
     ) AS each;
     counts := ARRAY[promote(at, most), bring_back(known, most), expire(at, most)];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
-    IF past < limit_ OR past > stamp() + 86400000000 THEN
+    IF past > stamp() + 86400000000 THEN
+        past := 0; -- It is still to come: that is damage, and hides nothing.
+    END IF;
+    IF past < limit_ THEN
         counts := counts || ARRAY[
             (SELECT count(*) FROM (
                 SELECT FROM finished WHERE finished_at >= past AND finished_at < limit_ LIMIT seen

@@ -5,21 +5,22 @@ SELECT id, task, version, queue, CASE WHEN lease_until > 0 THEN 'running' ELSE '
        CASE WHEN parked IN (1, 2) THEN parked ELSE 0::smallint END AS parked,
        worker, claimed_at, nullif(lease_until, 0) AS lease_until,
        cancel IS NOT NULL AS cancel_requested, NULL::bigint AS finished_at, NULL::text AS result,
-       NULL::text AS reason, errors
+       NULL::text AS reason, errors, put_by
 FROM job;
 
 CREATE VIEW finished_record AS
 SELECT id, task, version, queue, CASE state WHEN 'done' THEN state ELSE 'cancelled' END AS state,
        payload, options, run_at, order_at, attempt, crashes, fence,
        enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
-       NULL::bigint AS lease_until, false AS cancel_requested, finished_at, result, reason, errors
+       NULL::bigint AS lease_until, false AS cancel_requested, finished_at, result, reason, errors,
+       put_by
 FROM finished WHERE finished_at >= (SELECT since FROM kept);
 
 CREATE VIEW dead_record AS
 SELECT id, task, version, queue, 'dead' AS state, payload, options, run_at, order_at, attempt,
        crashes, fence, enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, NULL::text AS result,
-       reason, errors
+       reason, errors, put_by
 FROM dead;
 
 CREATE VIEW attempt_record AS
@@ -47,18 +48,19 @@ AS $$
     )
 $$;
 
--- One job in whatever state; one statement sees one state, so a job that is just moving is seen once.
+-- One job in whatever state; one statement sees one state, so a job that is just moving is seen once. A
+-- producer sees what it put itself, though others may have put a job of the same id before.
 CREATE FUNCTION find(wanted text) RETURNS SETOF job_record LANGUAGE plpgsql STABLE
 AS $$
+DECLARE
+    all_ boolean := sees_all();
 BEGIN
-    IF sees_all() OR is_own(wanted) THEN
-        RETURN QUERY
-        SELECT * FROM job_record WHERE id = wanted
-        UNION ALL
-        SELECT * FROM finished_record WHERE id = wanted
-        UNION ALL
-        SELECT * FROM dead_record WHERE id = wanted;
-    END IF;
+    RETURN QUERY
+    SELECT * FROM job_record WHERE id = wanted AND (all_ OR put_by = session_user)
+    UNION ALL
+    SELECT * FROM finished_record WHERE id = wanted AND (all_ OR put_by = session_user)
+    UNION ALL
+    SELECT * FROM dead_record WHERE id = wanted AND (all_ OR put_by = session_user);
 END $$;
 
 -- The runs of a job. An operator may have deleted a job of the same id before, which another put: a
@@ -207,7 +209,7 @@ BEGIN
     RETURN marked || waiting;
 END $$;
 
-CREATE FUNCTION revive(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+CREATE FUNCTION revive_all(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
     hastened text[] := '{}';
@@ -249,6 +251,27 @@ BEGIN
     SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
     PERFORM forget(lifted, states);
     RETURN hastened || lifted;
+END $$;
+
+-- Let jobs run again. Who puts the id of an ended job keeps it until the end of his transaction: that one is
+-- left as it is, and the others are revived.
+CREATE FUNCTION revive(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+SET lock_timeout = '200ms'
+AS $$
+DECLARE
+    touched text[] := '{}';
+    one     text;
+BEGIN
+    RETURN revive_all(ids, states, at);
+EXCEPTION WHEN lock_not_available THEN
+    FOREACH one IN ARRAY ids LOOP
+        BEGIN
+            touched := touched || revive_all(ARRAY[one], states, at);
+        EXCEPTION WHEN lock_not_available THEN
+            CONTINUE;
+        END;
+    END LOOP;
+    RETURN touched;
 END $$;
 
 CREATE FUNCTION forget(ids text[], states text[]) RETURNS text[] LANGUAGE plpgsql

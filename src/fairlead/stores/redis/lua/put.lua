@@ -13,7 +13,7 @@ local function refuse()
   error({ err = 'REFUSED its id, times or sizes are none that a job may have; enqueue() checks them' })
 end
 
-local the_task, the_version, the_priority, the_options
+local the_task, the_version, the_priority, the_options = false -- No task is that.
 local function check_kind(task, version, priority, options)
   if not is_call(task, version, priority, now, nil)
       or options and (not is_text(options) or #options > MOST_BYTES) then

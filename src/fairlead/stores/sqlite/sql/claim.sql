@@ -66,7 +66,7 @@ WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: park_unknown
 -- Jobs whose task no live worker knows leave the order. A lost run keeps its passed lease, and
--- is claimed as lost when it comes back.
+-- is claimed as lost when it comes back. Long options are not told.
 UPDATE fairlead_job SET parked = 2
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND NOT EXISTS (
@@ -76,7 +76,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     WHERE live_until > :now AND live_until <= :latest
       AND known.key = task AND known.type = 'integer' AND known.value >= version
   )
-RETURNING id, task, version, queue, options
+RETURNING id, task, version, queue, iif(length(options) <= :longest, options, NULL)
 
 -- name: held
 -- Seldom asked, so it may read the whole table; an index on the worker would slow every claim.
