@@ -9,6 +9,8 @@ from typing import NamedTuple
 BOUND = 0.97
 """A row fails only if it is surely slower than this share of the base's rate."""
 DOUBT = 0.05
+EARLY_DOUBT = 0.01
+"""For a look before the last pair: whoever looks often, and stops at what he likes, is often wrong."""
 
 
 class Verdict(StrEnum):
@@ -41,22 +43,22 @@ class Pair(NamedTuple):
     new: float
 
 
-def ratio_of(pairs: Sequence[Pair]) -> Ratio:
+def ratio_of(pairs: Sequence[Pair], doubt: float = DOUBT) -> Ratio:
     """Return the median ratio of some pairs with its interval.
 
     Each ratio is above the true median with a probability of one half, whatever the noise looks
     like, so the binomial distribution says which of the ordered ratios enclose it.
     """
     logs = sorted(math.log(pair.new / pair.base) for pair in pairs)
-    rank = _rank(len(logs))
+    rank = _rank(len(logs), doubt)
     low, high = (logs[rank - 1], logs[-rank]) if rank else (-math.inf, math.inf)
     return Ratio(math.exp(median(logs)), math.exp(low), math.exp(high))
 
 
-def _rank(size: int) -> int:
+def _rank(size: int, doubt: float) -> int:
     """Return how far from either end the interval begins: 1 is at the very end, 0 is too few."""
     rank, below = 0, 0.0
-    while (below := below + math.comb(size, rank) / 2**size) <= DOUBT / 2:
+    while (below := below + math.comb(size, rank) / 2**size) <= doubt / 2:
         rank += 1
     return rank
 
@@ -65,7 +67,7 @@ def enough(pairs: Sequence[Pair], least: int, most: int) -> bool:
     """Whether more pairs would change nothing, or are too many."""
     if len(pairs) < least:
         return False
-    return len(pairs) >= most or ratio_of(pairs).verdict is not Verdict.UNDECIDED
+    return len(pairs) >= most or ratio_of(pairs, EARLY_DOUBT).verdict is not Verdict.UNDECIDED
 
 
 class Change(NamedTuple):
