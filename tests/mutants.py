@@ -1599,8 +1599,8 @@ MUTANTS = [
     Mutant(
         "no id is dated so late that its end would not be found",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "        PERFORM check_date(high, at);\n",
-        "",
+        "            PERFORM check_date(high, at);\n",
+        "            PERFORM 1;\n",
         RIGHTS,
     ),
     Mutant(

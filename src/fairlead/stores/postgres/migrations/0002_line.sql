@@ -387,16 +387,23 @@ CREATE FUNCTION take_back(
 ) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
-    earliest bigint := 0;
+    earliest bigint  := 0;
     dated    boolean := shaped AND is_dated(low);
+    made     bigint;
     known    text[];
 BEGIN
     IF dated AND left(low, 9) <> left(high, 9) THEN
         dated := NOT EXISTS (SELECT FROM ids_of(doc) AS id WHERE NOT is_dated(id));
     END IF;
     IF dated THEN
-        earliest := least(at, made_at(low)) - 86400000000;
-        PERFORM check_date(high, at);
+        made := made_at(low);
+        earliest := least(at, made) - 86400000000;
+        IF high > low THEN
+            made := made_at(high);
+        END IF;
+        IF made > at THEN
+            PERFORM check_date(high, at);
+        END IF;
     ELSIF high > low THEN
         PERFORM check_date(id, at) FROM ids_of(doc) AS id WHERE is_shaped(id) AND is_dated(id);
     END IF;
