@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -29,6 +30,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("fairlead")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and programs that tests start would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STORES = tuple(os.environ.get("FAIRLEAD_STORES", "memory sqlite postgres redis").split())
 """The stores that tests of all stores are run on; `cluster` is one, and has a target of its own."""
