@@ -62,9 +62,17 @@ _Kind = tuple[str, str, int, str | None, int | None, int, int, int | None, int |
 
 def _kind_of(job: NewJob) -> _Kind:
     """Return what jobs can have in common: where they go, and on what terms."""
-    where = (job.queue, job.task, job.version)
-    when = (job.run_at, job.delay, job.priority, job.expires_at, job.expires_in)
-    return (*where, job.options, *when)
+    return (
+        job.queue,
+        job.task,
+        job.version,
+        job.options,
+        job.run_at,
+        job.delay,
+        job.priority,
+        job.expires_at,
+        job.expires_in,
+    )
 
 
 _NO_TERMS = (None, None, 0, 0, None, None)
