@@ -408,7 +408,7 @@ async def test_a_damaged_retention_lets_nobody_forget_without_a_line(
 
 
 def test_no_id_is_written_out_beside_others(yard: Yard) -> None:  # noqa: F811
-    """Before, ids that are numbers were all written out first: half a megabyte of them took 5 GB."""
+    """Before, ids that are numbers were all written out first: half a megabyte of them took gigabytes."""
     told = ["mail", "t", 1, ["?"] * 2_000, ["{}"] * 2_000]
     text = json.dumps({"count": 2_000, "kinds": [told]}).replace('"?"', "1e131071")
     role = psycopg.conninfo.conninfo_to_dict(yard.url("producer").partition("?")[0])["user"]
