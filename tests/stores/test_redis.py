@@ -296,6 +296,16 @@ async def test_a_job_that_no_program_of_ours_puts_is_refused(
     assert await store.count() == {}
 
 
+async def test_a_job_without_a_task_is_refused_as_the_first_of_a_put_too(
+    store: Backend, redis_url: str, redis_server: RedisServer
+) -> None:
+    keys = Keys(Address.of(redis_url).prefix)
+    job = [new_job().id, None, "mail", "{}", None, 2**52, 0, None, None, None, None]
+    with pytest.raises(redis.exceptions.ResponseError):
+        redis_server.execute(*call(keys, "put", "mail", "", msgspec.msgpack.encode([job]), "", ""))
+    assert await store.count() == {}
+
+
 # A lost second (F35)
 
 

@@ -543,7 +543,7 @@ async def test_a_damaged_failure_hides_no_other_failure(yard: Yard) -> None:
     assert "put it right" in await yard.repair()
 
 
-@pytest.mark.parametrize("number", ["soon", "0.5", "9223372036854775807", "-1"])
+@pytest.mark.parametrize("number", ["soon", "0.5", "9223372036854775807", "-1", "05"])
 async def test_damaged_numbers_keep_nobody_from_work(yard: Yard, number: str) -> None:
     """The number of the last action, and those among the settings."""
     yard.server.execute_command("SET", yard.keys.number, number)
