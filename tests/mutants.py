@@ -382,8 +382,8 @@ MUTANTS = [
     Mutant(
         "ids cannot be foretold (T26)",
         "core/ids.py",
-        'memoryview(os.urandom(_POOL_BYTES)).cast("Q")',
-        "[__import__('random').getrandbits(64) for _ in range(512)]",
+        "    fifth = os.urandom(4 * _AT_ONCE)\n",
+        "    fifth = __import__('random').randbytes(4 * _AT_ONCE)\n",
         "tests/core/test_ids.py",
     ),
     Mutant(

@@ -1,6 +1,9 @@
 import os
 import threading
 import uuid
+from collections.abc import Iterator
+from functools import reduce
+from operator import and_, or_
 
 import pytest
 from hypothesis import given
@@ -22,17 +25,25 @@ class Clock:
         return self.now
 
 
-def no_bits() -> int:
-    return 0
+def no_bits() -> str:
+    return "8000-00000000"
 
 
-def all_bits() -> int:
-    return 2**64 - 1
+@pytest.fixture
+def no_ends() -> Iterator[None]:
+    """Nothing is left of what was made before, nor afterwards of what a test makes."""
+    ids._ends.clear()
+    yield
+    ids._ends.clear()
 
 
-@pytest.mark.parametrize("bits", [no_bits, all_bits])
-def test_an_id_is_a_uuid7_whatever_the_random_bits(bits: object) -> None:
-    made = uuid.UUID(IdMaker(random_word=bits)())  # type: ignore[arg-type]
+@pytest.mark.usefixtures("no_ends")
+@pytest.mark.parametrize("byte", [0x00, 0x3F, 0x40, 0x80, 0xC0, 0xFF])
+def test_an_id_is_a_uuid7_whatever_the_random_bits(
+    byte: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "urandom", lambda size: bytes([byte] * size))
+    made = uuid.UUID(IdMaker()("mail"))
 
     assert made.version == 7
     assert made.variant == uuid.RFC_4122
@@ -65,7 +76,7 @@ def test_ids_sort_in_the_order_they_were_made() -> None:
 @given(st.lists(st.integers(min_value=0, max_value=3_000_000), min_size=2, max_size=50))
 def test_ids_sort_by_a_clock_finer_than_a_millisecond(steps: list[int]) -> None:
     clock = Clock()
-    make = IdMaker(clock, random_word=no_bits)
+    make = IdMaker(clock, random_end=no_bits)
     made = []
     for step in steps:
         clock.now += step
@@ -78,7 +89,7 @@ def test_ids_sort_by_a_clock_finer_than_a_millisecond(steps: list[int]) -> None:
 def test_a_clock_that_goes_back_neither_repeats_nor_disorders_ids(steps: list[int]) -> None:
     """Random bits would hide a repeated tick, so there are none here."""
     clock = Clock()
-    make = IdMaker(clock, random_word=no_bits)
+    make = IdMaker(clock, random_end=no_bits)
     made = []
     for step in steps:
         clock.now += step
@@ -89,7 +100,7 @@ def test_a_clock_that_goes_back_neither_repeats_nor_disorders_ids(steps: list[in
 
 def test_a_clock_that_stands_still_is_enough_for_many_milliseconds_of_ids() -> None:
     """More ids than the 4,096 fractions of one millisecond: the count runs over into the next."""
-    make = IdMaker(Clock(), random_word=no_bits)
+    make = IdMaker(Clock(), random_end=no_bits)
 
     made = [make() for _ in range(10_000)]
 
@@ -99,7 +110,7 @@ def test_a_clock_that_stands_still_is_enough_for_many_milliseconds_of_ids() -> N
 
 def test_ids_made_by_many_threads_are_unique() -> None:
     """One maker, a clock that stands still and no random bits: the worst case."""
-    make = IdMaker(Clock(), random_word=no_bits)
+    make = IdMaker(Clock(), random_end=no_bits)
     made: list[list[JobId]] = [[] for _ in range(8)]
     start = threading.Barrier(len(made))
 
@@ -141,16 +152,21 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     assert not set(ours) & set(theirs)
 
 
+@pytest.mark.usefixtures("no_ends")
 def test_the_random_bits_are_the_operating_system_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has seen ids of a process must not be able to foretell the next (T26)."""
     monkeypatch.setattr(os, "urandom", lambda size: b"\xab" * size)
-    ids._words.clear()
     make = IdMaker()
-    ends = {make()[-17:] for _ in range(2_000)}
-    ids._words.clear()
-    assert ends == {"aaea-eaeaeaeaeaea"}
+    assert {make()[-17:] for _ in range(2_000)} == {"abab-abababababab"}
 
 
 def test_random_bits_do_not_run_out() -> None:
     make = IdMaker()
     assert len({make()[-17:] for _ in range(2_000)}) == 2_000
+
+
+def test_every_random_bit_is_both_set_and_not() -> None:
+    make = IdMaker()
+    made = [uuid.UUID(make()).int & (1 << 62) - 1 for _ in range(1_000)]
+    assert reduce(or_, made) == (1 << 62) - 1
+    assert reduce(and_, made) == 0

@@ -12,7 +12,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -221,7 +220,7 @@ class World:
         self.network = Network(self.loop, Random(seed + 2), self.store, self.witness, rates)
         self.outages: list[tuple[float, float]] = []
         self.trees: list[Tree] = []
-        self.ids = IdMaker(lambda: self.clock.now() * 1_000, partial(self.random.getrandbits, 64))
+        self.ids = IdMaker(lambda: self.clock.now() * 1_000, self._random_end)
         self.faults_end = float("inf")
         self.points_passed = 0
         self.on_point: Callable[[Child, str], bool] = lambda _child, _name: False
@@ -449,11 +448,14 @@ class World:
 
     # For scenarios
 
+    def _random_end(self) -> str:
+        return f"8{self.random.getrandbits(12):03x}-{self.random.getrandbits(32):08x}"
+
     def new_job(self, task: str, **more: Any) -> NewJob:
         found = self.tasks[task]
         payload = found.signature.encode((), {})
         more.setdefault("queue", self.random.choice(QUEUES).name)
-        return NewJob(self.ids(), task, payload=payload, **more)
+        return NewJob(self.ids(more["queue"]), task, payload=payload, **more)
 
     async def put(self, connection: Connection, jobs: list[NewJob]) -> None:
         """Put until the store answers, as a producer with a steady hand does."""
