@@ -27,7 +27,7 @@ from fairlead.core.errors import (
 )
 from fairlead.core.events import Bus, Enqueued
 from fairlead.core.ids import IdMaker, JobId
-from fairlead.core.job import Job, NewJob, decode_options
+from fairlead.core.job import Job, NewJob, decode_options, size_of
 from fairlead.core.outcome import Knowledge
 from fairlead.core.queue import Pool, Queue, allot, declare
 from fairlead.core.retry import Retry
@@ -253,9 +253,7 @@ class Fairlead:
             if job.queue not in self.queues:
                 raise UnknownQueue(job.queue, self.queues)
             batch.append(job)
-            size += len(job.payload)
-            if job.options is not None:
-                size += len(job.options)
+            size += size_of(job)
             if size >= most_bytes or len(batch) >= most:
                 yield batch
                 batch, size = [], 0

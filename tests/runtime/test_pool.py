@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from fairlead import ConfigError, Fairlead, Pool, Queue
 from fairlead.core.ids import JobId
@@ -20,8 +19,8 @@ APP = Fairlead("memory://")
 APP.task(name="t")(lambda: None)
 
 
-def new_run(n: int = 0, queue: str = "mail") -> Run:
-    job = Job(JobId(f"job-{n}"), "t", 1, queue, "{}", None, 1, 0, n, 0, 0, None, 0, 0, "w")
+def new_run(n: int = 0, queue: str = "mail", payload: str = "{}") -> Run:
+    job = Job(JobId(f"job-{n}"), "t", 1, queue, payload, None, 1, 0, n, 0, 0, None, 0, 0, "w")
     return Run(job, APP.tasks["t"], "p", n, APP.store)
 
 
@@ -42,8 +41,8 @@ def test_jobs_beyond_the_slots_wait_and_start_in_order() -> None:
     for run in runs:
         slots.feed(run, 1.0)
     assert (started, slots.in_hand, slots.room(1.0)) == (runs[:2], 4, 0)
-    slots.ended(runs[0].job)
-    slots.ended(runs[1].job)
+    slots.ended(runs[0])
+    slots.ended(runs[1])
     assert (started, slots.in_hand) == (runs, 2)
 
 
@@ -53,7 +52,7 @@ def test_the_end_of_a_run_tells_that_there_is_room() -> None:
     slots.on_room = lambda: told.append(slots.room(0.0))
     run = new_run()
     slots.feed(run, 0.0)
-    slots.ended(run.job)
+    slots.ended(run)
     assert told == [2]
 
 
@@ -63,7 +62,7 @@ def test_quick_jobs_are_claimed_ahead_and_slow_ones_are_not() -> None:
     for n in range(200):
         run = new_run(n)
         slots.feed(run, 10.0)
-        slots.ended(run.job)
+        slots.ended(run)
     ahead = slots.room(10.1) - 1
     assert 150 <= ahead <= 200, "as many as ended in the last tenth of a second"
     assert slots.room(20.0) == 1, "nothing ended for long, so nothing will soon"
@@ -75,7 +74,7 @@ def test_no_pool_claims_ahead_without_bound() -> None:
     for n in range(10_000):
         run = new_run(n)
         slots.feed(run, 10.0)
-        slots.ended(run.job)
+        slots.ended(run)
     assert slots.room(10.1) == 1 + MOST_AHEAD
 
 
@@ -84,7 +83,7 @@ def test_a_pool_with_a_critical_queue_never_claims_ahead() -> None:
     for n in range(1_000):
         run = new_run(n)
         slots.feed(run, 10.0)
-        slots.ended(run.job)
+        slots.ended(run)
     assert slots.room(10.1) == 5, "its slots and the reserve"
 
 
@@ -94,7 +93,7 @@ def test_with_jobs_waiting_it_claims_only_when_it_is_worth_it() -> None:
     for n in range(100):
         run = new_run(n)
         slots.feed(run, 10.0)
-        slots.ended(run.job)
+        slots.ended(run)
     ahead = slots.room(10.1) - 1
     for n in range(ahead):
         slots.feed(new_run(n), 10.1)
@@ -126,7 +125,7 @@ def test_a_mixed_pool_never_runs_more_than_its_capacity() -> None:
         slots.feed(run, 0.0)
     assert len(started) == 4
     for n in range(16):
-        slots.ended(started[n].job)
+        slots.ended(started[n])
         assert len(started) - (n + 1) == 4
 
 
@@ -154,7 +153,7 @@ def test_one_that_waits_can_be_dropped() -> None:
     slots.feed(first, 0.0)
     slots.feed(second, 0.0)
     assert (slots.drop(second), slots.drop(second), slots.drop(first)) == (True, False, False)
-    slots.ended(first.job)
+    slots.ended(first)
     assert (started, slots.in_hand) == ([first], 0)
 
 
@@ -262,11 +261,10 @@ def test_nothing_is_claimed_ahead_while_large_payloads_are_in_hand() -> None:
     slots.room(0.0)
     for n in range(100):
         slots.feed(new_run(n), 0.0)
-        slots.ended(new_run(n).job)
+        slots.ended(new_run(n))
     assert slots.room(0.1) > 50
-    large = new_run(200)
-    large.job = replace(large.job, payload="x" * MOST_BYTES)
+    large = new_run(200, payload="x" * MOST_BYTES)
     slots.feed(large, 0.1)
     assert slots.room(0.1) == 0
-    slots.ended(large.job)
+    slots.ended(large)
     assert slots.room(0.1) > 50

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from fairlead.core.errors import ConfigError, DecodeError, EncodeError, PayloadTooLarge
 from fairlead.core.text import brief
@@ -30,6 +31,8 @@ KEY_LIMIT = 10_000
 TEXT_LIMIT = 4 * PAYLOAD_LIMIT
 """How many characters of JSON are read from a person, who may have indented it."""
 
+_SHALLOW = 2 * DEPTH_LIMIT
+"""How many bytes of JSON cannot be nested too deep: each level has two brackets."""
 _LEAST_KEY = len('"":0,')
 _IDENTITY: Any = object.__eq__
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -64,7 +67,7 @@ class Signature:
         call = self._bind(args, kwargs)
         try:
             payload = self._encode(call)
-            if len(payload) > 2 * DEPTH_LIMIT:
+            if len(payload) > _SHALLOW:
                 self._check_shape(payload)
             if b"null" in payload:
                 self._check_finite(call)
@@ -189,7 +192,7 @@ class Signature:
 
     def _unbind(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._plain:
-            values = msgspec.structs.asdict(call)
+            values = asdict(call)
             if not self._required and msgspec.UNSET in values.values():
                 values = {k: v for k, v in values.items() if v is not msgspec.UNSET}
             return (), values

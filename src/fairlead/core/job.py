@@ -166,11 +166,6 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     suspect: bool = False
 
     @property
-    def size(self) -> int:
-        """How much it brings with it: its payload and its options, as claims count them."""
-        return len(self.payload) + len(self.options or "")
-
-    @property
     def runs_alone(self) -> bool:
         """Whether it may have killed a process, and must have the next one to itself."""
         return self.suspect or self.crashes > 0
@@ -211,6 +206,12 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     finished_at: int
     outcome: str
     fingerprint: str | None
+
+
+def size_of(job: NewJob | Job) -> int:
+    """Return how much a job brings with it: its payload and options, as puts and claims count."""
+    size = len(job.payload)
+    return size if job.options is None else size + len(job.options)
 
 
 class JobRecord(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ import msgspec
 
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Gate, Job
+from fairlead.core.job import Gate, Job, size_of
 from fairlead.core.queue import Served
 
 LOOK = 1_000
@@ -110,7 +110,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
             return self
         running = Counter(self.running)
         running.update(job.queue for job in claim.jobs)
-        left = max(1, self.most_bytes - sum(job.size for job in claim.jobs))
+        left = max(1, self.most_bytes - sum(map(size_of, claim.jobs)))
         return msgspec.structs.replace(
             self, running=running, credits=claim.credits, most_bytes=left
         )
@@ -293,6 +293,13 @@ def share(plan: ClaimPlan, ready: Mapping[str, float]) -> Shares:
     return Shares([name for name, _ in turns], credits)
 
 
+def in_turns(plan: ClaimPlan, given: Mapping[str, Sequence[Job]]) -> tuple[list[Job], Credits]:
+    """Return what each queue gave in the order it should start, and the credits after it."""
+    shared = share(plan, {name: len(jobs) for name, jobs in given.items()})
+    left = {name: iter(jobs) for name, jobs in given.items()}
+    return [next(left[name]) for name in shared.turns], shared.credits
+
+
 class Room:
     """The slots that are still free, and for whom.
 
@@ -317,15 +324,15 @@ class Room:
             return self.shared
         return self.reserve[queue.name] + min(self.shared, self.critical_share)
 
-    def take(self, queue: Served, size: int = 0) -> None:
-        """Fill one slot with a job of this queue, a reserved one first."""
+    def take(self, queue: Served, jobs: int = 1, size: int = 0) -> None:
+        """Fill slots with jobs of this queue, the reserved ones first."""
         self.bytes -= size
-        if self.reserve[queue.name]:
-            self.reserve[queue.name] -= 1
-            return
-        self.shared -= 1
+        if reserved := min(jobs, self.reserve[queue.name]):
+            self.reserve[queue.name] -= reserved
+            jobs -= reserved
+        self.shared -= jobs
         if queue.critical:
-            self.critical_share -= 1
+            self.critical_share -= jobs
 
 
 class _Ready:
@@ -385,8 +392,7 @@ def _take_alone(
     debt, count = -credits.get(queue.name, 0.0), int(min(line.left, room.for_queue(queue)))
     if not count:
         return 0.0
-    for _ in range(count):
-        room.take(queue)
+    room.take(queue, count)
     chosen += [(queue.name, None)] * count
     credits[queue.name] = -(debt + count / queue.weight)
     return debt + (count - 1) / queue.weight
@@ -429,7 +435,7 @@ def _take_turns(
             heapq.heappop(turns)
             continue
         head = line.pop()
-        room.take(line.queue, head.size if isinstance(head, Head) else 0)
+        room.take(line.queue, size=head.size if isinstance(head, Head) else 0)
         chosen.append((line.queue.name, head))
         served[at] += 1
         passed, owed = owed, debts[at] + served[at] / line.queue.weight

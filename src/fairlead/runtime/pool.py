@@ -3,7 +3,6 @@
 from collections import Counter, deque
 from collections.abc import Callable
 
-from fairlead.core.job import Job
 from fairlead.core.selection import MOST_BYTES, ClaimPlan, Credits
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import PoolPlan
@@ -72,16 +71,16 @@ class Slots:
     def feed(self, run: Run, now: float) -> None:
         """Take a run in, and start it if a slot is free."""
         self._in_hand[run.job.queue] += 1
-        self._bytes += run.job.size
+        self._bytes += run.size
         if self._running < self._limit:
             self._running += 1
             self._start(run)
         else:
             self._waiting.append((run, now))
 
-    def ended(self, job: Job) -> None:
+    def ended(self, run: Run) -> None:
         """Free the slot of a run that has ended, for the next."""
-        self._forget(job)
+        self._forget(run)
         self._running -= 1
         self._ended += 1
         if self._waiting and self._running < self._limit:
@@ -94,7 +93,7 @@ class Slots:
         taken = []
         while self._waiting and self._waiting[0][1] < before:
             run, _ = self._waiting.popleft()
-            self._forget(run.job)
+            self._forget(run)
             taken.append(run)
         return taken
 
@@ -103,10 +102,10 @@ class Slots:
         for entry in self._waiting:
             if entry[0] is run:
                 self._waiting.remove(entry)
-                self._forget(run.job)
+                self._forget(run)
                 return True
         return False
 
-    def _forget(self, job: Job) -> None:
-        self._in_hand[job.queue] -= 1
-        self._bytes -= job.size
+    def _forget(self, run: Run) -> None:
+        self._in_hand[run.job.queue] -= 1
+        self._bytes -= run.size

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import sys
 from datetime import datetime
+from math import inf
 from types import CodeType, FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ from fairlead.core.clock import as_datetime
 from fairlead.core.errors import Cancel, ConfigError, DecodeError, LeaseLost
 from fairlead.core.failure import describe, described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, decode_options
+from fairlead.core.job import Job, decode_options, size_of
 from fairlead.core.outcome import (
     Cancelled,
     Committed,
@@ -51,6 +52,7 @@ class Run:
         "place",
         "pool",
         "since",
+        "size",
         "started_at",
         "store",
         "task",
@@ -64,13 +66,14 @@ class Run:
         self.task = task
         self.pool = pool
         self.place = place
+        self.size = size_of(job)
         self.timeout = task.options.timeout
         self.unreadable: DecodeError | None = None
         if job.options is not None:
             self._heed_options(job.options)
         self.started_at: int | None = None
         self.since = 0.0
-        self.deadline = float("inf")
+        self.deadline = inf
         self.called_off: Ending | None = None
         self.handle: Any = None
         self.store = store

@@ -216,8 +216,12 @@ async def settle_in_parts(
     parts = await in_parts(store.settle, settlements, bury)
     if damaged:
         parts += await in_parts(store.settle, damaged, leave)
-    written = {job_id: ruled for part in parts for job_id, ruled in part.items()}
-    return written | await _written_before(store, troubles, settlements, written)
+    written: Written = {}
+    for part in parts:
+        written |= part
+    if len(written) < len(settlements):
+        written |= await _written_before(store, troubles, settlements, written)
+    return written
 
 
 async def _written_before(

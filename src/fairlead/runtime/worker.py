@@ -167,11 +167,12 @@ class Worker:
         store = self._workshop.store
         runs = []
         for job in jobs:
-            if job.task not in numbers or len(job.id.encode(errors="replace")) > LONGEST_ID:
+            number = numbers.get(job.task)
+            if number is None or len(job.id) > LONGEST_ID or not job.id.isascii():
                 told = f"job {job.id:.80} cannot be taken in hand; its lease passes"
                 self._troubles.tell(f"{told}, and `fairlead doctor` tells what is wrong")
                 continue
-            place = board.hold(job.id, job.fence, numbers[job.task], now)
+            place = board.hold(job.id, job.fence, number, now)
             run = Run(job, tasks[job.task], slots.plan.name, place, store)
             self._runs[run.pair] = (run, slots)
             runs.append(run)
@@ -222,7 +223,7 @@ class Worker:
             self._release(run)
         else:
             self._settler.put(run, outcome)
-        slots.ended(run.job)
+        slots.ended(run)
 
     def _release(self, run: Run) -> None:
         self._runs.pop(run.pair, None)

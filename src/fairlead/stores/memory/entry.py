@@ -6,7 +6,7 @@ import msgspec
 
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, PastAttempt, State
+from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, PastAttempt, State, size_of
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import LONGEST_TOLD, Head, Unknown
 
@@ -51,7 +51,7 @@ class Entry(msgspec.Struct):
             self.run_at,
             self.expires_at,
             lost=self.lease_until > 0,
-            size=len(self.new.payload) + len(self.new.options or ""),
+            size=size_of(self.new),
         )
 
     @property

@@ -1,6 +1,7 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -15,12 +16,9 @@ from fairlead.core.selection import (
     LOOK,
     Claim,
     ClaimPlan,
-    Head,
-    Line,
     Room,
-    Snapshot,
     Unknown,
-    select,
+    in_turns,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.postgres.heads import Found, Heads, Start, Taken
@@ -28,6 +26,7 @@ from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connec
 from fairlead.stores.postgres.statements import statements
 
 _JOB_FIELDS = 17
+_place_of = itemgetter(17, 0)
 _LONGEST_PUT = 4 * 1024 * 1024
 """How many characters one put has at most, if it has several jobs; the database takes 32 MiB."""
 
@@ -236,15 +235,8 @@ class PostgresLine:
     async def _claim(self, lane: Lane, plan: ClaimPlan, start: Start) -> Claim:
         told, *rows = await lane.ask(self._sql["claim"], self._claim_text(plan, start))
         now, parked, gated, empty, cost, cut = _decode_told(told[4])
-        jobs = {row[0]: Job(*row[:_JOB_FIELDS]) for row in rows}
-        selection = select(Snapshot(plan, now, _lines(plan, rows, jobs)))
-        claim = Claim(
-            [jobs[head.id] for _, head in selection.chosen],
-            selection.credits,
-            now,
-            [Unknown(*each) for each in parked],
-            cut,
-        )
+        jobs, credits = in_turns(plan, _by_queue(plan, rows))
+        claim = Claim(jobs, credits, now, [Unknown(*each) for each in parked], cut)
         taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
         found = Found(now, gated, empty, cost)
         self.heads.remember(start, taken, found, full=cut or _is_full(plan, claim))
@@ -382,19 +374,12 @@ def _by_id(settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
     return {s.id: s for s in sorted(settlements, key=lambda s: s.fence)}
 
 
-def _lines(
-    plan: ClaimPlan, rows: Sequence[tuple[Any, ...]], jobs: Mapping[JobId, Job]
-) -> list[Line]:
-    """Return what was claimed as the rule sees it, to learn its order and the credits after it."""
-    heads: dict[str, list[Head]] = {queue.name: [] for queue in plan.queues}
-    for row in rows:
-        job = jobs[row[0]]
-        heads[job.queue].append(
-            Head(job.id, job.task, job.version, row[17], job.run_at, job.expires_at, job.lost)
-        )
-    for each in heads.values():
-        each.sort(key=lambda head: (head.order_at, head.id))
-    return [Line(queue, heads[queue.name]) for queue in plan.queues]
+def _by_queue(plan: ClaimPlan, rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Job]]:
+    """Return what was claimed, each queue in its own order."""
+    given: dict[str, list[Job]] = {queue.name: [] for queue in plan.queues}
+    for row in sorted(rows, key=_place_of):
+        given[row[3]].append(Job(*row[:_JOB_FIELDS]))
+    return given
 
 
 def _is_full(plan: ClaimPlan, claim: Claim) -> bool:

@@ -14,7 +14,7 @@ from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, Reason, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import ClaimPlan, share
+from fairlead.core.selection import ClaimPlan, in_turns, share
 from fairlead.stores.redis.records import body_of, fence_of, job_of, run_of
 from fairlead.stores.redis.talk import raise_outage
 
@@ -95,9 +95,7 @@ class Shares:
 
     def chosen(self) -> tuple[list[Job], Mapping[str, float]]:
         """Return the jobs in the order they should start, and the credits after them."""
-        shared = share(self._plan, {name: len(jobs) for name, jobs in self._jobs.items()})
-        given = {name: iter(jobs) for name, jobs in self._jobs.items()}
-        return [next(given[name]) for name in shared.turns], shared.credits
+        return in_turns(self._plan, self._jobs)
 
 
 def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:

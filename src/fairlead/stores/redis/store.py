@@ -23,7 +23,7 @@ from fairlead.core.admin import (
 from fairlead.core.clock import Clock, SystemClock
 from fairlead.core.errors import ConfigError, FairleadWarning
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State, size_of
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
@@ -62,10 +62,6 @@ POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
 
 
-def _weight(job: NewJob) -> int:
-    return len(job.payload) + len(job.options or "")
-
-
 class _Session:
     """What is open on one event loop: connections for each kind of work, and a listener."""
 
@@ -90,7 +86,7 @@ class _Session:
         name = jobs[0].queue if self._address.is_cluster else ""
         gather = self._gathers.get(name)
         if gather is None:
-            gather = self._gathers[name] = Gather(self._store.put_gathered, _weight)
+            gather = self._gathers[name] = Gather(self._store.put_gathered, size_of)
         return gather
 
     def listen(self) -> Listener:
