@@ -324,10 +324,10 @@ class Room:
             return self.shared
         return self.reserve[queue.name] + min(self.shared, self.critical_share)
 
-    def take(self, queue: Served, jobs: int = 1, size: int = 0) -> None:
+    def take(self, queue: Served, jobs: int = 1) -> None:
         """Fill slots with jobs of this queue, the reserved ones first."""
-        self.bytes -= size
-        if reserved := min(jobs, self.reserve[queue.name]):
+        if self.reserve[queue.name]:
+            reserved = min(jobs, self.reserve[queue.name])
             self.reserve[queue.name] -= reserved
             jobs -= reserved
         self.shared -= jobs
@@ -344,10 +344,11 @@ class _Ready:
         self._heads = self._open(line, snapshot, held)
         self.next = next(self._heads, None)
 
-    def pop(self) -> Head:
-        """Return the next job and move on."""
+    def pop(self, room: Room) -> Head:
+        """Return the next job, which fills some of the room, and move on."""
         head = self.next
         assert head is not None
+        room.bytes -= head.size
         self.next = next(self._heads, None)
         return head
 
@@ -373,8 +374,8 @@ class _Counted:
         self.left = length
         self.next: bool | None = True
 
-    def pop(self) -> None:
-        """Count one, and move on."""
+    def pop(self, room: Room) -> None:
+        """Count one, and move on; how much it brings is not known."""
         self.left -= 1
         if self.left <= 0:
             self.next = None
@@ -409,7 +410,7 @@ class _InTurn(Protocol[T_co]):
     def queue(self) -> Served: ...
     @property
     def next(self) -> object | None: ...
-    def pop(self) -> T_co: ...
+    def pop(self, room: Room) -> T_co: ...
 
 
 def _take_turns(
@@ -431,15 +432,15 @@ def _take_turns(
     passed = 0.0
     while turns:
         owed, at, line = turns[0]
-        if not room.for_queue(line.queue):
+        queue = line.queue
+        if not room.for_queue(queue):
             heapq.heappop(turns)
             continue
-        head = line.pop()
-        room.take(line.queue, size=head.size if isinstance(head, Head) else 0)
-        chosen.append((line.queue.name, head))
+        room.take(queue)
+        chosen.append((queue.name, line.pop(room)))
         served[at] += 1
-        passed, owed = owed, debts[at] + served[at] / line.queue.weight
-        credits[line.queue.name] = -owed
+        passed, owed = owed, debts[at] + served[at] / queue.weight
+        credits[queue.name] = -owed
         if line.next is None:
             heapq.heappop(turns)
         else:

@@ -33,6 +33,7 @@ _HOLD = struct.Struct("=BHqqdddQ36s")  # the same without the state
 _LIMIT, _LIMIT_AT = struct.Struct("=qd"), 12  # started_at, deadline
 _SINCE, _SINCE_AT = struct.Struct("=dQ"), 36  # since, thread
 _DEADLINE, _DEADLINE_AT = struct.Struct("=d"), 20
+_FIRST, _LENGTH = _HEADER.size, _RECORD.size
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -59,20 +60,20 @@ class Board:
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
-        self.places = (len(memory) - _HEADER.size) // _RECORD.size
+        self.places = (len(memory) - _FIRST) // _LENGTH
         self._free = list(range(self.places - 1, -1, -1))
 
     @classmethod
     def private(cls, places: int) -> "Board":
         """Make a board for a process that has no supervisor."""
-        return cls(mmap.mmap(-1, _size(places)))
+        return cls(mmap.mmap(-1, _offset(places)))
 
     @classmethod
     def shared(cls, places: int) -> tuple["Board", int]:
         """Make a board and the descriptor by which a child can open it."""
         handle = _anonymous_file()
-        os.ftruncate(handle, _size(places))
-        return cls(mmap.mmap(handle, _size(places))), handle
+        os.ftruncate(handle, _offset(places))
+        return cls(mmap.mmap(handle, _offset(places))), handle
 
     @classmethod
     def opened(cls, handle: int) -> "Board":
@@ -183,11 +184,8 @@ class Board:
 
 
 def _offset(place: int) -> int:
-    return _HEADER.size + place * _RECORD.size
-
-
-def _size(places: int) -> int:
-    return _HEADER.size + places * _RECORD.size
+    """Return where a record begins; so long is a board with as many before it."""
+    return _FIRST + place * _LENGTH
 
 
 def _anonymous_file() -> int:

@@ -43,15 +43,16 @@ class Entry(msgspec.Struct):
     @property
     def head(self) -> Head:
         """What the selection rule sees of it."""
+        new = self.new
         return Head(
-            self.new.id,
-            self.new.task,
-            self.new.version,
+            new.id,
+            new.task,
+            new.version,
             self.order_at,
             self.run_at,
             self.expires_at,
             lost=self.lease_until > 0,
-            size=size_of(self.new),
+            size=size_of(new),
         )
 
     @property
@@ -63,15 +64,16 @@ class Entry(msgspec.Struct):
 
     def job(self, *, lost: bool) -> Job:
         """What its worker gets."""
+        new = self.new
         assert self.worker is not None
         assert self.claimed_at is not None
         return Job(
-            id=self.new.id,
-            task=self.new.task,
-            version=self.new.version,
-            queue=self.new.queue,
-            payload=self.new.payload,
-            options=self.new.options,
+            id=new.id,
+            task=new.task,
+            version=new.version,
+            queue=new.queue,
+            payload=new.payload,
+            options=new.options,
             attempt=self.attempt,
             crashes=self.crashes,
             suspect=self.suspect,
@@ -87,15 +89,16 @@ class Entry(msgspec.Struct):
 
     def record(self) -> JobRecord:
         """What people see of it."""
+        new = self.new
         return JobRecord(
-            id=self.new.id,
-            task=self.new.task,
-            version=self.new.version,
-            queue=self.new.queue,
+            id=new.id,
+            task=new.task,
+            version=new.version,
+            queue=new.queue,
             state=State.RUNNING if self.lease_until else State.WAITING,
-            payload=self.new.payload,
-            options=self.new.options,
-            priority=self.new.priority,
+            payload=new.payload,
+            options=new.options,
+            priority=new.priority,
             attempt=self.attempt,
             crashes=self.crashes,
             fence=self.fence,
@@ -112,16 +115,17 @@ class Entry(msgspec.Struct):
 
     def end_run(self, settlement: Settlement, now: int) -> Attempt:
         """Remember how a run ended, and return its line for the attempt log."""
+        new = self.new
         assert self.claimed_at is not None
         past = settlement.remembered(self.attempt, self.worker, self.claimed_at, now)
         if past is not None:
             self.errors += (past,)
         return Attempt(
-            job_id=self.new.id,
+            job_id=new.id,
             fence=self.fence,
             attempt=self.attempt,
-            task=self.new.task,
-            queue=self.new.queue,
+            task=new.task,
+            queue=new.queue,
             pool=settlement.pool,
             worker=self.worker,
             ready_at=max(self.run_at, self.enqueued_at),
