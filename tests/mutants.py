@@ -368,7 +368,7 @@ MUTANTS = [
     Mutant(
         "a claim is bounded by bytes (F82)",
         "core/selection.py",
-        "        self.bytes -= size\n",
+        "        room.bytes -= head.size\n",
         "",
         "tests/core/test_selection.py",
     ),

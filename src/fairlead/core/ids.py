@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from typing import NewType
 from zlib import crc32
 
@@ -19,7 +20,9 @@ JobId = NewType("JobId", str)
 _AT_ONCE = 512
 _VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 """What a byte becomes that begins the fourth part of a UUID: RFC 9562 gives two of its bits."""
-_FRACTIONS = tuple(f"{fraction:03x}-" for fraction in range(1 << 12))
+_DIGITS = "0123456789abcdef"
+_FRACTIONS = tuple(map("".join, product(_DIGITS, _DIGITS, _DIGITS, "-")))
+"""From `000-` to `fff-`: 4,096 of them make a millisecond."""
 
 _ends: list[str] = []
 """Random ends of ids, many at a time: to ask the operating system for each takes a microsecond.
@@ -86,7 +89,7 @@ class IdMaker:
         except IndexError:
             _make_ends()
             return self(queue)
-        tick = self._now_ns() * 512 // 125_000  # 4,096 of them make a millisecond.
+        tick = self._now_ns() * 512 // 125_000  # In fractions.
         if tick <= self._last:
             tick = self._last + 1
         self._last = tick
