@@ -623,6 +623,13 @@ def test_a_call_that_does_not_fit_is_told_what_the_task_takes(
     assert str(error) == (f"call of task 'shop.task': {problem}; it takes (a: int, b: str = 'x')")
 
 
+def test_the_name_of_an_argument_is_quoted_in_part() -> None:
+    error = refused(Signature("shop.task", lambda a: a), 1, **{"x" * 10_000_000: 1})
+
+    assert "unexpected keyword argument 'xxx" in str(error)
+    assert len(str(error)) < 5_000
+
+
 @pytest.mark.parametrize("function", [plain, keyword_only, variadic, mixed])
 def test_what_a_task_takes_is_told_as_the_code_says_it(function: Callable[..., Any]) -> None:
     """A parameter without annotation is not shown with one."""

@@ -116,7 +116,7 @@ def test_ids_made_by_many_threads_are_unique() -> None:
 
     def work(mine: list[JobId]) -> None:
         start.wait()
-        mine.extend(make() for _ in range(5_000))
+        mine.extend(make("mail") for _ in range(5_000))
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in made]
     for thread in threads:

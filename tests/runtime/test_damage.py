@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead import Fairlead, Pool, Queue
 from fairlead.core import events
@@ -242,6 +243,66 @@ async def test_a_job_whose_end_is_refused_altogether_stays_and_is_told(
     assert "is damaged" in told[0]
     assert "stays where it is" in told[1]
     assert "fairlead doctor --repair" in told[1]
+
+
+async def test_a_batch_that_nothing_can_be_done_with_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever a settlement raises that is neither an outage nor a refusal (I22)."""
+    app = Fairlead("memory://")
+    task = app.task(name="t")(lambda: 7)
+    real, calls = app.store.settle, 0
+
+    async def verb(settlements: Sequence[Settlement]) -> Any:
+        nonlocal calls
+        calls += 1
+        return 7 if calls == 1 else await real(settlements)
+
+    monkeypatch.setattr(app.store, "settle", verb)
+    heard = Heard(app)
+    async with app.worker(slots=1):
+        left = await task.aenqueue()
+        trouble = await heard.until(events.Trouble)
+        assert await (await task.aenqueue()).aresult(timeout=10) == 7
+        assert await left.astatus() is State.RUNNING
+    assert f"jobs {left.id} were not settled: TypeError" in trouble.problem
+    assert "they will run again" in trouble.problem
+
+
+@pytest.mark.parametrize("job_id", ["x" * 37, "jöb", "ä" * 36])
+async def test_a_job_that_the_board_cannot_hold_is_left_and_told(job_id: Any) -> None:
+    """Its supervisor would renew and take over another job, or none."""
+    app = Fairlead("memory://")
+    task = app.task(name="t")(lambda: 7)
+    await app.store.put([NewJob(job_id, "t", "default", "{}")])
+    heard = Heard(app)
+    async with app.worker(slots=1):
+        assert await (await task.aenqueue()).aresult(timeout=10) == 7
+        trouble = await heard.until(events.Trouble)
+    assert f"job {job_id} cannot be taken in hand" in trouble.problem
+    [found] = await app.store.audit()
+    assert "with which no worker takes it in hand" in found.problem
+
+
+async def test_a_job_that_a_claim_brings_twice_runs_once_and_costs_no_slot(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two rows of one id do, where somebody dropped the index that forbids them."""
+    real = any_app.store.claim
+
+    async def verb(plan: ClaimPlan) -> Claim:
+        claim = await real(plan)
+        return replace(claim, jobs=claim.jobs * 2)
+
+    monkeypatch.setattr(any_app.store, "claim", verb)
+    ran: list[int] = []
+    task = any_app.task(name="t")(ran.append)
+    heard = Heard(any_app)
+    async with any_app.worker(slots=1):
+        for n in range(3):
+            await (await task.aenqueue(n)).aresult(timeout=10)
+    assert ran == [0, 1, 2]
+    assert "cannot be taken in hand" in heard.of(events.Trouble)[0].problem
 
 
 async def test_a_dead_process_s_sound_jobs_are_given_back_beside_a_damaged_one(

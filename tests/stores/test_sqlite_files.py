@@ -360,6 +360,25 @@ async def test_the_doctor_tells_who_else_may_write(
     await store.close()
 
 
+@pytest.mark.parametrize("is_file", [True, False])
+async def test_the_doctor_tells_who_else_may_replace_a_link_to_the_file(
+    tmp_path: Path, is_file: bool
+) -> None:
+    ours, open_to_all = tmp_path / "ours", tmp_path / "open"
+    ours.mkdir()
+    open_to_all.mkdir()
+    await make(ours / "jobs.db")
+    link = open_to_all / ("jobs.db" if is_file else "ours")
+    link.symlink_to(ours / "jobs.db" if is_file else ours)
+    store = store_for(f"sqlite:///{link if is_file else link / 'jobs.db'}")
+    await store.put([new_job()])
+    for mode, told in ((0o777, [f"replace {link}, which leads to the file"]), (0o1777, [])):
+        open_to_all.chmod(mode)
+        findings = [each.problem for each in (await store.condition()).findings]
+        assert [each[-len(told[0]) :] for each in findings if "every user" in each] == told
+    await store.close()
+
+
 async def test_the_doctor_tells_once_what_holds_for_all_files(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     await make(path)

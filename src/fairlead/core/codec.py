@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from fairlead.core.errors import ConfigError, DecodeError, EncodeError, PayloadTooLarge
-from fairlead.core.text import brief
+from fairlead.core.text import SHOWN, brief, cut
 
 PAYLOAD_LIMIT = 256 * 1024
 DEPTH_LIMIT = 64
@@ -187,7 +187,7 @@ class Signature:
             return self._struct(**bound)
         except TypeError as problem:
             raise EncodeError(
-                self.task, None, f"{_lower(str(problem))}; it takes {self.takes}"
+                self.task, None, f"{cut(_lower(str(problem)), SHOWN)}; it takes {self.takes}"
             ) from None
 
     def _unbind(self, call: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -41,6 +41,12 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     fingerprint: str
 
     @property
+    def in_brief(self) -> str:
+        """What a log may tell of it: its class, and `detail`."""
+        name = short_name(self.error)
+        return f"{name} ({self.detail})" if self.detail else name
+
+    @property
     def detail(self) -> str | None:
         """What a log may tell of it: our own words, or of an exception only where it was raised.
 

@@ -157,15 +157,18 @@ class Settler:
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
         """Ask the task whether its outside effect happened, then go on with the answer."""
         known: Knowledge = "unknown"
+        evidence = unclear.evidence
         try:
             async with asyncio.timeout(run.timeout):
                 known = await _ask(run)
         except asyncio.CancelledError:
             return  # The worker stops; the lease passes, and another one asks.
         except Exception as problem:  # noqa: BLE001 (user code)
-            told = f"reconcile of task {run.task.name!r} failed for job {run.job.id}: {problem!r}"
-            self._troubles.tell(told)
-        self.put(run, replace(unclear, known=known))
+            failure = describe(problem)
+            told = f"reconcile of task {run.task.name!r} failed for job {run.job.id}"
+            self._troubles.tell(f"{told}: {failure.in_brief}")
+            evidence += f"; reconcile failed: {failure.error}: {failure.message}"
+        self.put(run, replace(unclear, known=known, evidence=evidence))
 
     def give_up_asking(self) -> None:
         """Leave what is still being asked about to whoever claims it next."""
@@ -180,8 +183,9 @@ def decided(
     try:
         return decide(job, outcome, task.options, now, workshop.random.random)
     except Exception as problem:  # noqa: BLE001 (a curve or a predicate is user code)
-        troubles.tell(f"task {task.name!r} cannot say what happens next: {problem!r}")
-        return decide(job, Failed(describe(problem), transient=False), task.options, now)
+        failure = describe(problem)
+        troubles.tell(f"task {task.name!r} cannot say what happens next: {failure.in_brief}")
+        return decide(job, Failed(failure, transient=False), task.options, now)
 
 
 async def settle_in_parts(

@@ -168,7 +168,8 @@ class Worker:
         runs = []
         for job in jobs:
             number = numbers.get(job.task)
-            if number is None or len(job.id) > LONGEST_ID or not job.id.isascii():
+            fits = len(job.id) <= LONGEST_ID and job.id.isascii()
+            if number is None or not fits or (job.id, job.fence) in self._runs:
                 told = f"job {job.id:.80} cannot be taken in hand; its lease passes"
                 self._troubles.tell(f"{told}, and `fairlead doctor` tells what is wrong")
                 continue

@@ -6,7 +6,17 @@ import msgspec
 
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, PastAttempt, State, size_of
+from fairlead.core.job import (
+    LONGEST_ID,
+    Attempt,
+    Gate,
+    Job,
+    JobRecord,
+    NewJob,
+    PastAttempt,
+    State,
+    size_of,
+)
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import LONGEST_TOLD, Head, Unknown
 
@@ -145,6 +155,8 @@ class Entry(msgspec.Struct):
             yield f"job {self.new.id} runs and waits for its time at once"
         if self.order_at != self.run_at - self.new.priority * SECOND:
             yield f"job {self.new.id} has lost its head start"
+        if len(self.new.id) > LONGEST_ID or not self.new.id.isascii():
+            yield f"job {self.new.id!r:.100} has an id with which no worker takes it in hand"
         if running and not self.fence:
             yield f"job {self.new.id} runs without a fence"
 

@@ -91,6 +91,13 @@ def _open_to_others(place: Place) -> Iterator[Finding]:
             "file is in",
             f"chmod o-w {quote(str(each))}, or chmod +t if all must write there",
         )
+    for link in place.links:
+        for each in filter(_may_replace, set(link.parents) - set(place.path.parents)):
+            yield Finding(
+                f"every user of this machine can write in {each}, and so replace {link}, which "
+                "leads to the file",
+                f"chmod o-w {quote(str(each))}, or name the file itself, {quote(str(place.path))}",
+            )
 
 
 _LOCKS = ("-turn", "-checkpoint", "-shm")

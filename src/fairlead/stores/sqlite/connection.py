@@ -34,7 +34,7 @@ from urllib.parse import quote
 
 from fairlead.core.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 from fairlead.core.text import brief
-from fairlead.stores.sqlite.trust import NotTrusted, check_file, check_side, follow, is_link
+from fairlead.stores.sqlite.trust import NotTrusted, Way, check_file, check_side, follow, is_link
 
 Value = TypeVar("Value")
 
@@ -75,6 +75,15 @@ class Place:
 
         Found at first use, and no other afterwards.
         """
+        return self._way.end
+
+    @property
+    def links(self) -> list[Path]:
+        """The links that led to the file."""
+        return self._way.links
+
+    @cached_property
+    def _way(self) -> Way:
         return self._follow(self._given)
 
     @cached_property
@@ -145,7 +154,7 @@ class Place:
 
     def _check_way(self) -> None:
         """Raise if there is a link now on the way to the file, where none was before."""
-        if self._follow(self.path) != self.path:
+        if self._follow(self.path).links:
             raise self._leads_elsewhere()
 
     def _check_files(self) -> None:
@@ -164,7 +173,7 @@ class Place:
                 if found is not None:
                     check_side(side, found, like)
 
-    def _follow(self, path: Path) -> Path:
+    def _follow(self, path: Path) -> Way:
         with self._trusting():
             return follow(path)
 

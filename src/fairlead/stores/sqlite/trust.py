@@ -9,6 +9,7 @@ import os
 import pwd
 import stat
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 _MOST_LINKS = 40
 """As many as Linux follows."""
@@ -27,12 +28,20 @@ class NotTrusted(Exception):
     """A name that somebody else may have put there; says which, and what to do."""
 
 
-def follow(path: Path) -> Path:
+class Way(NamedTuple):
+    """Where a path leads, and the links that lead there."""
+
+    end: Path
+    links: list[Path]
+
+
+def follow(path: Path) -> Way:
     """Return where an absolute path leads, hop by hop, as the kernel goes it.
 
     Not at once: a link of our own may lead to one of a stranger's.
     """
-    at, ahead, links = Path("/"), list(path.parts[:0:-1]), 0
+    links: list[Path] = []
+    at, ahead = Path("/"), list(path.parts[:0:-1])
     while ahead:
         here = at / ahead.pop()
         if here.name == "..":
@@ -41,20 +50,20 @@ def follow(path: Path) -> Path:
         try:
             found = here.lstat()
         except FileNotFoundError:
-            return here.joinpath(*reversed(ahead))
+            return Way(here.joinpath(*reversed(ahead)), links)
         if not stat.S_ISLNK(found.st_mode):
             at = here
             continue
         # Read once: what is judged is what is followed.
         target = PurePath(here.readlink())
-        links += 1
-        if links > _MOST_LINKS or _leads_astray(found.st_uid, at, target):
+        links.append(here)
+        if len(links) > _MOST_LINKS or _leads_astray(found.st_uid, at, target):
             raise is_link(here)
         parts = target.parts
         if target.is_absolute():
             at, parts = Path("/"), parts[1:]
         ahead += reversed(parts)
-    return at
+    return Way(at, links)
 
 
 def _leads_astray(owner: int, folder: Path, target: PurePath) -> bool:
