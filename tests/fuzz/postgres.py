@@ -160,6 +160,13 @@ def damaged_columns() -> set[str]:
 class PostgresVictim(Victim):
     """A schema of a PostgreSQL database, by its owner's URL."""
 
+    never_sound = {
+        *("greatest", "least", "below", "deeper", "hole", "lists", "twice", "live too"),
+        *("finished too", "a dead letter too", "a worker without a lease"),
+        *("a lease without a worker", "a lease without a beginning"),
+    }
+    anything_goes = ("attempt.seq",)
+
     def __init__(self, url: str) -> None:
         self._address = Address.of(url)
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None

@@ -216,6 +216,14 @@ class RedisVictim(Victim):
     `writer` is a connection of who does the damage, if that is not the owner.
     """
 
+    never_sound = {
+        *("greatest", "least", "past the exact", "digits", "fraction", "infinite", "bytes"),
+        *("not utf-8", "nested", "other", "garbage", "cut", "no list", "a mark", "text"),
+        *("inf", "minus inf", "late fraction", "huge"),
+        *("string", "set", "hash", "zset", "stream"),
+    }
+    anything_goes = ("worker.pools", "settings.paused", "end.cancel")
+
     def __init__(self, url: str, writer: Any = None) -> None:
         address = Address.of(url)
         self._keys = Keys(address.prefix)

@@ -90,7 +90,13 @@ async def one_round(ground: Ground, damages: Sequence[Damage], seed: int) -> Rep
                 if told is not None:
                     inflicted.append(f"{told} (was {each})")
                     break
-        await round_.check(victims, may_go=ground.victim.may_remove(damages))
+        # Of several, one may undo another.
+        alone = len(damages) == len(inflicted) == 1
+        await round_.check(
+            victims,
+            must_be_named=alone and ground.victim.must_be_named(damages[0]),
+            may_go=ground.victim.may_remove(damages),
+        )
     except Exception as problem:
         round_.problems.append(f"the round broke: {problem!r}")
     finally:
@@ -106,7 +112,7 @@ async def exercise(url: str) -> None:
     round_ = _Round(app)
     victims = await round_.stock()
     await round_.put_healthy()
-    await round_.check(victims, may_go=False)
+    await round_.check(victims)
     assert round_.problems == []
     store: Backend = app.store
     jobs = [NewJob(new_id("none"), "t", "none", "{}") for _ in range(60)]
@@ -195,9 +201,13 @@ class _Round:
         await self._store.put(jobs)
         self._healthy += [job.id for job in jobs]
 
-    async def check(self, victims: dict[str, JobId], *, may_go: bool) -> None:
+    async def check(
+        self, victims: dict[str, JobId], *, must_be_named: bool = False, may_go: bool = False
+    ) -> None:
         """Run, look, mend, and run again."""
         before = await self._try("audit", self._store.audit) or []
+        if must_be_named and not before:
+            self.problems.append("the audit does not find it")
         await self._work()
         await self._look(victims.values())
         after = await self._try("audit", self._store.audit) or []
@@ -207,6 +217,8 @@ class _Round:
         buried = await self._unreadable(victims.values())
         self.named = bool(before or after or buried)
         mended = await self._try("repair", lambda: self._store.repair(_action("repair"))) or []
+        if after and not mended:
+            self.problems.append("the repair says nothing of what the audit found")
         left = await self._try("audit", self._store.audit)
         if left:
             self.problems.append(f"the repair left: {[each.problem for each in left[:3]]}")

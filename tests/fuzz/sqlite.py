@@ -43,6 +43,10 @@ TABLES = {
     "audit": ("seq", "id", "done_at", "who", "verb", "target", "count", "job_id", "before"),
     "migration": ("version", "applied_at"),
 }
+NEVER_SOUND = {
+    *("greatest", "fraction", "infinite", "text", "digits", "bytes", "not utf-8"),
+    *("live and finished", "live and dead"),
+}
 IDS = {
     "too long": "x" * 37,
     "not ascii": "jöb",
@@ -74,6 +78,8 @@ TWICE = {
 
 class SqliteVictim(Victim):
     """A file, as whoever may write it sees it."""
+
+    never_sound = NEVER_SOUND
 
     def __init__(self, url: str) -> None:
         self._path = url.removeprefix("sqlite:///").partition("?")[0]

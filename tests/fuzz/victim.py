@@ -2,8 +2,9 @@
 
 A victim damages one store as its owner, behind the program's back. `tests/fuzz/rounds.py` does
 the rest, the same on every store: healthy jobs beside the damage must run, every look must
-answer, `doctor` must name what the audit finds, and `doctor --repair` must mend it. Whatever the
-audit does not find must harm nobody: many a value is as good as another.
+answer, the audit must find what can never be sound, `doctor` must name what the audit finds, and
+`doctor --repair` must mend it. Whatever the audit does not find must harm nobody: many a value is
+as good as another.
 """
 
 from abc import ABC, abstractmethod
@@ -64,6 +65,10 @@ class Victim(ABC):
 
     at_once = 1
     """How many damages a round begins with."""
+    never_sound: Collection[str] = ()
+    """Kinds of damage that leave no value as good as another: the audit names them."""
+    anything_goes: Collection[str] = ()
+    """Fields in which they are, because whatever is there means the same, or is never read."""
 
     @property
     @abstractmethod
@@ -72,6 +77,10 @@ class Victim(ABC):
 
     def close(self) -> None:  # noqa: B027 (most have nothing open)
         """Let go of what it has open; a round calls it at its end."""
+
+    def must_be_named(self, damage: Damage) -> bool:
+        """Say whether the audit has to find it."""
+        return damage.kind in self.never_sound and damage.field not in self.anything_goes
 
     def may_remove(self, damages: Collection[Damage]) -> bool:
         """Say whether a job may be gone afterwards, with nobody saying so.

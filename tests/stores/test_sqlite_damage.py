@@ -31,7 +31,7 @@ from fairlead.stores.sqlite import audit as sqlite_audit
 from fairlead.stores.sqlite import heads, sound
 from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import migrations
-from tests.fuzz.sqlite import TABLES, SqliteVictim
+from tests.fuzz.sqlite import NEVER_SOUND, TABLES, SqliteVictim
 from tests.fuzz.victim import DEEP, GREATEST, Damage
 from tests.words import by, claim, done, new_job, plan, settled
 
@@ -159,10 +159,6 @@ OTHERS = [
     for table in TABLES
     if table != "job"
 ]
-NEVER_SOUND = {
-    *("greatest", "fraction", "infinite", "text", "digits", "bytes", "not utf-8"),
-    *("live and finished", "live and dead"),
-}
 SLICES = 6
 
 
