@@ -42,7 +42,7 @@ from fairlead.core.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from fairlead.core.failure import short_name
+from fairlead.core.failure import in_brief
 from fairlead.core.passwords import without_passwords
 from fairlead.core.text import escaped, escaped_json, escaped_lines
 
@@ -163,8 +163,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
 
 
 def _error(event: Retried | Died) -> str:
-    name = short_name(event.error)
-    return f"{name} ({event.detail})" if event.detail else name
+    return in_brief(event.error, event.detail)
 
 
 class _Plain(logging.Formatter):

@@ -43,8 +43,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     @property
     def in_brief(self) -> str:
         """What a log may tell of it: its class, and `detail`."""
-        name = short_name(self.error)
-        return f"{name} ({self.detail})" if self.detail else name
+        return in_brief(self.error, self.detail)
 
     @property
     def detail(self) -> str | None:
@@ -65,6 +64,12 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 def short_name(error: str | None) -> str:
     """Return an exception's name without our own module before it."""
     return (error or "").removeprefix("fairlead.core.errors.")
+
+
+def in_brief(error: str | None, detail: str | None) -> str:
+    """Return an exception's name, and what else a log may tell of it."""
+    name = short_name(error)
+    return f"{name} ({detail})" if detail else name
 
 
 def describe(error: BaseException) -> Failure:

@@ -92,7 +92,8 @@ def _open_to_others(place: Place) -> Iterator[Finding]:
             f"chmod o-w {quote(str(each))}, or chmod +t if all must write there",
         )
     for link in place.links:
-        for each in filter(_may_replace, set(link.parents) - set(place.path.parents)):
+        aside = [each for each in link.parents if each not in place.path.parents]
+        for each in filter(_may_replace, aside):
             yield Finding(
                 f"every user of this machine can write in {each}, and so replace {link}, which "
                 "leads to the file",
