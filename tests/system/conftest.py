@@ -11,9 +11,17 @@ from tests.system.faults import PostgresShop
 from tests.system.redis_faults import CREW, SETTINGS, RedisShop
 from tests.system.tree import Shop
 
+SERVERS = {"postgres": "pg_shop", "redis": "redis_shop"}
+"""The fixtures of the shops on servers, by store."""
+
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """A shop on SQLite; with `tree.on_every_store`, on each server too."""
+    server = SERVERS.get(getattr(request, "param", "sqlite"))
+    if server is not None:
+        yield request.getfixturevalue(server)
+        return
     shop = Shop(tmp_path)
     try:
         yield shop

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, Tree, children, send, until
+from tests.system.tree import Shop, Tree, children, in_short, on_every_store, send, until
 
 MEMORY = Path("/sys/fs/cgroup/memory")
 
@@ -29,6 +29,7 @@ def check_healthy(shop: Shop, jobs: list[JobId]) -> None:
         assert (record.state, record.attempt, record.crashes) == (State.DONE, 1, 0), record
 
 
+@on_every_store
 def test_a_handler_in_a_process_of_its_own_dies_alone(shop: Shop) -> None:
     """F9, F10: three crashes and it is a dead letter that names the signal; neighbours run once."""
     crashes = {
@@ -81,7 +82,7 @@ def test_the_neighbours_of_a_poison_on_the_loop_and_in_threads_lose_nothing(shop
     assert "dead: poison" in tree.log
 
 
-@pytest.mark.parametrize("death", ["sys.exit", "interrupt", "rude"])
+@in_short("death", ["sys.exit", "interrupt", "rude"], "rude")
 def test_exceptions_that_end_programs_do_not_end_a_worker(shop: Shop, death: str) -> None:
     """F9: on the loop and in a thread they are failures like others."""
     jobs = [shop.put("adie", death), shop.put("die", death, queue="thread")]
@@ -97,6 +98,7 @@ def test_exceptions_that_end_programs_do_not_end_a_worker(shop: Shop, death: str
     assert "died" not in tree.log
 
 
+@on_every_store
 def test_a_killed_process_of_a_pool_costs_one_job_one_crash(shop: Shop) -> None:
     """F8: only what ran in it is affected, and it runs again."""
     jobs = shop.put_many("nap", 6, 1.0, queue="process")
@@ -141,6 +143,7 @@ def cgroup() -> Iterator[Path]:
     folder.rmdir()
 
 
+@on_every_store
 def test_want_of_memory_counts_as_a_crash(shop: Shop, cgroup: Path) -> None:
     """F39: the kernel kills the process that takes too much; its neighbours do not notice."""
     greedy = shop.put("die", "memory")

@@ -2,21 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from fairlead import FairleadError, State
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, Reason
 from tests.fuzz.victim import DEEP
-from tests.system.tree import Shop, until
-
-SHOPS = ("shop", "pg_shop", "redis_shop")
-
-
-@pytest.fixture(params=SHOPS)
-def any_shop(request: pytest.FixtureRequest) -> Shop:
-    shop: Shop = request.getfixturevalue(request.param)
-    return shop
+from tests.system.tree import Shop, on_every_store, until
 
 
 def put_raw(shop: Shop, **job: Any) -> JobId | None:
@@ -30,9 +20,10 @@ def put_raw(shop: Shop, **job: Any) -> JobId | None:
     return new.id
 
 
-def test_jobs_that_cannot_be_read_end_no_process(any_shop: Shop) -> None:
+@on_every_store
+def test_jobs_that_cannot_be_read_end_no_process(shop: Shop) -> None:
     ids = [
-        put_raw(any_shop, id=f"00000000-0000-7000-8000-00000000{n:04}", **job)
+        put_raw(shop, id=f"00000000-0000-7000-8000-00000000{n:04}", **job)
         for n, job in enumerate(
             [
                 {"options": DEEP},
@@ -45,24 +36,25 @@ def test_jobs_that_cannot_be_read_end_no_process(any_shop: Shop) -> None:
         )
     ]
     bad = [job_id for job_id in ids if job_id is not None]
-    healthy = any_shop.put_many("wait", 10, 0.1)
-    tree = any_shop.start("--lease", "5")
+    healthy = shop.put_many("wait", 10, 0.1)
+    tree = shop.start("--lease", "5")
     (pid,) = until(lambda: tree.workers)
-    any_shop.until_final(*healthy, *bad)
+    shop.until_final(*healthy, *bad)
     for job_id in bad:
-        record = any_shop.record(job_id)
+        record = shop.record(job_id)
         assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
-    assert {any_shop.record(job_id).attempt for job_id in healthy} == {1}
+    assert {shop.record(job_id).attempt for job_id in healthy} == {1}
     assert tree.workers == [pid]
 
 
-def test_a_job_with_a_short_id_is_renewed_from_outside(any_shop: Shop) -> None:
+@on_every_store
+def test_a_job_with_a_short_id_is_renewed_from_outside(shop: Shop) -> None:
     """Its id is shorter than its place on the board; the supervisor must not stumble over that."""
-    short = put_raw(any_shop, id="short", payload='{"seconds":4.0}')
+    short = put_raw(shop, id="short", payload='{"seconds":4.0}')
     assert short is not None
-    tree = any_shop.start("--lease", "2")
+    tree = shop.start("--lease", "2")
     (pid,) = until(lambda: tree.workers)
-    any_shop.until_final(short)
-    record = any_shop.record(short)
+    shop.until_final(short)
+    record = shop.record(short)
     assert (record.state, record.attempt) == (State.DONE, 1)
     assert tree.workers == [pid]

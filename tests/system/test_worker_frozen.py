@@ -5,11 +5,12 @@ import signal
 import time
 
 from fairlead import State
-from tests.system.tree import Shop, alive, until
+from tests.system.tree import Shop, alive, on_every_store, until
 
 LEASE = ("--lease", "2")
 
 
+@on_every_store
 def test_a_nap_shorter_than_the_lease_goes_unnoticed(shop: Shop) -> None:
     """F4: the heartbeat catches up; there is no second run, though somebody waits for one."""
     jobs = [shop.put("wait", 3.0), shop.put("nap", 3.0), shop.put("nap", 3.0, queue="process")]
@@ -28,6 +29,7 @@ def test_a_nap_shorter_than_the_lease_goes_unnoticed(shop: Shop) -> None:
     assert "too late" not in first.log + second.log
 
 
+@on_every_store
 def test_a_sleep_longer_than_the_lease_loses_the_job_for_good(shop: Shop) -> None:
     """F5: another worker ends it; the late one is told and its outcome refused."""
     running, in_process = shop.put("wait", 4.0), shop.put("nap", 4.0, queue="process")

@@ -7,12 +7,12 @@ import pytest
 
 from fairlead import State
 from fairlead.runtime.points import POINTS
-from tests.system.tree import Shop, alive, descendants, until
+from tests.system.tree import Shop, alive, descendants, in_short, on_every_store, until
 
 LEASE = ("--lease", "2")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@in_short("point", POINTS, "claimed", "started")
 def test_the_jobs_of_a_killed_process_run_again_at_once(shop: Shop, point: str) -> None:
     """F1: long before the lease of 20 s has passed, because the supervisor sees it."""
     shop.put_many("quick", 5)
@@ -38,7 +38,7 @@ def test_a_worker_on_uvloop_keeps_the_same_promises(shop: Shop) -> None:
     assert {shop.record(job).attempt for job in shop.accepted} == {1}
 
 
-@pytest.mark.parametrize("point", POINTS)
+@in_short("point", POINTS, "started")
 def test_the_jobs_of_a_killed_tree_run_again_after_their_lease(shop: Shop, point: str) -> None:
     """F1: nobody is left to tell, so another worker takes over when the lease has passed."""
     shop.put_many("quick", 5)
@@ -69,6 +69,7 @@ def test_threads_that_serve_themselves_lose_nothing_either(
     assert "died: SIGKILL" in tree.log
 
 
+@on_every_store
 def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
     """F7: processes, handlers in processes of their own, and what those started."""
     jobs = [

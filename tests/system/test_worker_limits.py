@@ -5,11 +5,9 @@ import os
 import re
 import signal
 
-import pytest
-
 from fairlead import Retry, State, fixed
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, alive, until
+from tests.system.tree import Shop, alive, in_short, on_every_store, until
 
 LEASE = 1.5
 TWICE = Retry(attempts=2, backoff=fixed(0.1, jitter=0))
@@ -20,7 +18,7 @@ def lease_options() -> tuple[str, ...]:
     return ("--lease", str(LEASE))
 
 
-@pytest.mark.parametrize("task", ["sleep_on_loop", "grip"])
+@in_short("task", ["sleep_on_loop", "grip"], "sleep_on_loop")
 def test_a_blocked_loop_keeps_its_leases(shop: Shop, task: str) -> None:
     """F36, L8: for three leases nothing in the process turns, and still nobody takes its jobs."""
     seconds = 5
@@ -73,6 +71,7 @@ def check_timed_out(shop: Shop, job: JobId, runs: int, line: str | None = "shop.
     assert len(shop.starts(job)) == runs
 
 
+@on_every_store
 def test_a_coroutine_that_swallows_its_cancellation_is_ended_with_its_process(shop: Shop) -> None:
     """F37: told first, then its process is replaced; its neighbours finish or go back uncounted."""
     stuck = shop.put("deaf", 100.0, timeout=1.0, retry=ONCE)

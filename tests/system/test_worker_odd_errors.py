@@ -1,7 +1,7 @@
 """Exceptions nobody can print cost their own job only (F42)."""
 
 from fairlead import Retry, State, fixed
-from tests.system.tree import Shop, until
+from tests.system.tree import Shop, on_every_store, until
 
 TWICE = Retry(attempts=2, backoff=fixed(0.1, jitter=0))
 KINDS = {
@@ -12,6 +12,7 @@ KINDS = {
 }
 
 
+@on_every_store
 def test_odd_exceptions_leave_a_small_record(shop: Shop) -> None:
     jobs = {
         shop.put(task, kind, retry=TWICE, queue=queue): (kind, error)

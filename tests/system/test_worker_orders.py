@@ -6,7 +6,7 @@ import time
 
 from fairlead import Retry, State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, Tree, until
+from tests.system.tree import Shop, Tree, on_every_store, until
 from tests.words import by
 
 LEASE = ("--lease", "2")
@@ -39,6 +39,7 @@ def test_a_cancelled_job_never_starts_and_a_running_one_ends_soon(shop: Shop) ->
     assert tree.log.count("cancelled: ") == 3
 
 
+@on_every_store
 def test_processes_are_replaced_after_so_many_jobs(shop: Shop) -> None:
     """F38: between jobs; none is lost, none burns an attempt."""
     slow = shop.put_many("wait", 4, 2.5)

@@ -5,11 +5,9 @@ import signal
 import threading
 import time
 
-import pytest
-
 from fairlead import State
 from fairlead.runtime.points import POINTS
-from tests.system.tree import Shop, Tree, alive, until
+from tests.system.tree import Shop, Tree, alive, in_short, on_every_store, until
 
 BOUND = 3.0
 """Seconds beyond the grace time that a stop may take on a busy machine."""
@@ -32,7 +30,7 @@ def finish_elsewhere(shop: Shop) -> None:
     assert {shop.record(job).attempt for job in shop.accepted} == {1}
 
 
-@pytest.mark.parametrize("point", POINTS)
+@in_short("point", POINTS, "started")
 def test_a_signal_at_any_point_leaves_no_lease(shop: Shop, point: str) -> None:
     """F3: quick jobs end, those longer than the grace time are given back when it is over."""
     shop.put_many("quick", 5)
@@ -46,7 +44,7 @@ def test_a_signal_at_any_point_leaves_no_lease(shop: Shop, point: str) -> None:
     finish_elsewhere(shop)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@in_short("point", POINTS, "claimed")
 def test_a_second_signal_at_any_point_gives_back_at_once(shop: Shop, point: str) -> None:
     """F3: with half a minute of grace, a second signal ends it now all the same."""
     shop.put_many("quick", 5)
@@ -83,6 +81,7 @@ def test_processes_and_threads_give_back_at_the_end_of_grace(shop: Shop) -> None
     shop.waiting = set(slow)
 
 
+@on_every_store
 def test_handlers_that_do_not_listen_cannot_hold_a_stop(shop: Shop) -> None:
     """F37, L5: a blocked loop, a coroutine that goes on, a thread; all given back uncounted."""
     deaf, thread = shop.put("deaf", 60.0), shop.put("nap", 60.0)
@@ -104,6 +103,7 @@ def test_handlers_that_do_not_listen_cannot_hold_a_stop(shop: Shop) -> None:
     assert {shop.record(job).crashes for job in shop.accepted} == {0}
 
 
+@on_every_store
 def test_a_rolling_restart_under_load_burns_no_attempt(shop: Shop) -> None:
     """F54: three workers are replaced in turn while a producer goes on."""
     over = threading.Event()

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
+
+import pytest
 
 from fairlead import Fairlead, JobRecord, State
 from fairlead.core.ids import JobId
@@ -21,6 +23,16 @@ from fairlead.core.job import Attempt
 Value = TypeVar("Value")
 COMMAND = "from fairlead.cli.main import main; main()"
 SOURCE = Path(__file__).with_name("shop.py")
+
+on_every_store = pytest.mark.parametrize("shop", ["sqlite", "postgres", "redis"], indirect=True)
+"""Runs a test with a shop on each store."""
+
+
+def in_short(argument: str, values: Sequence[Any], *on_servers: Any) -> pytest.MarkDecorator:
+    """Run a test with all values of an argument on SQLite, and with some of them on the servers."""
+    cases = [("sqlite", value) for value in values]
+    cases += [(server, value) for server in ("postgres", "redis") for value in on_servers]
+    return pytest.mark.parametrize(("shop", argument), cases, indirect=["shop"])
 
 
 def until(condition: Callable[[], Value], seconds: float = 20.0, what: str = "") -> Value:
