@@ -238,6 +238,34 @@ MUTANTS = [
         "tests/face/test_commit.py",
     ),
     Mutant(
+        "leases are renewed until the grace time is over (P10)",
+        "runtime/keeper.py",
+        'await self._try("renew leases", self.beat)',
+        'await self._try("renew leases", self.beat if self.serving else self.announce)',
+        "tests/system/test_worker_stopped.py::test_leases_are_renewed_until_the_grace_time_is_over",
+    ),
+    Mutant(
+        "a dead machine's jobs run again within 30 s, with nothing to configure (P5)",
+        "runtime/workshop.py",
+        "lease: float = 20.0",
+        "lease: float = 120.0",
+        "tests/simulation/test_promises.py",
+    ),
+    Mutant(
+        "a finished job stays for a week",
+        "app.py",
+        "DEFAULT_KEEP = timedelta(days=7)",
+        "DEFAULT_KEEP = timedelta(0)",
+        "tests/face/test_enqueue.py",
+    ),
+    Mutant(
+        "a finished job stays as long as the app says",
+        "app.py",
+        "self.keep = span(keep)",
+        "self.keep = 0",
+        "tests/face/test_enqueue.py",
+    ),
+    Mutant(
         "a handler that goes on after its commit has not lost its lease",
         "runtime/keeper.py",
         "if not await self._is_settled(pair):",
@@ -493,6 +521,31 @@ MUTANTS = [
         f"{LOCKS}::test_a_job_whose_row_is_locked_when_it_ends_is_done_all_the_same",
     ),
     Mutant(
+        "a connection is lent to nobody after a block that failed, in coroutines",
+        f"{POSTGRES}/lane.py",
+        "            except BaseException:\n                finish(connection)\n                raise\n"
+        "            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.AsyncCursor",
+        "            except BaseException:\n                self._idle.append(connection)\n"
+        "                raise\n"
+        "            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.AsyncCursor",
+        "tests/face/test_commit_foreign.py",
+    ),
+    Mutant(
+        "a connection is lent to nobody after a block that failed, in plain functions",
+        f"{POSTGRES}/lane.py",
+        "                # After an interrupt nobody knows what is still on its way.\n"
+        "                finish(connection)\n",
+        "                with self._guard:\n                    self._idle.append(connection)\n",
+        "tests/face/test_commit_foreign.py",
+    ),
+    Mutant(
+        "a claim that waited half a lease takes over nothing, PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false)",
+        "OR coalesce(at - (doc->>'asked_at')::bigint >= term * 2, false)",
+        "tests/stores/test_claim.py",
+    ),
+    Mutant(
         "what a deadlock undid is done again (F27)",
         f"{POSTGRES}/lane.py",
         "_UNDONE = (errors.DeadlockDetected, ",
@@ -670,6 +723,13 @@ MUTANTS = [
         "return escaped(without_passwords(message))",
         "return without_passwords(message)",
         "tests/cli/test_hostile.py",
+    ),
+    Mutant(
+        "a claim that waited half a lease takes over nothing, Redis",
+        f"{REDIS}/lua/claim.lua",
+        "now - ARGV[7] >= math.floor(lease / 2)",
+        "now - ARGV[7] >= lease * 2",
+        "tests/stores/test_claim.py",
     ),
     Mutant(
         "nobody claims under a name that nobody can read (P11)",

@@ -38,7 +38,7 @@ from fairlead.log import report_subscriber, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.runtime.commit import apart, joined
 from fairlead.runtime.embedded import EmbeddedWorker
-from fairlead.runtime.workshop import Choice, Terms, Workshop, plan_pools
+from fairlead.runtime.workshop import DEFAULTS, Choice, Terms, Workshop, plan_pools
 from fairlead.stores import store_for
 from fairlead.sync import Bridge
 
@@ -286,7 +286,7 @@ class Fairlead:
         """Return what the stations of a worker need of this app."""
         pools = plan_pools(self.pools, self.queues, self.tasks, choice or Choice())
         return Workshop(
-            self.store, self.tasks, self.events, pools, self.keep, self.clock, terms or Terms()
+            self.store, self.tasks, self.events, pools, self.keep, self.clock, terms or DEFAULTS
         )
 
     def worker(
@@ -295,8 +295,8 @@ class Fairlead:
         pools: Sequence[str] = (),
         queues: Iterable[str] | Mapping[str, int | None] = (),
         slots: int | None = None,
-        grace: float = 25.0,
-        lease: float = 20.0,
+        grace: float = DEFAULTS.grace,
+        lease: float = DEFAULTS.lease,
     ) -> EmbeddedWorker:
         """Run jobs inside this program: `async with app.worker(): …`.
 

@@ -250,6 +250,39 @@ async def test_a_handler_finds_a_connection_as_if_it_were_new(desk: Desk, is_asy
     assert factory is again is psycopg.rows.tuple_row
 
 
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+async def test_a_connection_is_lent_to_nobody_after_a_block_that_failed(
+    desk: Desk, is_async: bool
+) -> None:
+    """A commit that was refused, or not answered, leaves a session that nobody knows."""
+    found: list[int] = []
+    desk.server.execute(
+        f"ALTER TABLE {desk.table} ADD UNIQUE (note) DEFERRABLE INITIALLY DEFERRED;"
+        f"{desk.insert('taken')}"
+    )
+
+    def note(conn: Any) -> str:
+        found.append(conn.info.backend_pid)
+        return desk.insert("taken" if current_job().attempt == 1 else "free")
+
+    async def abook() -> None:
+        async with current_job().commit() as conn:
+            await conn.execute(note(conn))
+
+    def book() -> None:
+        with current_job().commit() as conn:
+            conn.execute(note(conn))
+
+    task = desk.app.task(name="book", retry=AT_ONCE)(abook if is_async else book)
+    async with desk.app.worker():
+        record = await ended(await task.aenqueue())
+    assert (record.state, record.attempt) == (State.DONE, 2)
+    assert [past.error for past in record.errors] == ["psycopg.errors.UniqueViolation"]
+    first, second = found
+    assert first != second
+    assert desk.rows() == ["taken", "free"]
+
+
 # Leases
 
 

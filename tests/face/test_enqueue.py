@@ -24,7 +24,7 @@ from fairlead import (
     exponential,
     fixed,
 )
-from fairlead.core.clock import as_datetime
+from fairlead.core.clock import ManualClock, as_datetime
 from fairlead.core.events import Enqueued, Event
 from fairlead.core.job import LONGEST_LABEL, MOST_LABELS, decode_options
 from fairlead.producer import Call
@@ -369,6 +369,18 @@ def test_tasks_and_handles_do_not_travel(any_app: Fairlead) -> None:
         copy.deepcopy(task)
     with pytest.raises(TypeError, match=r"send its id, app\.job\(id\)"):
         copy.deepcopy(task.enqueue())
+
+
+async def test_a_finished_job_stays_for_a_week_unless_the_app_says_otherwise() -> None:
+    clock = ManualClock()
+    async with Fairlead("memory://", clock=clock) as app:
+        job = await app.task(name="t")(lambda: 1).aenqueue()
+        assert await work_off(app) == 1
+        clock.advance(7 * 24 * 3600)
+        await app.workshop().store.upkeep(app.workshop().keep)
+        assert await job.aresult(timeout=1) == 1
+        clock.advance(1)
+        assert (await app.aupkeep()).pruned_jobs == 1
 
 
 def test_wrong_declarations_say_what_to_write() -> None:

@@ -2,23 +2,26 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from inspect import signature
 
 import pytest
 
+from fairlead import Fairlead
+from fairlead.cli.worker import worker
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, State
 from fairlead.core.outcome import Outcome, Settlement
 from fairlead.runtime.loop_runner import LoopRunner
 from fairlead.runtime.run import GIVEN_BACK, Run
-from fairlead.runtime.workshop import Terms
+from fairlead.runtime.workshop import DEFAULTS
 from tests.simulation import work
 from tests.simulation.chaos import report
 from tests.simulation.faults import Connection, Rates, at_once
 from tests.simulation.loop import Process
 from tests.simulation.world import WATCH, Options, World
 
-TERMS = Terms()
+TERMS = DEFAULTS
 SLACK = 0.5
 
 
@@ -55,6 +58,13 @@ def test_jobs_of_a_silent_machine_run_again_within_lease_and_sweep(seed: int) ->
         at / SECOND for at, what, _, *more in world.witness.history if what == "claim" and more[-1]
     ]
     assert all(at - died_at <= TERMS.lease + TERMS.poll + SLACK for at in lost)
+
+
+def test_nobody_has_to_configure_a_lease_to_have_jobs_back_within_30_seconds() -> None:
+    """P5: what the test above finds holds for the lease that a worker has by default."""
+    assert TERMS.lease + TERMS.heartbeat + TERMS.poll <= 30
+    [lease] = [option.default for option in worker.params if option.name == "lease"]
+    assert (lease, signature(Fairlead.worker).parameters["lease"].default) == (TERMS.lease,) * 2
 
 
 @pytest.mark.parametrize("seconds", range(1, 41, 3))

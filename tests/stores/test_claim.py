@@ -49,6 +49,19 @@ async def test_a_passed_lease_is_claimed_as_lost(store: Backend, clock: ManualCl
     assert second.lease_until == clock.now() + 20 * SECOND
 
 
+async def test_a_claim_that_waited_half_a_lease_takes_over_nothing(
+    store: Backend, clock: ManualClock
+) -> None:
+    """As long as it waited for the store, so did the heartbeats of the worker it would rob."""
+    await store.put([new_job()])
+    await claim(store, lease=20)
+    clock.advance(20)
+    asked_at = clock.now() - 10 * SECOND
+    assert await claim(store, worker="w2", lease=20, asked_at=asked_at) == []
+    [lost] = await claim(store, worker="w2", lease=20, asked_at=asked_at + 1)
+    assert lost.lost
+
+
 async def test_a_fence_grows_even_when_the_clock_goes_back(
     store: Backend, clock: ManualClock
 ) -> None:

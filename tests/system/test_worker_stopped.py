@@ -138,6 +138,19 @@ def _ready(tree: Tree) -> Tree:
     return tree
 
 
+def test_leases_are_renewed_until_the_grace_time_is_over(shop: Shop) -> None:
+    """P10: the grace time may outlast a lease, as it does by default; nobody else takes the job."""
+    job = shop.put("wait", 5.0)
+    first = shop.start("--lease", "2", "--grace", "20")
+    shop.until_started(job)
+    second = _ready(shop.start("--lease", "2"))
+    first.signal(signal.SIGTERM)
+    assert first.ended() == 0
+    assert (shop.record(job).state, shop.record(job).attempt) == (State.DONE, 1)
+    assert len(shop.starts(job)) == 1
+    assert "lease passed" not in second.log
+
+
 def test_a_signal_while_it_starts_ends_it_too(shop: Shop) -> None:
     """L5: whatever it is doing; before it listens, the signal itself ends it."""
     shop.put("wait", 0.1)

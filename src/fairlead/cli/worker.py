@@ -20,7 +20,7 @@ from fairlead.log import set_up
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.runtime.workshop import Choice, PoolPlan, Terms, Workshop
+from fairlead.runtime.workshop import DEFAULTS, Choice, PoolPlan, Terms, Workshop
 
 _WEIGHT = re.compile("0*[1-9][0-9]{0,6}")
 
@@ -89,7 +89,7 @@ def log_level_option(default: str) -> Callable[[Command], Command]:
 @click.option(
     "--grace",
     type=click.FloatRange(0),
-    default=25.0,
+    default=DEFAULTS.grace,
     show_default=True,
     envvar="FAIRLEAD_GRACE",
     help="Seconds that running jobs get to finish when the worker stops.",
@@ -97,7 +97,7 @@ def log_level_option(default: str) -> Callable[[Command], Command]:
 @click.option(
     "--lease",
     type=click.FloatRange(0.2),
-    default=20.0,
+    default=DEFAULTS.lease,
     show_default=True,
     envvar="FAIRLEAD_LEASE",
     help="Seconds after which the jobs of a dead machine run again.",

@@ -50,6 +50,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return round(self.lease * SECOND)
 
 
+DEFAULTS = Terms()
+"""How a worker works unless somebody says otherwise."""
+
+
 class PoolPlan(msgspec.Struct, frozen=True):
     """A pool with everything decided: its queues, its slots, its runner.
 
