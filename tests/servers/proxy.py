@@ -6,6 +6,7 @@ the same process must not wait for its server while it holds the interpreter loc
 """
 
 import asyncio
+import random
 import socket
 import struct
 import threading
@@ -21,6 +22,9 @@ Marker = bytes | Callable[[bytes], bool]
 TO_SERVER, TO_CLIENT = "to_server", "to_client"
 RESET = struct.pack("ii", 1, 0)
 PIECE = 65536
+PACKET = 1500
+RESEND_SECONDS = 0.3
+"""How long TCP takes to notice that a packet was lost, and to send it again."""
 
 
 class Fault:
@@ -103,6 +107,9 @@ class Proxy:
         self._faults: list[Fault] = []
         self._problems: list[BaseException] = []
         self._delay = 0.0
+        self._rate = 0
+        self._loss = 0.0
+        self._random = random.Random(0)
         self._ready = threading.Event()
 
     # Up and down
@@ -161,6 +168,13 @@ class Proxy:
         """Let every piece take so long, each way."""
         self._delay = seconds
 
+    def narrow(self, rate: int, loss: float = 0.0) -> None:
+        """Let all connections together carry so many bytes a second, and lose some packets.
+
+        What TCP loses it sends again, so who speaks over it finds that it came late.
+        """
+        self._rate, self._loss = rate, loss
+
     def lose_reply(self, after: Marker, nth: int = 1) -> Fault:
         """Let the nth such request through, swallow all of its reply, then reset the connection.
 
@@ -201,6 +215,7 @@ class Proxy:
         self._loop = asyncio.get_running_loop()
         self._gates = {TO_SERVER: asyncio.Event(), TO_CLIENT: asyncio.Event()}
         self._closing = asyncio.Event()
+        self._link = asyncio.Lock()
         await self._set("", passes=True)
         self._ready.set()
         accepting = asyncio.create_task(self._accept_all())
@@ -257,8 +272,13 @@ class Proxy:
         source, target = link.client, link.server
         if way == TO_CLIENT:
             source, target = target, source
-        data = await self._loop.sock_recv(source, PIECE)
+        data = await self._loop.sock_recv(source, PACKET if self._rate else PIECE)
         await asyncio.sleep(self._delay)
+        if self._rate:
+            async with self._link:  # Who asked first is carried first: no connection starves.
+                await asyncio.sleep(len(data) / self._rate)
+            if self._random.random() < self._loss:
+                await asyncio.sleep(RESEND_SECONDS)
         await self._gates[way].wait()
         if not data:
             target.shutdown(socket.SHUT_WR)

@@ -7,6 +7,7 @@ that what is checked afterwards does not come from the parts under test.
 import asyncio
 import ctypes
 import faulthandler
+import locale
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead import Fairlead, Pool, Queue, Retry, current_job, fixed
@@ -65,6 +67,13 @@ async def quick(number: int = 0) -> int:
     tell("start")
     tell("end")
     return number
+
+
+@app.task(queue="loop", retry=SOON)
+async def carry(text: str) -> int:
+    tell("start")
+    tell("end")
+    return len(text)
 
 
 @app.task(queue="thread", retry=SOON)
@@ -251,6 +260,49 @@ async def odd(kind: str) -> None:
 def odd_plain(kind: str) -> None:
     tell("start")
     ODDITIES[kind]()
+
+
+def _change_surroundings() -> None:
+    os.chdir("/")
+    os.umask(0o777)
+    os.environ.clear()
+    locale.setlocale(locale.LC_ALL, "C")
+
+
+def _close_standard_files() -> None:
+    for handle in (0, 1, 2):
+        with suppress(OSError):  # One before it in the same process may have done the same.
+            os.close(handle)
+
+
+def _write_without_end() -> None:
+    for _ in range(50):
+        os.write(1, b"x" * 1_000_000)
+
+
+HABITS: dict[str, Callable[[], object]] = {
+    "moves": _change_surroundings,
+    "closes": _close_standard_files,
+    "ignores": lambda: [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGTERM, signal.SIGINT)],
+    "floods": _write_without_end,
+}
+
+
+@app.task(queue="process", retry=SOON)
+def untidy(habit: str) -> str:
+    """Leave the process in another state than it was."""
+    tell("start")
+    HABITS[habit]()
+    tell("end")
+    return habit
+
+
+@app.task(queue="loop", retry=SOON)
+async def untidy_on_loop(habit: str) -> str:
+    tell("start")
+    HABITS[habit]()
+    tell("end")
+    return habit
 
 
 # Handlers that end their jobs in a transaction with rows of their own
