@@ -245,6 +245,20 @@ MUTANTS = [
         "tests/system/test_worker_stopped.py::test_leases_are_renewed_until_the_grace_time_is_over",
     ),
     Mutant(
+        "claims that come late shrink, so that jobs get through a slow link (F15)",
+        "runtime/pool.py",
+        "if seconds > lease / 8:",
+        "if seconds > lease:",
+        "tests/runtime/test_pool.py",
+    ),
+    Mutant(
+        "a claim brings no more than the link carries in time (F15)",
+        "runtime/feeder.py",
+        "most_bytes=self._most_bytes,",
+        "",
+        "tests/system/test_slow_link.py",
+    ),
+    Mutant(
         "a dead machine's jobs run again within 30 s, with nothing to configure (P5)",
         "runtime/workshop.py",
         "lease: float = 20.0",

@@ -9,7 +9,7 @@ from fairlead import ConfigError, Fairlead, Pool, Queue
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.selection import MOST_BYTES
-from fairlead.runtime.pool import Slots
+from fairlead.runtime.pool import Slots, bytes_for_next
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import MOST_AHEAD, Choice, PoolPlan, plan_pools
 
@@ -28,6 +28,19 @@ def pool(*queues: Queue, slots: int = 2, self_serving: bool = False) -> tuple[Sl
     started: list[Run] = []
     plan = PoolPlan("p", queues or (MAIL,), slots, "async", self_serving)
     return Slots(plan, started.append), started
+
+
+def test_claims_that_come_late_shrink_to_single_jobs_and_grow_again() -> None:
+    """F15: over a slow link the same jobs would come too late, and be given back, for ever."""
+    size, sizes = MOST_BYTES, []
+    while size > 1:
+        size = bytes_for_next(size, 2.6, lease=20.0)
+        sizes.append(size)
+    assert len(sizes) <= 5
+    assert bytes_for_next(1, 9.0, lease=20.0) == 1
+    for _ in range(22):
+        size = bytes_for_next(size, 0.1, lease=20.0)
+    assert size == MOST_BYTES == bytes_for_next(MOST_BYTES, 0.1, lease=20.0)
 
 
 def test_an_idle_pool_asks_for_its_slots() -> None:

@@ -274,9 +274,9 @@ class Proxy:
             source, target = target, source
         data = await self._loop.sock_recv(source, PACKET if self._rate else PIECE)
         await asyncio.sleep(self._delay)
-        if self._rate:
+        if rate := self._rate:
             async with self._link:  # Who asked first is carried first: no connection starves.
-                await asyncio.sleep(len(data) / self._rate)
+                await asyncio.sleep(len(data) / rate)
             if self._random.random() < self._loss:
                 await asyncio.sleep(RESEND_SECONDS)
         await self._gates[way].wait()

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from fairlead.core.errors import StoreError
 from fairlead.core.job import Job
 from fairlead.core.queue import Served
-from fairlead.core.selection import Claim, ClaimPlan
+from fairlead.core.selection import MOST_BYTES, Claim, ClaimPlan
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.points import point
-from fairlead.runtime.pool import Slots
+from fairlead.runtime.pool import Slots, bytes_for_next
 from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
 
@@ -58,6 +58,7 @@ class Feeder:
         self._store_time = store_time
         self._troubles = Troubles(worker, workshop.events)
         self._refused_until: dict[str, float] = {}
+        self._most_bytes = MOST_BYTES
         self._bell = asyncio.Event()
         self._stopped = False
         self._rest: asyncio.Future[int] | None = None
@@ -118,6 +119,7 @@ class Feeder:
             self._slots.claim_plan(self._worker, terms.lease_micros, self._workshop.capable, room),
             spare_lost=self._spares(now),
             asked_at=self._store_time(),
+            most_bytes=self._most_bytes,
         )
         point("claim")
         try:
@@ -128,10 +130,13 @@ class Feeder:
             self.claiming = 0
             await self._contact.lost(problem, now)
             return None
+        finally:
+            took = asyncio.get_running_loop().time() - now
+            self._most_bytes = bytes_for_next(self._most_bytes, took, terms.lease)
         point("claimed")
         self._contact.found(now)
         self._slots.credits = claim.credits
-        late = asyncio.get_running_loop().time() - now > terms.lease / 2
+        late = took > terms.lease / 2
         self._hear(claim, late)
         self._take(self._slots, claim.jobs, late)
         return claim

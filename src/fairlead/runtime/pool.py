@@ -12,6 +12,18 @@ STRANDED_SECONDS = 1.0
 """A job that was claimed ahead and has not started by then is given back to others."""
 
 
+def bytes_for_next(most_bytes: int, seconds: float, lease: float) -> int:
+    """Say how many bytes the next claim may bring, after one that took so long.
+
+    What arrives after half a lease is given back, and what the store does not send in time is lost.
+    Over a slow link the same jobs would come too late again and again, so claims shrink, to
+    single jobs if need be, and grow again when they are quick.
+    """
+    if seconds > lease / 8:
+        return max(1, most_bytes // 32)
+    return min(MOST_BYTES, most_bytes * 2)
+
+
 class Slots:
     """Runs are fed, started as slots are free, and leave when they have ended."""
 
