@@ -70,14 +70,14 @@ async def _compare(
     credits: dict[str, float] = {}
     for size in sizes:
         wish = ClaimPlan("w", queues, size, SECOND * 3600, credits=credits, capable={"t": 1})
-        lines = [
-            Line(
+        lines = {
+            queue.name: Line(
                 queue,
                 sorted(waiting[queue.name], key=lambda job: (job.order_at, job.id)),
                 queue.name in paused,
             )
             for queue in queues
-        ]
+        }
         expected = select(Snapshot(wish, clock.now(), lines))
         answer = await store.claim(wish)
         assert [job.id for job in answer.jobs] == [job.id for _, job in expected.chosen]

@@ -25,31 +25,27 @@ priority`: a priority is a head start, and waiting makes up for any of them.
 is a new entry, and nothing else changes.
 """
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
 
 import msgspec
 
-from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job, size_of
 from fairlead.core.queue import Served
+from fairlead.core.turns import Credits, Lineup, Room
 
 LOOK = 1_000
 """How many gated jobs of one queue a claim steps over before it leaves the rest for the next.
 
-Those are jobs of tasks that this worker does not know but another live one does.
-The worker's next claim goes on where this one stopped, so its own jobs behind
-them are found, and no claim takes long.
+Those are jobs of tasks that this worker does not know but another live one does, and jobs that
+nobody knows, before they are parked. The worker's next claim goes on where this one stopped, so its
+own jobs behind n of them are found after ⌈n / LOOK⌉ claims, and no claim takes long.
 """
 
 MOST_BYTES = 4 * 1024 * 1024
 """How many bytes of payload one claim brings, and the job that reaches it."""
-
-Credits = Mapping[str, float]
-"""Credit by queue, zero or less; a queue that is not in it has zero."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -93,16 +89,35 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     slots: int
     lease: int
     running: Mapping[str, int] = {}
-    credits: Credits = {}
+    credits: Mapping[str, float] = {}
     capable: Mapping[str, int] | None = None
     spare_lost: bool = False
     asked_at: int | None = None
     most_bytes: int = MOST_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse a queue that stands twice: its jobs would be given out twice."""
-        if len({queue.name for queue in self.queues}) < len(self.queues):
-            raise ConfigError("a claim names a queue twice; name each once")
+        """Bring queues and credits into the form that costs nothing to use; a pool has them so."""
+        if not isinstance(self.queues, Lineup):
+            msgspec.structs.force_setattr(self, "queues", Lineup(self.queues))
+        credits = self.credits
+        if not isinstance(credits, Credits) or credits.lineup is not self.queues:
+            msgspec.structs.force_setattr(self, "credits", Credits(self.lineup, credits))
+
+    @property
+    def lineup(self) -> Lineup:
+        """Its queues, with what of them never changes."""
+        assert isinstance(self.queues, Lineup)
+        return self.queues
+
+    @property
+    def standing(self) -> Credits:
+        """Its credits, in the order of the turns."""
+        assert isinstance(self.credits, Credits)
+        return self.credits
+
+    def room(self) -> Room:
+        """Return the slots that are free, and for whom."""
+        return Room(self.lineup, self.slots, self.running, self.most_bytes)
 
     def after(self, claim: "Claim") -> "ClaimPlan":
         """Return what is left to ask for after a claim gave some of it."""
@@ -125,7 +140,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
             for queue in self.queues
             if queue.name not in names
         )
-        return msgspec.structs.replace(self, queues=tuple(queues), slots=self.slots - filled)
+        return msgspec.structs.replace(self, queues=Lineup(queues), slots=self.slots - filled)
 
 
 LONGEST_TOLD = 4_096
@@ -146,7 +161,8 @@ class Claim(msgspec.Struct, frozen=True):
     """What the store gave: jobs in the order they should start, and the credits after them.
 
     `now` is the time by the store's clock, and `parked` what the claim parked on
-    its way. `cut` says that it ended because of `most_bytes`: there may be more.
+    its way. `cut` says that it ended before it had seen all it may give: because of `most_bytes`,
+    or of `LOOK`. Who has room left claims again at once.
     """
 
     jobs: list[Job]
@@ -156,12 +172,10 @@ class Claim(msgspec.Struct, frozen=True):
     cut: bool = False
 
     def joined(self, more: "Claim") -> "Claim":
-        """Return this claim and one that came after it, as one."""
-        if not self.jobs and not self.parked:
-            return more
+        """Return this claim and one that came after it, perhaps of some queues only, as one."""
         return Claim(
             self.jobs + more.jobs,
-            more.credits,
+            self.credits.updated(more.credits),
             more.now,
             self.parked + more.parked,
             cut=self.cut or more.cut,
@@ -177,25 +191,29 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything the rule may look at."""
+    """Everything the rule may look at: a line for each queue, which may be read when asked for.
+
+    `among` names the queues that may have a job that waits, where that is known.
+    """
 
     plan: ClaimPlan
     now: int
-    lines: Sequence[Line]
+    lines: Mapping[str, Line]
+    among: Collection[str] | None = None
 
 
 class Selection(msgspec.Struct, frozen=True):
     """The rule's answer: who starts, in order; the credits after; who was held, by which gate.
 
-    `stopped` names the queues that were not looked through, with the last job
-    that was looked at: the place where the same worker's next claim goes on. `cut` is as in
-    `Claim`.
+    `stopped` names the queues in which jobs were stepped over and that were not looked through,
+    with the last job that was looked at: the place where the same worker's next claim
+    goes on. `cut` is as in `Claim`.
     """
 
     chosen: list[tuple[str, Head]]
     credits: Credits
     held: dict[JobId, Gate]
-    stopped: dict[str, Head] = {}
+    stopped: dict[str, Head]
     cut: bool = False
 
 
@@ -246,26 +264,116 @@ def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
 def select(snapshot: Snapshot) -> Selection:
     """Choose the jobs that start now.
 
-    Looks at no more jobs than it must: those it chooses, those it steps over,
-    and one more per queue.
+    Looks at no more jobs than it must: those it chooses, and those it steps over.
     """
-    room = Room(snapshot.plan)
-    credits = dict(snapshot.plan.credits)
-    chosen: list[tuple[str, Head]] = []
+    plan, room = snapshot.plan, snapshot.plan.room()
     held: dict[JobId, Gate] = {}
-    stopped: dict[str, Head] = {}
-    for critical in (True, False):
-        lines = [line for line in snapshot.lines if line.queue.critical is critical]
-        open_lines = [
-            _Ready(line, snapshot, held)
-            for line in lines
-            if not line.paused and room.for_queue(line.queue)
-        ]
-        passed = _take_turns(open_lines, room, credits, chosen)
-        _forgive(credits, passed, [line.queue for line in lines])
-        stopped |= {line.queue.name: line.stopped for line in open_lines if line.stopped}
-    credits = {name: debt for name, debt in credits.items() if debt}
-    return Selection(chosen, credits, held, stopped, cut=room.bytes <= 0)
+    asked: dict[str, _Ready] = {}
+
+    def ask(queue: Served) -> Head | None:
+        ready = asked.get(queue.name)
+        if ready is None:
+            ready = asked[queue.name] = _Ready(snapshot.lines[queue.name], snapshot, held)
+        head = ready.next()
+        if head is not None:
+            room.bytes -= head.size
+        return head
+
+    chosen, credits = plan.standing.serve(room, ask, snapshot.among)
+    stopped = {name: ready.last for name, ready in asked.items() if ready.last is not None}
+    cut = room.bytes <= 0 or any(not ready.look for ready in asked.values())
+    return Selection(chosen, credits, held, stopped, cut)
+
+
+class _Ready:
+    """The jobs of one line that may start, one at a time; notes the gates it steps over.
+
+    `look` is how many more it may step over, `last` the job it looked at last, if it stepped over
+    some and did not come to the end.
+    """
+
+    def __init__(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> None:
+        self.look = LOOK
+        self.last: Head | None = None
+        self._line = line
+        self._snapshot = snapshot
+        self._held = held
+        self._heads = iter(()) if line.paused else iter(line.heads)
+
+    def next(self) -> Head | None:
+        """Return the next job that may start."""
+        for head in self._heads:
+            gate = gate_of(head, self._line, self._snapshot)
+            if gate is None:
+                if self.look < LOOK:
+                    self.last = head
+                return head
+            self._held[head.id] = gate
+            self.look -= 1
+            if not self.look:
+                self.last = head
+                return None
+        self.last = None
+        return None
+
+
+class Asking:
+    """Whose turn it is, for a store in many parts that looks at no snapshot: asked in rounds.
+
+    ::
+
+        asking = Asking(plan)
+        while wanted := asking.wanted():           # queue -> how many jobs more it should give
+            for queue, jobs, is_empty in ask(wanted):
+                asking.gave(queue, jobs, more=not is_empty)
+        return asking.in_turns()
+
+    A queue of which nothing is known yet is taken to have enough. So the first round asks those
+    whose turn it is, each for its share, which is the whole share of a claim if all of them give
+    it; the next shares what is left among the others. What comes out is what `select` chooses.
+    `among` names the queues that may have jobs, where that is known: then the others are
+    not asked. What a round costs follows from the slots, and not from the number of queues.
+    """
+
+    def __init__(self, plan: ClaimPlan, among: Collection[str] | None = None) -> None:
+        self._plan = plan
+        self._among = among
+        self._given: dict[str, list[Job]] = {}
+        self._ended: set[str] = set()
+        self._jobs = 0
+        self._shares: Shares | None = None
+
+    def wanted(self) -> dict[str, int]:
+        """Return which queues to ask, each for how many jobs more; none if that is all.
+
+        They stand in the order of their turns. A store may ask only the first of them in one
+        round: whom it does not ask is wanted again.
+        """
+        if self._shares is not None and self._jobs >= len(self._shares.turns):
+            return {}
+        self._shares = _shared(self._plan, self._length, self._among)
+        return {
+            name: count - len(self._given.get(name, ()))
+            for name, count in Counter(self._shares.turns).items()
+            if count > len(self._given.get(name, ()))
+        }
+
+    def gave(self, queue: str, jobs: Sequence[Job], *, more: bool) -> None:
+        """Take what a queue gave, no more than was wanted; without `more` it is not asked again."""
+        if jobs:
+            self._given.setdefault(queue, []).extend(jobs)
+            self._jobs += len(jobs)
+        if not more:
+            self._ended.add(queue)
+
+    def in_turns(self) -> tuple[list[Job], Credits]:
+        """Return what all gave in the order it should start, and the credits after it."""
+        if self._shares is not None and self._jobs == len(self._shares.turns):
+            return _in_turns(self._shares, self._given)
+        return in_turns(self._plan, self._given)
+
+    def _length(self, queue: str) -> float:
+        return len(self._given.get(queue, ())) if queue in self._ended else inf
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -275,186 +383,42 @@ class Shares(msgspec.Struct, frozen=True):
     credits: Credits
 
 
-def share(plan: ClaimPlan, ready: Mapping[str, float]) -> Shares:
-    """Share the slots between queues of which so many jobs may start, as `select` does.
-
-    For a store in many parts, which asks each for its share and looks at no snapshot.
-    """
-    room = Room(plan)
-    credits = dict(plan.credits)
-    turns: list[tuple[str, None]] = []
-    for critical in (True, False):
-        queues = [queue for queue in plan.queues if queue.critical is critical]
-        lines = [_Counted(queue, ready[queue.name]) for queue in queues if ready[queue.name]]
-        take = _take_alone if len(lines) == 1 else _take_turns
-        passed = take(lines, room, credits, turns)
-        _forgive(credits, passed, queues)
-    credits = {name: debt for name, debt in credits.items() if debt}
-    return Shares([name for name, _ in turns], credits)
-
-
 def in_turns(plan: ClaimPlan, given: Mapping[str, Sequence[Job]]) -> tuple[list[Job], Credits]:
-    """Return what each queue gave in the order it should start, and the credits after it."""
-    shared = share(plan, {name: len(jobs) for name, jobs in given.items()})
+    """Return what some queues gave in the order it should start, and the credits after it."""
+    given = {name: jobs for name, jobs in given.items() if jobs}
+    return _in_turns(_shared(plan, lambda name: len(given[name]), given), given)
+
+
+def _in_turns(shares: Shares, given: Mapping[str, Sequence[Job]]) -> tuple[list[Job], Credits]:
+    if len(given) == 1:
+        [jobs] = given.values()
+        return list(jobs[: len(shares.turns)]), shares.credits
     left = {name: iter(jobs) for name, jobs in given.items()}
-    return [next(left[name]) for name in shared.turns], shared.credits
+    return [next(left[name]) for name in shares.turns], shares.credits
 
 
-class Room:
-    """The slots that are still free, and for whom.
-
-    `reserve` are those that only one queue may use, `shared` those of all, of which
-    critical queues may use `critical_share`. `bytes` are those of payload that may still come.
-    """
-
-    def __init__(self, plan: ClaimPlan) -> None:
-        running = {queue.name: plan.running.get(queue.name, 0) for queue in plan.queues}
-        beyond = sum(max(0, running[q.name] - q.reserved) for q in plan.queues if q.critical)
-        ordinary = sum(running[q.name] for q in plan.queues if not q.critical)
-        self.reserve = {q.name: max(0, q.reserved - running[q.name]) for q in plan.queues}
-        self.shared = max(0, plan.slots - beyond - ordinary)
-        self.critical_share = max(0, plan.slots // 2 - beyond)
-        self.bytes = plan.most_bytes
-
-    def for_queue(self, queue: Served) -> int:
-        """Return how many more jobs of this queue may start."""
-        if self.bytes <= 0:
-            return 0
-        if not queue.critical:
-            return self.shared
-        return self.reserve[queue.name] + min(self.shared, self.critical_share)
-
-    def take(self, queue: Served, jobs: int = 1) -> None:
-        """Fill slots with jobs of this queue, the reserved ones first."""
-        if self.reserve[queue.name]:
-            reserved = min(jobs, self.reserve[queue.name])
-            self.reserve[queue.name] -= reserved
-            jobs -= reserved
-        self.shared -= jobs
-        if queue.critical:
-            self.critical_share -= jobs
+def share(plan: ClaimPlan, ready: Mapping[str, float]) -> Shares:
+    """Share the slots between queues of which so many jobs may start, as `select` does."""
+    return _shared(plan, ready.__getitem__, ready)
 
 
-class _Ready:
-    """The jobs of one line that may start, one at a time; notes the gates it steps over."""
+def _shared(
+    plan: ClaimPlan, length: Callable[[str], float], among: Collection[str] | None
+) -> Shares:
+    room = plan.room()
+    names = plan.lineup.at if among is None else among
+    if len(names) == 1:
+        [name] = names
+        count, credits = plan.standing.serve_alone(room, name, length(name))
+        return Shares([name] * count, credits)
+    left: dict[str, float] = {}
 
-    def __init__(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> None:
-        self.queue = line.queue
-        self.stopped: Head | None = None
-        self._heads = self._open(line, snapshot, held)
-        self.next = next(self._heads, None)
+    def ask(queue: Served) -> bool | None:
+        count = left.get(queue.name)
+        if count is None:
+            count = length(queue.name) if among is None or queue.name in among else 0
+        left[queue.name] = count - 1
+        return count > 0 or None
 
-    def pop(self, room: Room) -> Head:
-        """Return the next job, which fills some of the room, and move on."""
-        head = self.next
-        assert head is not None
-        room.bytes -= head.size
-        self.next = next(self._heads, None)
-        return head
-
-    def _open(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> Iterator[Head]:
-        look = LOOK
-        for head in line.heads:
-            gate = gate_of(head, line, snapshot)
-            if gate is None:
-                yield head
-                continue
-            held[head.id] = gate
-            look -= 1
-            if not look:
-                self.stopped = head
-                return
-
-
-class _Counted:
-    """A line of which only the length is known."""
-
-    def __init__(self, queue: Served, length: float) -> None:
-        self.queue = queue
-        self.left = length
-        self.next: bool | None = True
-
-    def pop(self, room: Room) -> None:
-        """Count one, and move on; how much it brings is not known."""
-        self.left -= 1
-        if self.left <= 0:
-            self.next = None
-
-
-def _take_alone(
-    lines: "Sequence[_Counted]",
-    room: Room,
-    credits: dict[str, float],
-    chosen: list[tuple[str, None]],
-) -> float:
-    """Serve the only line there is, all at once: what `_take_turns` comes to then."""
-    [line] = lines
-    queue = line.queue
-    debt, count = -credits.get(queue.name, 0.0), int(min(line.left, room.for_queue(queue)))
-    if not count:
-        return 0.0
-    room.take(queue, count)
-    chosen += [(queue.name, None)] * count
-    credits[queue.name] = -(debt + count / queue.weight)
-    return debt + (count - 1) / queue.weight
-
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class _InTurn(Protocol[T_co]):
-    """A line that takes turns with others."""
-
-    @property
-    def queue(self) -> Served: ...
-    @property
-    def next(self) -> object | None: ...
-    def pop(self, room: Room) -> T_co: ...
-
-
-def _take_turns(
-    lines: Sequence[_InTurn[T]],
-    room: Room,
-    credits: dict[str, float],
-    chosen: list[tuple[str, T]],
-) -> float:
-    """Serve the lines by credit until they or the slots run out.
-
-    Returns what the last one served had owed: how far the round has come.
-    """
-    # A heap of debts: what a line owes is its credit with the sign turned. What it owes before its
-    # n-th job is told by a product, not a sum, so that SQL comes to the same number.
-    debts = [-credits.get(line.queue.name, 0.0) for line in lines]
-    served = [0] * len(lines)
-    turns = [(debts[at], at, line) for at, line in enumerate(lines) if line.next is not None]
-    heapq.heapify(turns)
-    passed = 0.0
-    while turns:
-        owed, at, line = turns[0]
-        queue = line.queue
-        if not room.for_queue(queue):
-            heapq.heappop(turns)
-            continue
-        room.take(queue)
-        chosen.append((queue.name, line.pop(room)))
-        served[at] += 1
-        passed, owed = owed, debts[at] + served[at] / queue.weight
-        credits[queue.name] = -owed
-        if line.next is None:
-            heapq.heappop(turns)
-        else:
-            heapq.heapreplace(turns, (owed, at, line))
-    return passed
-
-
-def _forgive(credits: dict[str, float], passed: float, queues: Sequence[Served]) -> None:
-    """Give everybody the credit by which the round has moved on, up to zero.
-
-    An idle queue's debt melts away as fast as the others are served, and no
-    faster: a queue cannot win by running empty.
-    """
-    for queue in queues:
-        name = queue.name
-        if name in credits:
-            credits[name] = min(0.0, credits[name] + passed)
+    chosen, credits = plan.standing.serve(room, ask, among)
+    return Shares([name for name, _ in chosen], credits)

@@ -174,7 +174,18 @@ class Store(ABC):
 
         On the way, jobs that became due are promoted with their place kept,
         expired ones are cancelled, and jobs whose task no live worker knows are
-        parked; each a bounded batch.
+        parked; each a bounded batch. None of this depends on which queues are asked.
+
+        What a claim costs follows from the slots, not from the number of queues: it asks a queue
+        when that has its turn, and queues without jobs cost next to nothing.
+
+        A claim steps over at most `selection.LOOK` gated jobs of a queue; if it stopped for
+        that, `cut` says so. The same worker's next claim goes on behind the last job that this
+        one looked at, also if this one stopped because its slots were full; when one has come
+        to the end of the queue, the next begins at the front. A job that comes to stand
+        before that place by a call of this store object is seen by the next claim; one that
+        comes by another process, at the latest after as many jobs were claimed as had been
+        stepped over.
 
         No two claims get the same job while its lease lasts. After a crash in
         the middle each job is either claimed, and comes back when the lease

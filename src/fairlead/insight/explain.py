@@ -131,10 +131,10 @@ def starting(views: Sequence[View]) -> set[JobId]:
     taken: set[JobId] = set()
     for view in views:
         for plan in view.plans:
-            left = [
-                replace(line, heads=[head for head in line.heads if head.id not in taken])
-                for line in view.snapshot.lines
-            ]
+            left = {
+                name: replace(line, heads=[head for head in line.heads if head.id not in taken])
+                for name, line in view.snapshot.lines.items()
+            }
             chosen = select(replace(view.snapshot, plan=plan, lines=left)).chosen
             taken |= {head.id for _, head in chosen}
     return taken
@@ -195,7 +195,7 @@ def _how_far(judged: tuple[Gate | None, Snapshot]) -> int:
 
 
 def _line(view: Snapshot, queue: str) -> Line:
-    return next(line for line in view.lines if line.queue.name == queue)
+    return view.lines[queue]
 
 
 def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:

@@ -143,8 +143,8 @@ class Feeder:
 
     async def _asked(self, plan: ClaimPlan, now: float) -> Claim:
         """Ask the store for jobs of all queues that do not rest, in parts where it must be."""
-        queues = [q for q in plan.queues if self._refused_until.get(q.name, 0.0) <= now]
-        whole = Claim([], plan.credits, self._store_time())
+        queues = self._served(plan.queues, now)
+        whole = Claim([], plan.standing, self._store_time())
 
         async def ask(some: Sequence[Served]) -> None:
             nonlocal whole
@@ -164,6 +164,13 @@ class Feeder:
                 raise
             # What came before is leased, and ours to run; the next claim meets the outage.
         return whole
+
+    def _served(self, queues: Sequence[Served], now: float) -> Sequence[Served]:
+        """Return those of the queues that do not rest."""
+        if not self._refused_until:
+            return queues
+        self._refused_until = {q: at for q, at in self._refused_until.items() if at > now}
+        return [queue for queue in queues if queue.name not in self._refused_until]
 
     async def _wait(self, seconds: float, mark: int) -> int:
         """Wait for a hint that there is work; returns the new mark."""

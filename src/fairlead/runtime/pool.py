@@ -3,7 +3,8 @@
 from collections import Counter, deque
 from collections.abc import Callable
 
-from fairlead.core.selection import MOST_BYTES, ClaimPlan, Credits
+from fairlead.core.selection import MOST_BYTES, ClaimPlan
+from fairlead.core.turns import Credits, Lineup
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import PoolPlan
 
@@ -29,7 +30,8 @@ class Slots:
 
     def __init__(self, plan: PoolPlan, start: Callable[[Run], None]) -> None:
         self.plan = plan
-        self.credits: Credits = {}
+        self._lineup = Lineup(plan.queues)
+        self.credits = Credits(self._lineup)
         self._start = start
         # Threads and processes take their next job without asking; they keep to the slots.
         self._limit = plan.capacity + plan.ahead if plan.self_serving else plan.capacity
@@ -60,7 +62,7 @@ class Slots:
         reserves = self.plan.capacity - self.plan.slots
         return ClaimPlan(
             worker=worker,
-            queues=self.plan.queues,
+            queues=self._lineup,
             slots=room + self.in_hand - reserves,
             lease=lease,
             running=dict(self._in_hand),
@@ -119,5 +121,8 @@ class Slots:
         return False
 
     def _forget(self, run: Run) -> None:
-        self._in_hand[run.job.queue] -= 1
+        queue = run.job.queue
+        self._in_hand[queue] -= 1
+        if not self._in_hand[queue]:
+            del self._in_hand[queue]  # What a claim costs follows from what runs.
         self._bytes -= run.size

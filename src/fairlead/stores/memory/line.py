@@ -124,10 +124,12 @@ class MemoryLine(Untransacted):
             self._promote(now)
             self._bring_back(partial(can_run, plan.capable))
             self._expire(now)
-            lines = [
-                Line(queue, self._heads(plan.worker, queue.name, now), queue.name in self._paused)
+            lines = {
+                queue.name: Line(
+                    queue, self._heads(plan.worker, queue.name, now), queue.name in self._paused
+                )
                 for queue in plan.queues
-            ]
+            }
             selection = select(Snapshot(plan, now, lines))
             for name, head in selection.stopped.items():
                 self._stopped[plan.worker, name] = head

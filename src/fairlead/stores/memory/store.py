@@ -135,14 +135,14 @@ class MemoryStore(MemoryLine, Backend):
                     or can_run(plan.capable, entry.new.task, entry.new.version)
                 )
             ]
-            lines = [
-                Line(
+            lines = {
+                queue.name: Line(
                     queue,
                     [e.head for e in standing if e.new.queue == queue.name][:limit],
                     queue.name in self._paused,
                 )
                 for queue in plan.queues
-            ]
+            }
         return Snapshot(plan, now, lines)
 
     async def ahead(self, job_id: JobId) -> int:

@@ -117,11 +117,11 @@ class Hand:
         [(now,)] = await rows("now", at=self._at())
         stopped = {queue for (queue,) in await rows("paused")}
         capable = None if plan.capable is None else to_json(dict(plan.capable))
-        lines = []
+        lines = {}
         for queue in plan.queues:
             asked = {"queue": queue.name, "limit": limit, "now": now, "capable": capable}
             heads = [Head(*row) for row in await rows("standing", **asked)]
-            lines.append(Line(queue, heads, queue.name in stopped))
+            lines[queue.name] = Line(queue, heads, queue.name in stopped)
         return Snapshot(plan, now, lines)
 
     async def ahead(self, lane: Lane, job_id: JobId) -> int:

@@ -16,7 +16,6 @@ from fairlead.core.selection import (
     LOOK,
     Claim,
     ClaimPlan,
-    Room,
     Unknown,
     in_turns,
 )
@@ -246,11 +245,11 @@ class PostgresLine:
         return claim
 
     def _claim_text(self, plan: ClaimPlan, start: Start) -> str:
-        room = Room(plan)
+        room = plan.room()
         queues = [
             (
                 *(queue.name, queue.weight, -plan.credits.get(queue.name, 0.0)),
-                *(room.reserve[queue.name], queue.critical, *(place or (None, None))),
+                *(room.reserve.get(queue.name, 0), queue.critical, *(place or (None, None))),
             )
             for queue, place in zip(plan.queues, start.places, strict=True)
         ]
@@ -384,5 +383,5 @@ def _by_queue(plan: ClaimPlan, rows: Sequence[tuple[Any, ...]]) -> dict[str, lis
 
 def _is_full(plan: ClaimPlan, claim: Claim) -> bool:
     """Say whether a claim took all the slots there were, so that there may be more."""
-    room = Room(plan)
+    room = plan.room()
     return len(claim.jobs) >= room.shared > 0

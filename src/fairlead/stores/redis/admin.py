@@ -124,10 +124,10 @@ class Hand:
             [call(self._keys, "look", queue.name, now, limit, capable) for queue in plan.queues],
             (0, []),
         )
-        lines = [
-            Line(queue, [_head(*each) for each in heads], is_paused == 1)
+        lines = {
+            queue.name: Line(queue, [_head(*each) for each in heads], is_paused == 1)
             for queue, (is_paused, heads) in zip(plan.queues, answers, strict=True)
-        ]
+        }
         return Snapshot(plan, now, lines)
 
     def ahead(self, job_id: JobId) -> Conversation[int]:

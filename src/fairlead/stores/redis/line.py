@@ -18,7 +18,6 @@ from fairlead.core.selection import (
     LONGEST_TOLD,
     Claim,
     ClaimPlan,
-    Room,
     Unknown,
     can_run,
 )
@@ -132,7 +131,7 @@ class RedisLine:
         then, because some had not, is shared among the others in another round.
         """
         self._served.update(queue.name for queue in plan.queues)
-        asked, room = Shares(plan), Room(plan)
+        asked, room = Shares(plan), plan.room()
         has_room = {queue.name for queue in plan.queues if room.for_queue(queue)}
         capable: Word = "" if plan.capable is None else pack(plan.capable)
         stepped: dict[str, list[list[Any]]] = {}

@@ -5,7 +5,6 @@ because some had not, is shared among the others.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -15,6 +14,7 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Job, Reason, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import ClaimPlan, in_turns, share
+from fairlead.core.turns import Credits
 from fairlead.stores.redis.records import body_of, fence_of, job_of, run_of
 from fairlead.stores.redis.talk import raise_outage
 
@@ -93,7 +93,7 @@ class Shares:
         if wanted and not (more == _HAD_ENOUGH and ids) and (len(ids) < wanted or not more):
             self._empty.add(queue)
 
-    def chosen(self) -> tuple[list[Job], Mapping[str, float]]:
+    def chosen(self) -> tuple[list[Job], Credits]:
         """Return the jobs in the order they should start, and the credits after them."""
         return in_turns(self._plan, self._jobs)
 

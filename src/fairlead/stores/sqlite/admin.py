@@ -161,10 +161,10 @@ def snapshot(connection: sqlite3.Connection, plan: ClaimPlan, limit: int, now: i
     connection.execute("BEGIN")
     try:
         stopped = paused(connection)
-        lines = [
-            Line(queue, _standing(connection, plan, queue.name, limit, now), queue.name in stopped)
-            for queue in plan.queues
-        ]
+        lines = {
+            q.name: Line(q, _standing(connection, plan, q.name, limit, now), q.name in stopped)
+            for q in plan.queues
+        }
     finally:
         connection.execute("ROLLBACK")
     return Snapshot(plan, now, lines)

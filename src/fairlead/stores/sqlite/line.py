@@ -164,10 +164,10 @@ class SqliteLine:
     def _claim(self, connection: sqlite3.Connection, plan: ClaimPlan) -> Claim:
         now = self._clock.now()
         paused = self._prepare(connection, plan, now)
-        lines = [
-            Line(queue, self._heads(connection, plan, queue, now), queue.name in paused)
+        lines = {
+            queue.name: Line(queue, self._heads(connection, plan, queue, now), queue.name in paused)
             for queue in plan.queues
-        ]
+        }
         selection = select(Snapshot(plan, now, lines))
         for name, head in selection.stopped.items():
             self._stopped[plan.worker, name] = head
