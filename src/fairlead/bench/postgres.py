@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fairlead.bench.places import Places
 from fairlead.bench.put import PutBench, WantedPuts
+from fairlead.bench.queues import many_queues
 from fairlead.bench.row import table
 from fairlead.bench.servers.postgres import PostgresServer
 from fairlead.bench.worker import Wanted, WorkerBench
@@ -29,6 +30,7 @@ def report(folder: Path, rounds: int, scale: float, url: str | None = None) -> I
     puts = PutBench(schemas, rounds, scale)
     workers = WorkerBench(schemas, rounds, scale, WANTED)
     yield from table(chain(puts.rows(PUTS, "raw by COPY"), workers.rows()))
+    yield from many_queues(schemas, rounds, scale)
 
 
 def own_server(folder: Path) -> PostgresServer:

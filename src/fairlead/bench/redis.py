@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairlead.bench.places import Places
 from fairlead.bench.put import PutBench, WantedPuts
+from fairlead.bench.queues import many_queues
 from fairlead.bench.row import Row, paired, table
 from fairlead.bench.servers.redis import RedisServer
 from fairlead.bench.work import drain_all, fill, opened, prepared, rate_of_drain, size, timed
@@ -39,6 +40,7 @@ def report(folder: Path, rounds: int, scale: float, url: str | None = None) -> I
     memory = memory_rows(places, scale)
     yield from table(chain(puts.rows(PUTS, "batches of 1,000"), memory, workers.rows()))
     yield from depth_table(places, rounds, scale)
+    yield from many_queues(places, rounds, scale)
 
 
 def described(url: str) -> str:

@@ -13,6 +13,7 @@ from statistics import median, quantiles
 from fairlead.app import Fairlead
 from fairlead.bench.disk import fsync_micros
 from fairlead.bench.put import PutBench
+from fairlead.bench.queues import many_queues
 from fairlead.bench.row import Row, paired, table
 from fairlead.bench.work import drain_all, fill, opened, plan, prepared, size, timed
 from fairlead.bench.worker import Wanted, WorkerBench
@@ -41,6 +42,7 @@ def report(folder: Path, rounds: int, scale: float) -> Iterator[str]:
         )
         workers = WorkerBench(Files(place), rounds, scale, WANTED)
         yield from table(chain(Bench(place, rounds, scale).rows(), workers.rows()))
+        yield from many_queues(Files(place), rounds, scale)
 
 
 class Files:

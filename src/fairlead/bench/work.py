@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec
 
+from msgspec.structs import replace
+
 from fairlead.app import Fairlead
 from fairlead.core.errors import StoreError
 from fairlead.core.job import Job, NewJob
@@ -83,16 +85,16 @@ async def drain(app: Fairlead, seen: Callable[[list[Job]], bool] = bool) -> None
     Goes as a worker does: two batches are under way, and each is settled while its
     successor is claimed.
     """
-    asked, policy = plan(app), Policy()
+    first, policy = plan(app), Policy()
 
     async def settle(jobs: list[Job]) -> None:
         await app.store.settle([decide(job, Done(), policy, 0) for job in jobs])
 
     async def lane() -> None:
-        jobs = (await app.store.claim(asked)).jobs
-        while seen(jobs):
+        claim = await app.store.claim(first)
+        while seen(jobs := claim.jobs):
+            asked = replace(first, credits=claim.credits)
             claim, _ = await asyncio.gather(app.store.claim(asked), settle(jobs))
-            jobs = claim.jobs
         if jobs:
             await settle(jobs)
 
