@@ -232,6 +232,10 @@ def test_a_queue_cannot_win_by_running_empty() -> None:
     assert served["sly"] <= 100
 
 
+def line_at(at: int) -> Head:
+    return head("mail", at, task="unknown")
+
+
 def test_the_look_past_gated_jobs_is_bounded() -> None:
     seen = 0
 
@@ -246,7 +250,9 @@ def test_the_look_past_gated_jobs_is_bounded() -> None:
     assert selection.chosen == []
     assert seen == LOOK
     assert len(selection.held) == LOOK
-    assert selection.stopped["mail"].order_at == LOOK - 1
+    assert selection.cut
+    looked = selection.looked["mail"]
+    assert (looked.last, looked.stepped, looked.cut) == (line_at(LOOK - 1), LOOK, True)
 
 
 def test_a_claim_looks_at_no_more_than_it_takes() -> None:

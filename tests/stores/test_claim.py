@@ -330,17 +330,3 @@ async def test_a_late_worker_can_still_settle_a_parked_run(
 async def test_a_queue_twice_in_a_plan_is_refused(store: Backend) -> None:
     with pytest.raises(ConfigError, match="names a queue twice"):
         await claim(store, MAIL, Queue("mail", weight=2))
-
-
-async def test_a_worker_finds_its_jobs_behind_any_number_of_others(store: Backend) -> None:
-    """Another live worker knows the jobs in front; claims of this one go on where they stopped."""
-    await store.announce(Worker("w2", {"theirs": 1}), 3600 * SECOND)
-    await store.put([new_job(task="theirs") for _ in range(2_500)])
-    ours = new_job()
-    await store.put([ours])
-    claims = [await claim(store, capable={"t": 1}) for _ in range(4)]
-    assert [[job.id for job in jobs] for jobs in claims] == [[], [], [ours.id], []]
-    first = new_job(priority=3600)
-    await store.put([first])
-    found = [job.id for _ in range(3) for job in await claim(store, capable={"t": 1})]
-    assert found == [first.id]

@@ -28,6 +28,7 @@ is a new entry, and nothing else changes.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -35,6 +36,8 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job, size_of
 from fairlead.core.queue import Served
 from fairlead.core.turns import Credits, Lineup, Room
+
+T = TypeVar("T")
 
 LOOK = 1_000
 """How many gated jobs of one queue a claim steps over before it leaves the rest for the next.
@@ -190,8 +193,22 @@ class Line(msgspec.Struct, frozen=True):
     paused: bool = False
 
 
+class Lines(dict[str, Line]):
+    """The lines of a plan's queues, each read when its queue is asked."""
+
+    def __init__(self, plan: ClaimPlan, read: Callable[[Served], Line]) -> None:
+        super().__init__()
+        self._lineup = plan.lineup
+        self._read = read
+
+    def __missing__(self, name: str) -> Line:
+        """Read a line."""
+        line = self[name] = self._read(self._lineup[self._lineup.at[name]])
+        return line
+
+
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything the rule may look at: a line for each queue, which may be read when asked for.
+    """Everything the rule may look at: a line for each queue, or `Lines`.
 
     `among` names the queues that may have a job that waits, where that is known.
     """
@@ -202,18 +219,29 @@ class Snapshot(msgspec.Struct, frozen=True):
     among: Collection[str] | None = None
 
 
+class Looked(msgspec.Struct, frozen=True):
+    """How far a claim came in a queue: the job it looked at last, or None if it saw the end.
+
+    `stepped` says how many jobs it stepped over, `taken` how many it took. `cut` says that
+    it stopped because of `LOOK`.
+    """
+
+    last: Head | None
+    stepped: int
+    taken: int
+    cut: bool
+
+
 class Selection(msgspec.Struct, frozen=True):
     """The rule's answer: who starts, in order; the credits after; who was held, by which gate.
 
-    `stopped` names the queues in which jobs were stepped over and that were not looked through,
-    with the last job that was looked at: the place where the same worker's next claim
-    goes on. `cut` is as in `Claim`.
+    `looked` are the queues that were asked. `cut` is as in `Claim`.
     """
 
     chosen: list[tuple[str, Head]]
     credits: Credits
     held: dict[JobId, Gate]
-    stopped: dict[str, Head]
+    looked: dict[str, Looked]
     cut: bool = False
 
 
@@ -266,58 +294,59 @@ def select(snapshot: Snapshot) -> Selection:
 
     Looks at no more jobs than it must: those it chooses, and those it steps over.
     """
-    plan, room = snapshot.plan, snapshot.plan.room()
+    plan, room, among = snapshot.plan, snapshot.plan.room(), snapshot.among
     held: dict[JobId, Gate] = {}
     asked: dict[str, _Ready] = {}
 
     def ask(queue: Served) -> Head | None:
         ready = asked.get(queue.name)
         if ready is None:
+            if among is not None and queue.name not in among:
+                return None
             ready = asked[queue.name] = _Ready(snapshot.lines[queue.name], snapshot, held)
         head = ready.next()
         if head is not None:
             room.bytes -= head.size
         return head
 
-    chosen, credits = plan.standing.serve(room, ask, snapshot.among)
-    stopped = {name: ready.last for name, ready in asked.items() if ready.last is not None}
-    cut = room.bytes <= 0 or any(not ready.look for ready in asked.values())
-    return Selection(chosen, credits, held, stopped, cut)
+    chosen, credits = plan.standing.serve(room, ask, among)
+    looked = {name: ready.looked() for name, ready in asked.items()}
+    cut = room.bytes <= 0 or any(each.cut for each in looked.values())
+    return Selection(chosen, credits, held, looked, cut)
 
 
 class _Ready:
-    """The jobs of one line that may start, one at a time; notes the gates it steps over.
-
-    `look` is how many more it may step over, `last` the job it looked at last, if it stepped over
-    some and did not come to the end.
-    """
+    """The jobs of one line that may start, one at a time; notes the gates it steps over."""
 
     def __init__(self, line: Line, snapshot: Snapshot, held: dict[JobId, Gate]) -> None:
-        self.look = LOOK
-        self.last: Head | None = None
         self._line = line
         self._snapshot = snapshot
         self._held = held
         self._heads = iter(()) if line.paused else iter(line.heads)
+        self._last: Head | None = None
+        self._taken = self._stepped = 0
 
     def next(self) -> Head | None:
         """Return the next job that may start."""
         for head in self._heads:
+            self._last = head
             gate = gate_of(head, self._line, self._snapshot)
             if gate is None:
-                if self.look < LOOK:
-                    self.last = head
+                self._taken += 1
                 return head
             self._held[head.id] = gate
-            self.look -= 1
-            if not self.look:
-                self.last = head
+            self._stepped += 1
+            if self._stepped >= LOOK:
                 return None
-        self.last = None
+        self._last = None
         return None
 
+    def looked(self) -> Looked:
+        """Say how far it came."""
+        return Looked(self._last, self._stepped, self._taken, cut=self._stepped >= LOOK)
 
-class Asking:
+
+class Asking(Generic[T]):
     """Whose turn it is, for a store in many parts that looks at no snapshot: asked in rounds.
 
     ::
@@ -338,7 +367,7 @@ class Asking:
     def __init__(self, plan: ClaimPlan, among: Collection[str] | None = None) -> None:
         self._plan = plan
         self._among = among
-        self._given: dict[str, list[Job]] = {}
+        self._given: dict[str, list[T]] = {}
         self._ended: set[str] = set()
         self._jobs = 0
         self._shares: Shares | None = None
@@ -358,7 +387,11 @@ class Asking:
             if count > len(self._given.get(name, ()))
         }
 
-    def gave(self, queue: str, jobs: Sequence[Job], *, more: bool) -> None:
+    def only(self, among: Collection[str]) -> None:
+        """Ask none but these from now on: it was found out that the others have no jobs."""
+        self._among = among
+
+    def gave(self, queue: str, jobs: Sequence[T], *, more: bool) -> None:
         """Take what a queue gave, no more than was wanted; without `more` it is not asked again."""
         if jobs:
             self._given.setdefault(queue, []).extend(jobs)
@@ -366,7 +399,7 @@ class Asking:
         if not more:
             self._ended.add(queue)
 
-    def in_turns(self) -> tuple[list[Job], Credits]:
+    def in_turns(self) -> tuple[list[T], Credits]:
         """Return what all gave in the order it should start, and the credits after it."""
         if self._shares is not None and self._jobs == len(self._shares.turns):
             return _in_turns(self._shares, self._given)
@@ -383,13 +416,13 @@ class Shares(msgspec.Struct, frozen=True):
     credits: Credits
 
 
-def in_turns(plan: ClaimPlan, given: Mapping[str, Sequence[Job]]) -> tuple[list[Job], Credits]:
+def in_turns(plan: ClaimPlan, given: Mapping[str, Sequence[T]]) -> tuple[list[T], Credits]:
     """Return what some queues gave in the order it should start, and the credits after it."""
     given = {name: jobs for name, jobs in given.items() if jobs}
     return _in_turns(_shared(plan, lambda name: len(given[name]), given), given)
 
 
-def _in_turns(shares: Shares, given: Mapping[str, Sequence[Job]]) -> tuple[list[Job], Credits]:
+def _in_turns(shares: Shares, given: Mapping[str, Sequence[T]]) -> tuple[list[T], Credits]:
     if len(given) == 1:
         [jobs] = given.values()
         return list(jobs[: len(shares.turns)]), shares.credits

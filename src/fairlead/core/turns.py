@@ -207,10 +207,13 @@ class Credits(Mapping[str, float]):
     def at_phase(cls, lineup: Lineup, phase: float) -> "Credits":
         """Return those that a process begins with, at a phase from 0 to 1.
 
-        Each queue waits for that part of the time between two of its turns. So processes at
-        different phases do not all serve the same queue at once, and then not at all for long.
+        Each queue waits for a part of the time between two of its turns, every queue for another
+        part, and in a process of another phase for yet another. So processes do not all serve the
+        same queue at once, and then none of them for long.
         """
-        return cls(lineup, {queue.name: -phase / queue.weight for queue in lineup})
+        number = len(lineup)
+        parts = {queue.name: (at / number + phase) % 1.0 for at, queue in enumerate(lineup)}
+        return cls(lineup, {queue.name: -parts[queue.name] / queue.weight for queue in lineup})
 
     def _told(self) -> dict[str, float]:
         if self._by_name is None:

@@ -24,6 +24,9 @@ from fairlead.runtime.workshop import Workshop
 _REST_SECONDS = 5.0
 """How long a queue is not asked again after the store refused it."""
 
+_LOOK_PART = 10
+"""A look along jobs of others that found none of ours takes one part in so many of the time."""
+
 
 class Feeder:
     """Claims for one pool, until it is stopped.
@@ -59,6 +62,8 @@ class Feeder:
         self._troubles = Troubles(worker, workshop.events)
         self._refused_until: dict[str, float] = {}
         self._most_bytes = MOST_BYTES
+        self._looks_since: float | None = None
+        self._looks_again_at = 0.0
         self._bell = asyncio.Event()
         self._stopped = False
         self._rest: asyncio.Future[int] | None = None
@@ -104,13 +109,33 @@ class Feeder:
             self.claiming = room
             if not mark:
                 mark = await self._wait(0, 0)
-            idle = not self._slots.in_hand
-            claim = await self._claim(room, loop.time())
+            idle, began = not self._slots.in_hand, loop.time()
+            claim = await self._claim(room, began)
             self.claiming = 0
-            self.dry = idle and claim is not None and not claim.jobs
-            empty = claim is not None and len(claim.jobs) < room and not claim.cut
-            if empty and not self._stopped:
+            self.dry = idle and claim is not None and not claim.jobs and not claim.cut
+            if claim is None or self._stopped:
+                continue
+            if self._looks_on(claim, began, loop.time()):
+                await asyncio.sleep(0)  # A store that need not wait leaves others no time.
+            elif len(claim.jobs) < room:
                 mark = await self._wait(self._workshop.terms.poll, mark)
+
+    def _looks_on(self, claim: Claim, began: float, now: float) -> bool:
+        """Say whether to claim again at once, because the claim did not see all there is.
+
+        Our jobs may stand behind any number of others. But once a look has come to the end of
+        those and found none of ours, each hint is worth one claim for a while, not a whole look.
+        """
+        if claim.jobs:
+            self._looks_since, self._looks_again_at = None, 0.0
+            return claim.cut
+        if claim.cut and now >= self._looks_again_at:
+            self._looks_since = began if self._looks_since is None else self._looks_since
+            return True
+        if not claim.cut and self._looks_since is not None:
+            self._looks_again_at = now + _LOOK_PART * (now - self._looks_since)
+            self._looks_since = None
+        return False
 
     async def _claim(self, room: int, now: float) -> Claim | None:
         """Claim once, and feed what came; None if the store did not answer."""

@@ -1,5 +1,6 @@
 """The slots of one pool in this process: who runs, who waits for a slot, how much to claim."""
 
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -25,13 +26,28 @@ def bytes_for_next(most_bytes: int, seconds: float, lease: float) -> int:
     return min(MOST_BYTES, most_bytes * 2)
 
 
+def phase_of(process: str, processes: int) -> float:
+    """Return at which phase a process begins its rounds between queues, by its name.
+
+    Those of one worker are spread evenly, and workers begin anywhere.
+    """
+    worker, _, number = process.rpartition("/")
+    begun = zlib.crc32((worker or process).encode()) / 2**32
+    place = int(number) / processes if worker and number.isdecimal() else 0.0
+    return (begun + place) % 1.0
+
+
 class Slots:
     """Runs are fed, started as slots are free, and leave when they have ended."""
 
-    def __init__(self, plan: PoolPlan, start: Callable[[Run], None]) -> None:
+    def __init__(
+        self, plan: PoolPlan, start: Callable[[Run], None], phase: float | None = None
+    ) -> None:
         self.plan = plan
         self._lineup = Lineup(plan.queues)
-        self.credits = Credits(self._lineup)
+        self.credits = (
+            Credits(self._lineup) if phase is None else Credits.at_phase(self._lineup, phase)
+        )
         self._start = start
         # Threads and processes take their next job without asking; they keep to the slots.
         self._limit = plan.capacity + plan.ahead if plan.self_serving else plan.capacity

@@ -25,7 +25,7 @@ from fairlead.runtime.narrate import (
     narrate_start,
 )
 from fairlead.runtime.points import point
-from fairlead.runtime.pool import STRANDED_SECONDS, Slots
+from fairlead.runtime.pool import STRANDED_SECONDS, Slots, phase_of
 from fairlead.runtime.process_runner import Hire, ProcessRunner
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
@@ -92,14 +92,15 @@ class Worker:
     # Wiring
 
     def _open_pool(self, plan: PoolPlan) -> Slots:
+        phase = phase_of(self.id, self._workshop.terms.processes)
         if plan.runner == "process":
             processes = self._process_runner(plan.capacity)
             processes.open()
             self._dealers.append(processes)
-            return Slots(plan, partial(self._start, processes))
+            return Slots(plan, partial(self._start, processes), phase)
         threads = ThreadRunner(plan.name, plan.capacity, self._begin, self._end)
         self._dealers.append(threads)
-        return Slots(plan, partial(self._start_by_kind, threads))
+        return Slots(plan, partial(self._start_by_kind, threads), phase)
 
     def _process_runner(self, size: int) -> ProcessRunner:
         assert self._target is not None

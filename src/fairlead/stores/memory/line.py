@@ -17,8 +17,10 @@ from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Snapshot, can_run, select
+from fairlead.core.queue import Served
+from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Lines, Snapshot, can_run, select
 from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.looks import Looks
 from fairlead.stores.memory.entry import Entry
 from fairlead.stores.untransacted import Untransacted
 
@@ -44,8 +46,7 @@ class MemoryLine(Untransacted):
         self._expiring: list[tuple[int, JobId]] = []
         self._unknown: set[JobId] = set()
         self._paused: set[str] = set()
-        # Where claims of a worker stopped in a queue they could not look through.
-        self._stopped: dict[tuple[str, str], Head] = {}
+        self._looks = Looks()
         self._workers: dict[str, Worker] = {}
         self._mark = 1
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -108,14 +109,21 @@ class MemoryLine(Untransacted):
             entry.parked = Gate.NOT_DUE
             heapq.heappush(self._due, (entry.run_at, entry.new.id))
         else:
-            entry.parked = None
-            insort(self._order[entry.new.queue], entry.place)
+            self._stand(entry)
+
+    def _stand(self, entry: Entry) -> None:
+        """Put a job into the order."""
+        entry.parked = None
+        insort(self._order[entry.new.queue], entry.place)
+        self._looks.arrived(entry.new.queue, entry.place)
 
     def _displace(self, entry: Entry) -> None:
         self._unknown.discard(entry.new.id)
         if entry.parked is None:
             order = self._order[entry.new.queue]
             del order[bisect_left(order, entry.place)]
+            if not order:
+                del self._order[entry.new.queue]  # A claim goes along the queues that have jobs.
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""
@@ -124,15 +132,11 @@ class MemoryLine(Untransacted):
             self._promote(now)
             self._bring_back(partial(can_run, plan.capable))
             self._expire(now)
-            lines = {
-                queue.name: Line(
-                    queue, self._heads(plan.worker, queue.name, now), queue.name in self._paused
-                )
-                for queue in plan.queues
-            }
-            selection = select(Snapshot(plan, now, lines))
-            for name, head in selection.stopped.items():
-                self._stopped[plan.worker, name] = head
+            lines = Lines(plan, partial(self._line, plan.worker, now))
+            selection = select(Snapshot(plan, now, lines, among=self._order))
+            cut = selection.cut
+            for name, looked in selection.looked.items():
+                cut |= self._looks.end(plan.worker, name, looked)
             unknown = [
                 self._live[job_id]
                 for job_id, gate in sorted(selection.held.items())
@@ -140,13 +144,15 @@ class MemoryLine(Untransacted):
             ]
             parked = [entry.unknown for entry in unknown if self._park_unknown(entry, now)]
             jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
-        return Claim(jobs, selection.credits, now, parked, selection.cut)
+        return Claim(jobs, selection.credits, now, parked, cut)
+
+    def _line(self, worker: str, now: int, queue: Served) -> Line:
+        return Line(queue, self._heads(worker, queue.name, now), queue.name in self._paused)
 
     def _heads(self, worker: str, queue: str, now: int) -> Iterator[Head]:
         order = self._order[queue]
-        last = self._stopped.pop((worker, queue), None)
-        start = bisect_right(order, (last.order_at, last.id)) if last else 0
-        for at in range(start, len(order)):
+        last = self._looks.place(worker, queue)
+        for at in range(bisect_right(order, last) if last else 0, len(order)):
             entry = self._live[order[at][1]]
             if entry.lease_until <= now:
                 yield entry.head
@@ -320,8 +326,7 @@ class MemoryLine(Untransacted):
         back = [entry for entry in parked if known(entry.new.task, entry.new.version)][:BATCH]
         for entry in back:
             self._unknown.discard(entry.new.id)
-            entry.parked = None
-            insort(self._order[entry.new.queue], entry.place)
+            self._stand(entry)
         return len(back)
 
     def _expire(self, now: int) -> int:

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -243,8 +243,9 @@ class Repaired(NamedTuple):
 class SqliteHand:
     """The changes people make, as the writer runs them: items in, an answer for each."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, look_again: Callable[[], None]) -> None:
         self._clock = clock
+        self._look_again = look_again
 
     def cancel(
         self, connection: sqlite3.Connection, requests: Sequence[Request]
@@ -272,6 +273,7 @@ class SqliteHand:
         self, connection: sqlite3.Connection, requests: Sequence[Request]
     ) -> list[list[JobId]]:
         """Put jobs back into the line, due now."""
+        self._look_again()
         return [self._revive(connection, request) for request in requests]
 
     def _revive(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:

@@ -6,7 +6,7 @@ of them a claim moves out some, and the next one looks on behind those that it l
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from fairlead.core.job import LONGEST_ID, Instant, Place, Runs, Version
 from fairlead.core.selection import Head
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import NotUtf8, Size, exact, is_id
-from fairlead.stores.sqlite.statements import head_statement
+from fairlead.stores.sqlite.statements import head_statement, heads_statement
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, to_json
 
 LARGE = 4_096
@@ -27,6 +27,17 @@ LOOKED = 2_000
 
 MOVED = 250
 """How many damaged ones of these are moved out by one claim."""
+
+
+class After(NamedTuple):
+    """A place in the order of a queue, as it is stored; a damaged job has one too."""
+
+    order_at: Any
+    id: Any
+
+
+FRONT = After(-(2**63), "")
+"""The place before all others."""
 
 _PLACE = "SELECT order_at, id FROM fairlead_job WHERE seq = ?"
 
@@ -55,6 +66,7 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(list[Row]).decode
+_decode_many = msgspec.json.Decoder(list[list[Row]]).decode
 _decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None, bool]]).decode
 
@@ -67,18 +79,21 @@ class Body(NamedTuple):
     suspect: bool
 
 
-class After(NamedTuple):
-    """A place in the order of a queue, as it is stored; a damaged job has one too."""
-
-    order_at: Any
-    id: Any
-
-
 class Found(NamedTuple):
     """The next jobs of a queue, and the place where the look ended because of damage."""
 
     rows: list[Row]
     stopped: After | None = None
+
+
+def read_many(
+    connection: sqlite3.Connection, places: Mapping[str, After], limit: int, now: int
+) -> dict[str, list[Row]]:
+    """Read the next jobs of several queues, each after a place."""
+    asked = to_json([(name, *place) for name, place in places.items()])
+    values = {"asked": asked, "limit": limit, "large": LARGE, "now": now}
+    [text] = connection.execute(heads_statement(), values).fetchone()
+    return {name: _sound(rows) for name, rows in zip(places, _decode_many(text), strict=True)}
 
 
 def read_heads(
@@ -137,7 +152,10 @@ def _place(connection: sqlite3.Connection, seq: int) -> After | None:
 
 
 def _rows(text: str) -> list[Row]:
-    rows = _decode(text)
+    return _sound(_decode(text))
+
+
+def _sound(rows: list[Row]) -> list[Row]:
     if not is_id("".join([row.id for row in rows])):
         raise msgspec.ValidationError("an id has ASCII characters only")
     return rows

@@ -8,10 +8,10 @@ long the list is.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,22 +19,15 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import ConfigError, DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import LATEST, Gate, Job, NewJob, Reason, State, next_fence, read
+from fairlead.core.job import LATEST, NewJob, Reason, State, read
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.queue import Served
 from fairlead.core.selection import (
-    LONGEST_TOLD,
     Claim,
     ClaimPlan,
-    Head,
-    Line,
-    Snapshot,
-    Unknown,
     can_run,
-    select,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.sqlite.heads import After, Row, read_bodies, read_heads
+from fairlead.stores.sqlite.claim import Claims
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import decode_capable, exact
 from fairlead.stores.sqlite.statements import put_statement, statements
@@ -49,7 +42,6 @@ from fairlead.stores.sqlite.talk import (
 )
 
 _PUT_SIZES = (1_000, 256, 64, 16, 4, 1)
-_FIRST = -(2**63)
 
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
 decode_seqs = msgspec.json.Decoder(list[int]).decode
@@ -150,12 +142,17 @@ class SqliteLine:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Where claims of a worker stopped in a queue they could not look through.
-        self._stopped: dict[tuple[str, str], Head | After] = {}
+        self._claims = Claims()
 
     def put(self, connection: sqlite3.Connection, jobs: Sequence[NewJob]) -> list[bool]:
         """Add jobs."""
-        return put_rows(connection, jobs, self._clock.now())
+        now = self._clock.now()
+        self._claims.arrived(jobs, now)
+        return put_rows(connection, jobs, now)
+
+    def look_again(self) -> None:
+        """Take note that jobs may have come back to their old places."""
+        self._claims.look_again()
 
     def claim(self, connection: sqlite3.Connection, plans: Sequence[ClaimPlan]) -> list[Claim]:
         """Lease what the selection rule chooses for each plan."""
@@ -163,50 +160,16 @@ class SqliteLine:
 
     def _claim(self, connection: sqlite3.Connection, plan: ClaimPlan) -> Claim:
         now = self._clock.now()
-        paused = self._prepare(connection, plan, now)
-        lines = {
-            queue.name: Line(queue, self._heads(connection, plan, queue, now), queue.name in paused)
-            for queue in plan.queues
-        }
-        selection = select(Snapshot(plan, now, lines))
-        for name, head in selection.stopped.items():
-            self._stopped[plan.worker, name] = head
-        unknown = [
-            job_id for job_id, gate in selection.held.items() if gate is Gate.NO_CAPABLE_WORKER
-        ]
-        parked = _park_unknown(connection, unknown, now) if unknown else []
-        rows = cast("list[tuple[str, Row]]", selection.chosen)
-        jobs = _lease(connection, rows, plan, now) if rows else []
-        return Claim(jobs, selection.credits, now, parked, selection.cut)
-
-    def _heads(
-        self, connection: sqlite3.Connection, plan: ClaimPlan, queue: Served, now: int
-    ) -> Iterator[Head]:
-        """Go along a queue's order, reading about as many jobs at a time as its share will take."""
-        weights = sum(other.weight for other in plan.queues)
-        chunk = plan.slots * queue.weight // weights + queue.reserved + 2
-        last = remembered = self._stopped.pop((plan.worker, queue.name), None)
-        while True:
-            after = After(last.order_at, last.id) if last else After(_FIRST, "")
-            found, stopped = read_heads(connection, queue.name, after, chunk, now)
-            yield from found
-            if stopped is not None:
-                self._stopped[plan.worker, queue.name] = stopped
-            elif remembered and not found:
-                # Nothing is left behind that place: begin anew, for nobody will wake us.
-                last = remembered = None
-                continue
-            if len(found) < chunk:
-                return
-            last, remembered = found[-1], None
+        return self._claims.claim(connection, plan, self._prepare(connection, plan, now), now)
 
     def _prepare(self, connection: sqlite3.Connection, plan: ClaimPlan, now: int) -> set[str]:
         """Look after jobs that are due, known again or expired; returns the paused queues."""
         due, unknown, expired, paused = _pending(connection, now)
         if due:
             tell(connection, "promote", now=now, batch=BATCH)
-        if unknown:
-            _bring_back(connection, partial(can_run, plan.capable))
+            self.look_again()
+        if unknown and _bring_back(connection, partial(can_run, plan.capable)):
+            self.look_again()
         if expired:
             _expire(connection, now)
         return paused
@@ -248,6 +211,8 @@ class SqliteLine:
             answers.append(ruled)
             valid.append((job, ruled))
         refused = _write_settlements(connection, valid, now) if valid else {}
+        if any(ruled.state is State.WAITING for _, ruled in valid):
+            self.look_again()
         if not refused:
             return answers
         for seq, problem in refused.items():
@@ -264,7 +229,8 @@ class SqliteLine:
             told: dict[str, object] = {"capable": to_json(dict(worker.capable))}
             told |= {"pools": to_json(worker.pools), "processes": worker.processes}
             tell(connection, "announce", id=worker.id, now=now, until=now + lease, **told)
-            _bring_back(connection, partial(can_run, worker.capable))
+            if _bring_back(connection, partial(can_run, worker.capable)):
+                self.look_again()
         return [None] * len(items)
 
     def upkeep(self, connection: sqlite3.Connection, keeps: Sequence[int]) -> list[Upkeep]:
@@ -281,66 +247,16 @@ class SqliteLine:
                     known[task] = max(version, known.get(task, 0))
         old = {"before": now - keep, "batch": BATCH}
         tell(connection, "prune_workers", before=now - keep)
-        return Upkeep(
+        done = Upkeep(
             promoted=tell(connection, "promote", now=now, batch=BATCH),
             brought_back=_bring_back(connection, partial(can_run, known)),
             expired=_expire(connection, now),
             pruned_jobs=tell(connection, "prune_finished", **old),
             pruned_attempts=tell(connection, "prune_attempts", **old),
         )
-
-
-def _lease(
-    connection: sqlite3.Connection, rows: list[tuple[str, Row]], plan: ClaimPlan, now: int
-) -> list[Job]:
-    """Write the leases and return the jobs as they are then, in the order of the rows."""
-    until = now + plan.lease
-    bodies = read_bodies(connection, rows, now)
-    jobs: list[Job] = []
-    alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
-    for queue, row in rows:
-        payload, options, suspect = row.payload, row.options, row.suspect
-        if payload is None:
-            body = bodies.get(row.seq)
-            if body is None:
-                continue
-            payload, options, suspect = body
-        lost = row.lost
-        fence = next_fence(row.fence, now)
-        alike[lost, fence].append(row.seq)
-        jobs.append(
-            Job(
-                row.id,
-                row.task,
-                row.version,
-                queue,
-                payload,
-                options,
-                row.attempt if lost else row.attempt + 1,
-                row.crashes,
-                fence,
-                row.run_at,
-                row.enqueued_at,
-                row.expires_at,
-                row.claimed_at or now,
-                until,
-                row.worker or plan.worker,
-                lost,
-                suspect,
-            )
-        )
-    for (lost, fence), seqs in alike.items():
-        values: dict[str, object] = {"fence": fence, "until": until, "seqs": to_json(seqs)}
-        values |= {"worker": plan.worker, "now": now}
-        tell(connection, "take_over" if lost else "lease", **values)
-    return jobs
-
-
-def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Unknown]:
-    """Park those of these jobs that no live worker knows."""
-    values = {"ids": to_json(ids), "now": now, "latest": LATEST, "longest": LONGEST_TOLD}
-    rows = connection.execute(statements()["park_unknown"], values).fetchall()
-    return [Unknown(*row) for row in sorted(rows)]
+        if done.promoted or done.brought_back:
+            self.look_again()
+        return done
 
 
 def _pending(connection: sqlite3.Connection, now: int) -> tuple[int, int, int, set[str]]:

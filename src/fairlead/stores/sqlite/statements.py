@@ -29,6 +29,15 @@ def head_statement() -> str:
 
 
 @cache
+def heads_statement() -> str:
+    """Return `heads` for many queues: [queue, order_at, id] of each are in the list `:asked`."""
+    one = statements()["heads"]
+    for number, name in enumerate(("queue", "order_at", "id")):
+        one = re.sub(rf":{name}\b", f"json_extract(asked.value, '$[{number}]')", one)
+    return f"SELECT '[' || group_concat(({one}), ',') || ']' FROM json_each(:asked) AS asked"
+
+
+@cache
 def put_statement(rows: int) -> str:
     """Return the put for this many jobs: the tuple of `put.sql`, repeated."""
     head, tuple_, tail = re.split(r"(\(\?[^)]*\))", statements()["put"])

@@ -140,7 +140,7 @@ class SqliteStore(Backend):
         self._place = place
         self._clock = clock or SystemClock()
         self._line = SqliteLine(self._clock)
-        self._hand = admin.SqliteHand(self._clock)
+        self._hand = admin.SqliteHand(self._clock, self._line.look_again)
         self._session: _Session | None = None
         self._opening = threading.Lock()
         _stores.add(self)

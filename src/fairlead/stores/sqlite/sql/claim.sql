@@ -35,6 +35,30 @@ FROM (
     LIMIT :limit
 )
 
+-- name: queues_with_jobs
+-- The names of queues with jobs in the order, found by leaping from one to the next.
+WITH RECURSIVE named (queue) AS (
+    SELECT min(queue) FROM fairlead_job INDEXED BY fairlead_job_order WHERE parked = 0
+    UNION ALL
+    SELECT (
+        SELECT queue FROM fairlead_job INDEXED BY fairlead_job_order
+        WHERE parked = 0 AND queue > named.queue ORDER BY queue LIMIT 1
+    )
+    FROM named WHERE queue IS NOT NULL
+)
+SELECT json_group_array(queue) FROM (SELECT queue FROM named LIMIT :most) WHERE queue IS NOT NULL
+
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM fairlead_job
+
+-- name: news
+-- Where the first of the jobs stands that came into each queue after a sequence number.
+SELECT json_group_object(queue, order_at)
+FROM (
+    SELECT queue, min(order_at) AS order_at FROM fairlead_job NOT INDEXED
+    WHERE seq > :heard AND parked = 0 GROUP BY queue
+)
+
 -- name: large
 -- What `heads` left out of these jobs.
 SELECT json_group_array(json_array(seq, payload, options, json(iif(suspect, 'true', 'false'))))

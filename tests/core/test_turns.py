@@ -1,0 +1,129 @@
+"""How long a queue waits for its turn when several processes claim, each with credits of its own."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.queue import Queue
+from fairlead.core.selection import ClaimPlan, share
+from fairlead.core.turns import Credits, Lineup
+
+STEPS = 300
+
+
+def lineup_of(weights: Sequence[int]) -> Lineup:
+    return Lineup(Queue(f"q{n}", weight=weight) for n, weight in enumerate(weights))
+
+
+def bound(weights: Sequence[int], weight: int) -> int:
+    """What holds for one process: ⌈W/w⌉ + k."""
+    return math.ceil(sum(weights) / weight) + len(weights)
+
+
+def longest_waits(
+    weights: Sequence[int], begun: Sequence[Credits], claims: Iterable[tuple[int, int]]
+) -> dict[str, int]:
+    """Let processes claim from full queues: pairs of who, and how many jobs.
+
+    Returns for each queue after how many claimed jobs, of all processes together, one of its own
+    came at the latest.
+    """
+    credits = list(begun)
+    lineup = credits[0].lineup
+    full = dict.fromkeys(lineup.names, math.inf)
+    last = dict.fromkeys(lineup.names, 0)
+    worst = dict.fromkeys(lineup.names, 0)
+    clock = 0
+    for process, slots in claims:
+        shares = share(ClaimPlan("w", lineup, slots, 1, credits=credits[process]), full)
+        credits[process] = shares.credits
+        for name in shares.turns:
+            clock += 1
+            worst[name] = max(worst[name], clock - last[name])
+            last[name] = clock
+    return {name: max(worst[name], clock - last[name]) for name in lineup.names}
+
+
+def phases(weights: Sequence[int], processes: int) -> list[Credits]:
+    lineup = lineup_of(weights)
+    return [Credits.at_phase(lineup, number / processes) for number in range(processes)]
+
+
+SHAPES = [
+    [19, 1],
+    [10, 9, 1],
+    [4, 4, 4, 4, 3, 1],
+    [1] * 10,
+    [20, 1, 1, 1],
+    [5, 3, 1],
+    [7, 5, 3, 2, 2, 1],
+]
+
+
+@pytest.mark.parametrize("weights", SHAPES, ids=str)
+@pytest.mark.parametrize(("processes", "most"), [(1, 1.0), (2, 1.0), (4, 4 / 3), (8, 2.1)])
+def test_processes_that_claim_in_step_come_close_to_the_bound_of_one(
+    weights: list[int], processes: int, most: float
+) -> None:
+    claims = [(process, 1) for _ in range(STEPS) for process in range(processes)]
+    waits = longest_waits(weights, phases(weights, processes), claims)
+    for weight, wait in zip(weights, waits.values(), strict=True):
+        assert wait <= most * bound(weights, weight)
+
+
+def test_without_phases_they_would_be_far_from_it() -> None:
+    """What the phases are for: four processes that begin alike serve a queue all at once."""
+    weights = [19, 1]
+    claims = [(process, 1) for _ in range(STEPS) for process in range(4)]
+    waits = longest_waits(weights, [Credits(lineup_of(weights))] * 4, claims)
+    assert max(waits.values()) > 3 * bound(weights, 1)
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=1, max_size=60),
+    st.booleans(),
+)
+def test_however_processes_claim_a_queue_gets_its_turn(
+    weights: list[int], processes: int, claims: list[tuple[int, int]], is_phased: bool
+) -> None:
+    """In any n·(⌈W/w⌉ + k - 1) + 1 jobs that n processes claim: one of them claimed ⌈W/w⌉ + k."""
+    begun = phases(weights, processes)
+    if not is_phased:
+        begun = [Credits(begun[0].lineup)] * processes
+    claimed = [(process % processes, slots) for process, slots in claims]
+    long = chain(claimed, repeat((0, 5), 10))
+    waits = longest_waits(weights, begun, long)
+    for weight, wait in zip(weights, waits.values(), strict=True):
+        assert wait <= processes * (bound(weights, weight) - 1) + 1
+
+
+def test_a_copy_of_credits_is_a_value() -> None:
+    lineup = lineup_of([2, 1])
+    begun = Credits(lineup)
+    once = share(ClaimPlan("w", lineup, 2, 1, credits=begun), {"q0": 9, "q1": 9})
+    twice = share(ClaimPlan("w", lineup, 2, 1, credits=begun), {"q0": 9, "q1": 9})
+    assert once == twice
+    assert dict(begun) == {}
+    assert dict(once.credits) == {"q0": -0.5, "q1": -1.0}
+
+
+def test_what_a_part_of_the_queues_owes_is_taken_over_by_the_whole() -> None:
+    whole, part = lineup_of([1, 1, 1]), Lineup([Queue("q1")])
+    credits = Credits(whole, {"q0": -1.0, "q1": -2.0})
+    assert dict(credits.updated(Credits(part))) == {"q0": -1.0}
+    assert dict(credits.updated(Credits(part, {"q1": -0.5}))) == {"q0": -1.0, "q1": -0.5}
+    assert credits.updated(credits) is credits
+
+
+def test_a_long_round_is_counted_from_zero_again() -> None:
+    """After millions of jobs the fractions of heavy queues are as exact as at first."""
+    lineup = lineup_of([1, 1_000_000])
+    credits = Credits(lineup, {"q0": -5_000_000.0, "q1": -5_000_000.25})
+    plan = ClaimPlan("w", lineup, 1, 1, credits=credits)
+    assert dict(share(plan, {"q0": 9, "q1": 9}).credits) == {"q0": -1.0, "q1": -0.25}

@@ -1,0 +1,180 @@
+"""Jobs behind jobs of others: how many claims it takes to find them, and what is not overlooked.
+
+Another live worker knows the jobs in front, so they are neither ours nor parked. All is counted in
+claims, made back to back.
+"""
+
+from collections.abc import Callable
+
+from fairlead.core.admin import Worker
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.ids import JobId
+from fairlead.core.queue import Queue
+from fairlead.core.selection import LOOK, Claim
+from fairlead.core.store import Backend
+from fairlead.stores import store_for
+from tests.words import claim, done, new_job, plan, returned
+
+OURS = {"t": 1}
+MANY = 2 * LOOK + LOOK // 2
+"""How many others stand in front: three looks."""
+
+
+async def put_theirs(store: Backend, jobs: int, *queues: str) -> None:
+    await store.announce(Worker("other", {"theirs": 1}), 3600 * SECOND)
+    for queue in queues or ("mail",):
+        await store.put([new_job(task="theirs", queue=queue) for _ in range(jobs)])
+
+
+async def put_ours(store: Backend, jobs: int) -> list[JobId]:
+    new = [new_job() for _ in range(jobs)]
+    await store.put(new)
+    return [job.id for job in new]
+
+
+async def look(store: Backend, slots: int = 10, *queues: Queue) -> Claim:
+    return await store.claim(plan(*queues, slots=slots, lease=3600, capable=OURS))
+
+
+def ids(answer: Claim) -> list[JobId]:
+    return [job.id for job in answer.jobs]
+
+
+async def test_a_job_behind_n_others_is_found_by_claim_n_by_look(store: Backend) -> None:
+    """And every claim before it says that there is more, so that nobody waits in between (F79)."""
+    await put_theirs(store, MANY)
+    [ours] = await put_ours(store, 1)
+    answers = [await look(store) for _ in range(3)]
+    assert [(ids(answer), answer.cut) for answer in answers[:2]] == [([], True)] * 2
+    assert ids(answers[2]) == [ours]
+
+
+async def test_a_look_that_found_nothing_comes_to_its_end(store: Backend) -> None:
+    """Whoever claims again as long as there is more stops then, and does not go in a circle."""
+    await put_theirs(store, 2 * LOOK)
+    cuts = [(await look(store)).cut for _ in range(3)]
+    assert cuts == [True, True, False]
+    assert [(await look(store)).cut for _ in range(3)] == [True, True, False]
+
+
+async def test_a_claim_goes_on_where_the_last_one_filled_its_slots(store: Backend) -> None:
+    await put_theirs(store, MANY)
+    ours = await put_ours(store, 30)
+    for _ in range(2):
+        assert ids(await look(store)) == []
+    found = [ids(await look(store)) for _ in range(3)]
+    assert found == [ours[:10], ours[10:20], ours[20:]]
+
+
+async def test_a_job_that_is_put_in_front_is_seen_by_the_next_claim(store: Backend) -> None:
+    await put_theirs(store, MANY)
+    ours = await put_ours(store, 30)
+    for _ in range(3):
+        await look(store)
+    first = new_job(priority=3600)
+    await store.put([first])
+    assert ids(await look(store))[:1] == [first.id]
+    found = [job_id for _ in range(4) for job_id in ids(await look(store))]
+    assert found == ours[10:]
+
+
+async def test_a_job_that_is_given_back_in_front_is_seen_by_the_next_claim(store: Backend) -> None:
+    [early] = await put_ours(store, 1)
+    await put_theirs(store, MANY)
+    ours = await put_ours(store, 30)
+    [job] = (await look(store, slots=1)).jobs
+    assert job.id == early
+    for _ in range(3):
+        last = await look(store)
+    assert ids(last) == ours[:10]
+    await store.settle([returned(job)])
+    assert ids(await look(store))[:1] == [early]
+
+
+async def test_a_job_that_falls_due_in_front_is_seen_by_the_next_claim(
+    store: Backend, clock: ManualClock
+) -> None:
+    soon = new_job(delay=10 * SECOND, priority=3600)
+    await store.put([soon])
+    await put_theirs(store, MANY)
+    ours = await put_ours(store, 30)
+    for _ in range(3):
+        last = await look(store)
+    assert ids(last) == ours[:10]
+    clock.advance(11)
+    assert ids(await look(store))[:1] == [soon.id]
+
+
+async def test_jobs_that_others_bring_in_front_are_seen_in_time(
+    new_url: Callable[[], str], clock: ManualClock
+) -> None:
+    """At the latest after as many jobs were claimed as had been stepped over."""
+    url = new_url()
+    store = store_for(url, clock)
+    other = store if url.startswith("memory") else store_for(url, clock)
+    await put_theirs(store, LOOK + 200)
+    await put_ours(store, LOOK + 600)
+    [] = (await look(store, slots=100)).jobs
+    first = new_job(priority=3600)
+    assert len((await look(store, slots=100)).jobs) == 100
+    await other.put([first])
+    claimed: list[JobId] = []
+    while first.id not in claimed:
+        assert len(claimed) <= LOOK + 200
+        claimed += ids(await look(store, slots=100))
+    await other.close()
+    await store.close()
+
+
+async def test_after_the_end_a_look_begins_at_the_front(store: Backend) -> None:
+    await put_theirs(store, MANY)
+    jobs: list[JobId] = []
+    for _ in range(3):
+        jobs += ids(await look(store))
+    assert jobs == []
+    ours = await put_ours(store, 1)
+    first = new_job(priority=3600)
+    await store.put([first])
+    found = [ids(await look(store)) for _ in range(3)]
+    assert found == [[first.id], [], ours]
+
+
+async def test_ours_are_found_behind_jobs_that_nobody_knows(store: Backend) -> None:
+    """Those are parked on the way, a bounded batch by each claim."""
+    await store.put([new_job(task="nobodys") for _ in range(MANY)])
+    ours = await put_ours(store, 25)
+    answers = [await look(store) for _ in range(5)]
+    assert [ids(answer) for answer in answers] == [[], [], ours[:10], ours[10:20], ours[20:]]
+    assert [len(answer.parked) for answer in answers] == [LOOK, LOOK, MANY - 2 * LOOK, 0, 0]
+    assert [answer.cut for answer in answers[:2]] == [True, True]
+
+
+async def test_other_queues_are_served_while_one_is_looked_along(store: Backend) -> None:
+    queues = (Queue("mail"), Queue("news"))
+    await put_theirs(store, MANY)
+    [ours] = await put_ours(store, 1)
+    news = [new_job(queue="news") for _ in range(3)]
+    await store.put(news)
+    answers = [await look(store, 1, *queues) for _ in range(4)]
+    jobs = [job_id for answer in answers for job_id in ids(answer)]
+    assert sorted(jobs) == sorted([ours, *(job.id for job in news)])
+
+
+async def test_workers_look_each_from_where_they_stopped(store: Backend) -> None:
+    await put_theirs(store, MANY)
+    [ours] = await put_ours(store, 1)
+    for _ in range(2):
+        for worker in ("w1", "w2"):
+            assert await claim(store, worker=worker, capable=OURS) == []
+    assert [job.id for job in await claim(store, worker="w2", capable=OURS)] == [ours]
+    assert await claim(store, worker="w1", capable=OURS) == []
+
+
+async def test_what_was_looked_past_can_end_meanwhile(store: Backend) -> None:
+    """The place to go on from may be that of a job which is no more."""
+    await put_theirs(store, MANY)
+    [ours] = await put_ours(store, 1)
+    assert ids(await look(store)) == []
+    theirs = await claim(store, slots=LOOK, worker="other", capable={"theirs": 1}, lease=3600)
+    await store.settle([done(job) for job in theirs])
+    assert [ids(await look(store)) for _ in range(2)] == [[], [ours]]
