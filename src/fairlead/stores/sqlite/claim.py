@@ -52,6 +52,8 @@ class Claims:
         self._heard = 0
         # Where the looks of a worker along queues ended because of damage.
         self._damaged: dict[str, dict[str, After]] = {}
+        # Workers that found most of their queues without jobs the last time.
+        self._sparse: set[str] = set()
 
     def arrived(self, jobs: Sequence[NewJob], now: int) -> None:
         """Take note of new jobs."""
@@ -72,12 +74,15 @@ class Claims:
         damaged = self._damaged.pop(plan.worker, {})
         place = partial(self._looks.place, plan.worker)
         reader = Reader(connection, plan, paused, now, place, damaged)
-        is_plain = len(plan.queues) == 1 or damaged
-        among = None if is_plain else reader.read_ahead()
+        among = None
+        if len(plan.queues) > 1 and not damaged:
+            among = reader.read_ahead(sparse=plan.worker in self._sparse)
+            self._note_sparse(plan, among)
         selection = select(Snapshot(plan, now, Lines(plan, reader.line), among))
         cut = selection.cut or reader.stopped
         for name, looked in selection.looked.items():
-            cut |= self._looks.end(plan.worker, name, looked)
+            if looked.stepped or self._looks:
+                cut |= self._looks.end(plan.worker, name, looked)
         if reader.damaged:
             self._damaged[plan.worker] = reader.damaged
         if self._looks:
@@ -89,6 +94,12 @@ class Claims:
         rows = cast("list[tuple[str, Row]]", selection.chosen)
         jobs = _lease(connection, rows, plan, now) if rows else []
         return Claim(jobs, selection.credits, now, parked, cut)
+
+    def _note_sparse(self, plan: ClaimPlan, among: Collection[str] | None) -> None:
+        if among is not None and len(among) < len(plan.queues) * (1 - _MOST):
+            self._sparse.add(plan.worker)
+        else:
+            self._sparse.discard(plan.worker)
 
     def _hear(self, connection: sqlite3.Connection) -> None:
         """Take note of new jobs that others put."""
@@ -129,15 +140,16 @@ class Reader:
         self.damaged = damaged
         self.stopped = False
 
-    def read_ahead(self) -> Collection[str] | None:
+    def read_ahead(self, *, sparse: bool) -> Collection[str] | None:
         """Read what the claim will come by, as the rule shares the slots.
 
-        Returns the queues that may have jobs, if it had to find that out.
+        Returns the queues that may have jobs, if it had to find that out: at once if they are
+        said to be `sparse`, else when most of those that it asked have none.
         """
-        asking: Asking[Row] = Asking(self._plan)
+        among = self._with_jobs() if sparse else None
+        asking: Asking[Row] = Asking(self._plan, among)
         for name in self._paused:
             asking.gave(name, (), more=False)
-        among = None
         while wanted := asking.wanted():
             try:
                 found = self._read_round(wanted)
@@ -175,10 +187,13 @@ class Reader:
     def _with_jobs(self) -> set[str]:
         """Go from queue to queue along the order, past those without jobs."""
         names, most = self._plan.lineup.names, len(self._plan.lineup)
-        found = _decode_names(ask(self._connection, "queues_with_jobs", most=most))
-        if len(found) < most:
-            return set(found)
-        return {*found, *(name for name in names if name > found[-1])}
+        try:
+            found = _decode_names(ask(self._connection, "queues_with_jobs", most=most))
+        except UNREADABLE as problem:
+            raise_unless_damage(problem)
+            return set(names)  # Somebody damaged the name of one.
+        named = {name for name in found if name in self._plan.lineup.at}
+        return named if len(found) < most else named.union(n for n in names if n > found[-1])
 
     def line(self, queue: Served) -> Line:
         """Return a queue's line, with what was read ahead of it."""

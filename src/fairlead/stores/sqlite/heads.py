@@ -6,7 +6,7 @@ of them a claim moves out some, and the next one looks on behind those that it l
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -93,7 +93,9 @@ def read_many(
     asked = to_json([(name, *place) for name, place in places.items()])
     values = {"asked": asked, "limit": limit, "large": LARGE, "now": now}
     [text] = connection.execute(heads_statement(), values).fetchone()
-    return {name: _sound(rows) for name, rows in zip(places, _decode_many(text), strict=True)}
+    found = dict(zip(places, _decode_many(text), strict=True))
+    _check_ids(row for rows in found.values() for row in rows)
+    return found
 
 
 def read_heads(
@@ -152,13 +154,14 @@ def _place(connection: sqlite3.Connection, seq: int) -> After | None:
 
 
 def _rows(text: str) -> list[Row]:
-    return _sound(_decode(text))
+    rows = _decode(text)
+    _check_ids(rows)
+    return rows
 
 
-def _sound(rows: list[Row]) -> list[Row]:
+def _check_ids(rows: Iterable[Row]) -> None:
     if not is_id("".join([row.id for row in rows])):
         raise msgspec.ValidationError("an id has ASCII characters only")
-    return rows
 
 
 def read_bodies(
