@@ -391,6 +391,11 @@ class Asking(Generic[T]):
         """Ask none but these from now on: it was found out that the others have no jobs."""
         self._among = among
 
+    @property
+    def missing(self) -> int:
+        """How many of the jobs that were wanted have not been given."""
+        return len(self._shares.turns) - self._jobs if self._shares is not None else 0
+
     def gave(self, queue: str, jobs: Sequence[T], *, more: bool) -> None:
         """Take what a queue gave, no more than was wanted; without `more` it is not asked again."""
         if jobs:

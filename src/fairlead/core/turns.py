@@ -122,10 +122,9 @@ class _Ring:
         chosen: list[tuple[str, T]],
     ) -> None:
         """Serve the queues by credit until they or the slots run out."""
-        owing, passed, last = self.owing, self.passed, self.passed
-        # What a queue owes before its n-th job is told by a product, not a sum.
-        begun: dict[int, float] = {}
-        count: dict[int, int] = {}
+        owing, passed, last, push = self.owing, self.passed, self.passed, heapq.heappush
+        # What a queue owed first, and the number of its jobs: a product is more exact than a sum.
+        served: dict[int, tuple[float, int]] = {}
         dropped: list[tuple[float, int]] = []
         for owed, at in self._turns(lineup, among):
             queue = lineup[at]
@@ -140,12 +139,13 @@ class _Ring:
             room.take(queue)
             chosen.append((queue.name, job))
             last = owed
-            count[at] = count.get(at, 0) + 1
-            heapq.heappush(owing, (begun.setdefault(at, owed) + count[at] / queue.weight, at))
+            first, count = served.get(at, (owed, 0))
+            served[at] = (first, count + 1)
+            push(owing, (first + (count + 1) / queue.weight, at))
         for turn in dropped:
-            heapq.heappush(owing, turn)
-        for at, owed in begun.items():
-            if owed <= passed:
+            push(owing, turn)
+        for at, (first, _) in served.items():
+            if first <= passed:
                 del self.free[bisect_left(self.free, at)]
         self._move_on(last)
 

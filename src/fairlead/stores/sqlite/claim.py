@@ -39,6 +39,8 @@ _decode_places = msgspec.json.Decoder(dict[str, int]).decode
 
 _MOST = 0.75
 """If more of the queues that were asked had no jobs, those that have some are looked for."""
+_FEW = 3
+"""So few jobs that are missing are read queue by queue."""
 _CHUNK = 250
 """How many jobs of a queue are read at a time, where many are stepped over."""
 
@@ -165,6 +167,8 @@ class Reader:
             if among is None and empty > len(wanted) * _MOST:
                 among = self._with_jobs()
                 asking.only(among)
+            elif asking.missing <= _FEW:
+                break
         return among
 
     def _read_round(self, wanted: Mapping[str, int]) -> dict[str, list[Row]]:
