@@ -6,14 +6,16 @@ implement the same rule and are held to it by differential tests. `insight.expla
 and the simulator ask the same function, so nothing about fairness or gating exists
 in only one place.
 
-**Between queues**: weighted round robin with credit. Serving a queue costs it
-1/weight of credit; the queue with the most credit is next; credit never rises
-above zero, so an empty queue saves nothing up. Only queues with a job that may
+**Between queues**: weighted round robin with credit (`core.turns`). Serving a queue
+costs it 1/weight of credit; the queue with the most credit is next; credit never
+rises above zero, so an empty queue saves nothing up. Only queues with a job that may
 start take part, so no slot stays free while the claim sees work for it (see
-`LOOK` for how far it sees). A non-empty
-queue of weight w among W gets at least one job in any ⌈W/w⌉ + k claimed jobs,
-where k is the number of non-empty queues: between two of its turns each other
-queue v is served at most v/w + 1 times.
+`LOOK` for how far it sees). A non-empty queue of weight w among W gets at least one
+job in any ⌈W/w⌉ + k jobs that one process claims, where k is the number of non-empty
+queues: between two of its turns each other queue v is served at most v/w + 1 times.
+Each process has credits of its own. In any n · (⌈W/w⌉ + k - 1) + 1 jobs that n
+processes claim, one of them claimed ⌈W/w⌉ + k, and served it. They begin their rounds at
+different places, so that four in step come within a third of the bound for one.
 
 **Critical queues** are asked first. Each owns reserve slots besides the pool's;
 beyond them, all critical queues together hold at most half of the shared slots.
