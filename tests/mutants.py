@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant(
         "no two claims get the same job (I5)",
         f"{SQLITE}/sql/claim.sql",
-        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: large",
-        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: large",
+        "      AND lease_until <= :now\n    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: queues_with_jobs",
+        "    ORDER BY order_at, id\n    LIMIT :limit\n)\n\n-- name: queues_with_jobs",
         "tests/stores/test_claim.py",
     ),
     Mutant(
