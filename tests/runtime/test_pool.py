@@ -1,6 +1,7 @@
 """The slots of a pool: how much to claim, who runs, who waits; and which pools a worker has."""
 
 import os
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from fairlead import ConfigError, Fairlead, Pool, Queue
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.selection import MOST_BYTES
-from fairlead.runtime.pool import Slots, bytes_for_next
+from fairlead.runtime.pool import Slots, bytes_for_next, phase_of
 from fairlead.runtime.run import Run
 from fairlead.runtime.workshop import MOST_AHEAD, Choice, PoolPlan, plan_pools
 
@@ -281,3 +282,12 @@ def test_nothing_is_claimed_ahead_while_large_payloads_are_in_hand() -> None:
     assert slots.room(0.1) == 0
     slots.ended(large)
     assert slots.room(0.1) > 50
+
+
+def test_processes_of_a_worker_begin_evenly_spread_and_workers_anywhere() -> None:
+    phases = sorted(phase_of(f"box-1-ab/{number}", 4) for number in range(1, 5))
+    gaps = {round(after - before, 6) for before, after in pairwise(phases)}
+    assert gaps == {0.25}
+    assert phase_of("box-1-ab/1", 4) == phase_of("box-1-ab/5", 4)
+    assert phase_of("box-1-ab", 1) != phase_of("box-2-cd", 1)
+    assert all(0 <= phase < 1 for phase in phases)

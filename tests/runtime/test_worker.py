@@ -14,10 +14,11 @@ from fairlead.core.job import Reason, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.retry import fixed
 from fairlead.core.selection import Claim, ClaimPlan
+from fairlead.core.turns import Credits
 from fairlead.runtime.board import Board
 from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.keeper import Keeper, News
-from fairlead.runtime.pool import Slots
+from fairlead.runtime.pool import Slots, phase_of
 from fairlead.runtime.run import GIVEN_BACK
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Terms
@@ -164,6 +165,24 @@ async def test_a_worker_is_announced_while_it_works(any_app: Fairlead) -> None:
         [worker] = await any_app.store.workers()
         assert worker.capable == {"t": 3}
     assert await any_app.store.workers() == []
+
+
+async def test_a_worker_begins_its_rounds_at_a_phase_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Fairlead("memory://", queues=[Queue("a"), Queue("b", weight=2)])
+    asked = asyncio.get_running_loop().create_future()
+    real = app.store.claim
+
+    async def seen(plan: ClaimPlan) -> Claim:
+        if not asked.done():
+            asked.set_result(plan)
+        return await real(plan)
+
+    monkeypatch.setattr(app.store, "claim", seen)
+    async with app.worker() as worker:
+        plan = await asyncio.wait_for(asked, 10)
+    assert plan.credits == Credits.at_phase(plan.lineup, phase_of(worker.name, 1))
 
 
 async def test_a_run_called_off_before_its_first_step_ends_as_such(any_app: Fairlead) -> None:

@@ -126,6 +126,31 @@ async def test_jobs_that_others_bring_in_front_are_seen_in_time(
     await store.close()
 
 
+async def test_a_lost_job_in_front_is_seen_in_time(store: Backend, clock: ManualClock) -> None:
+    """Nobody tells that a lease has passed, so it is found from the front."""
+    [early] = await put_ours(store, 1)
+    await put_theirs(store, LOOK + 200)
+    await put_ours(store, LOOK + 600)
+    assert [job.id for job in await claim(store, worker="w2", slots=1, lease=5)] == [early]
+    assert ids(await look(store, slots=100)) == []
+    assert len(ids(await look(store, slots=100))) == 100
+    clock.advance(6)
+    claimed: list[JobId] = []
+    while early not in claimed:
+        assert len(claimed) <= LOOK + 200
+        claimed += ids(await look(store, slots=100))
+
+
+async def test_who_came_to_the_end_of_a_look_that_took_some_begins_anew(store: Backend) -> None:
+    """By then jobs may stand in front, of which nobody told; once more, and it has seen all."""
+    await put_theirs(store, MANY)
+    await put_ours(store, 5)
+    answers = [await look(store) for _ in range(3)]
+    assert len(answers[2].jobs) == 5
+    cuts = [(await look(store)).cut for _ in range(3)]
+    assert cuts == [True, True, False]
+
+
 async def test_after_the_end_a_look_begins_at_the_front(store: Backend) -> None:
     await put_theirs(store, MANY)
     jobs: list[JobId] = []

@@ -40,14 +40,10 @@ def phase_of(process: str, processes: int) -> float:
 class Slots:
     """Runs are fed, started as slots are free, and leave when they have ended."""
 
-    def __init__(
-        self, plan: PoolPlan, start: Callable[[Run], None], phase: float | None = None
-    ) -> None:
+    def __init__(self, plan: PoolPlan, start: Callable[[Run], None], phase: float = 0.0) -> None:
         self.plan = plan
         self._lineup = Lineup(plan.queues)
-        self.credits = (
-            Credits(self._lineup) if phase is None else Credits.at_phase(self._lineup, phase)
-        )
+        self.credits = Credits.at_phase(self._lineup, phase)
         self._start = start
         # Threads and processes take their next job without asking; they keep to the slots.
         self._limit = plan.capacity + plan.ahead if plan.self_serving else plan.capacity

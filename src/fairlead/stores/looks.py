@@ -36,10 +36,10 @@ class Looks:
         return look and look.place
 
     def end(self, worker: str, queue: str, looked: Looked) -> bool:
-        """Take note of how far a claim came in a queue; says whether there is more to look at.
+        """Take note of how far a claim came in a queue; says whether to begin anew at once.
 
-        So it is if `LOOK` stopped it, and at the end if the look has taken some on its way from the
-        front: by then others may stand there. One that found nothing has seen all there is.
+        So it is at the end of the queue if the look took some on its way: by now others may stand
+        in front. One that took none has seen all there is.
         """
         before = self._looks[queue].pop(worker, None) if queue in self._looks else None
         stepped, taken = looked.stepped, looked.taken
@@ -50,7 +50,7 @@ class Looks:
         if looked.cut or (stepped >= FEW and taken < stepped):
             look = _Look((looked.last.order_at, looked.last.id), stepped, taken)
             self._looks.setdefault(queue, {})[worker] = look
-        return looked.cut
+        return False
 
     def arrived(self, queue: str, place: Place) -> None:
         """Begin at the front again where a job came to stand before the place to go on from."""
