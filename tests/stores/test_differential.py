@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,50 +13,79 @@ from fairlead.core.job import NewJob
 from fairlead.core.queue import Queue
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot, select
 from fairlead.core.store import Backend
+from fairlead.core.turns import Lineup
 from fairlead.stores import store_for
 from tests.words import by, claim, new_job, plan, returned
 
-jobs_of = st.lists(
-    st.tuples(
-        st.sampled_from(["a", "b", "c"]),
-        st.sampled_from([0, 0, 0, 2, 9]),
-        st.sampled_from([0, 0, 0, 4]),
-        st.sampled_from(["t", "t", "t", "strange"]),
-    ),
-    min_size=1,
-    max_size=40,
-)
+NAMES = [*"abcdefghijklmnopqrstuvwxyz", *(f"q{number}" for number in range(34))]
+
+
+def jobs_of(queues: int) -> st.SearchStrategy[list[tuple[str, int, int, str]]]:
+    """Queue, head start, delay and task of each."""
+    return st.lists(
+        st.tuples(
+            st.sampled_from(NAMES[:queues]),
+            st.sampled_from([0, 0, 0, 2, 9]),
+            st.sampled_from([0, 0, 0, 4]),
+            st.sampled_from(["t", "t", "t", "strange"]),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+
+
+def queues_of(weights: Sequence[int]) -> Lineup:
+    return Lineup(Queue(name, weight=weight) for name, weight in zip(NAMES, weights, strict=False))
 
 
 @settings(max_examples=30)
 @given(
-    jobs_of,
-    st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)),
+    jobs_of(3),
+    st.lists(st.integers(1, 5), min_size=3, max_size=3),
     st.lists(st.integers(1, 9), min_size=1, max_size=8),
     st.sampled_from([frozenset(), frozenset({"b"})]),
 )
 def test_the_claim_is_the_rule(
     new_url: Callable[[], str],
     jobs: list[tuple[str, int, int, str]],
-    weights: tuple[int, int, int],
+    weights: list[int],
     sizes: list[int],
     paused: frozenset[str],
 ) -> None:
     """Claims of a whole run, against the rule over a list kept by hand."""
-    asyncio.run(_compare(new_url(), jobs, weights, sizes, paused))
+    asyncio.run(_compare(new_url(), jobs, queues_of(weights), sizes, paused))
+
+
+@settings(max_examples=20)
+@given(
+    jobs_of(len(NAMES)),
+    st.lists(st.integers(1, 5), min_size=20, max_size=len(NAMES)),
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    st.frozensets(st.sampled_from(NAMES), max_size=5),
+)
+def test_the_claim_is_the_rule_with_many_queues(
+    new_url: Callable[[], str],
+    jobs: list[tuple[str, int, int, str]],
+    weights: list[int],
+    sizes: list[int],
+    paused: frozenset[str],
+) -> None:
+    """Most of them empty, of many weights, and more of them than a claim has slots, or fewer."""
+    queues = queues_of(weights)
+    served = [job for job in jobs if job[0] in queues.at]
+    asyncio.run(_compare(new_url(), served, queues, sizes, paused))
 
 
 async def _compare(
     url: str,
     jobs: list[tuple[str, int, int, str]],
-    weights: tuple[int, int, int],
+    queues: Lineup,
     sizes: list[int],
     paused: frozenset[str],
 ) -> None:
     clock = ManualClock()
     store = store_for(url, clock)
-    queues = tuple(Queue(name, weight=weight) for name, weight in zip("abc", weights, strict=True))
-    waiting: dict[str, list[Head]] = {name: [] for name in "abc"}
+    waiting: dict[str, list[Head]] = {name: [] for name in queues.names}
     for number, (queue, priority, delay, task) in enumerate(jobs):
         job = NewJob(
             JobId(f"{number:03}"), task, queue, "{}", priority=priority, delay=delay * SECOND
@@ -67,7 +96,7 @@ async def _compare(
         clock.advance(0.25)
     for queue in paused:
         await store.pause(queue, by())
-    credits: dict[str, float] = {}
+    credits: Mapping[str, float] = {}
     for size in sizes:
         wish = ClaimPlan("w", queues, size, SECOND * 3600, credits=credits, capable={"t": 1})
         lines = {
@@ -82,7 +111,7 @@ async def _compare(
         answer = await store.claim(wish)
         assert [job.id for job in answer.jobs] == [job.id for _, job in expected.chosen]
         assert answer.credits == expected.credits
-        credits = dict(answer.credits)
+        credits = answer.credits
         taken = {job.id for job in answer.jobs}
         waiting = {q: [job for job in heads if job.id not in taken] for q, heads in waiting.items()}
         clock.advance(1)

@@ -46,7 +46,9 @@ QUEUES = (
     Queue("mail", weight=3),
     Queue("reports", weight=1),
     Queue("alarm", critical=True, tasks=["t"], reserve=1),
+    *(Queue(f"other-{number}", weight=number % 3 + 1) for number in range(12)),
 )
+BUSY = [queue.name for queue in QUEUES[:3]]
 TASKS = ("t", "u", "v")
 POLICY = Policy(Retry(attempts=3, backoff=fixed(7, jitter=0)), crash_limit=2)
 OUTCOMES: list[Outcome] = [
@@ -69,7 +71,7 @@ new_jobs = st.builds(
     dict,
     task=st.sampled_from(TASKS),
     version=st.sampled_from([1, 1, 1, 2]),
-    queue=st.sampled_from([queue.name for queue in QUEUES]),
+    queue=st.sampled_from([*BUSY, *BUSY, *BUSY, *BUSY, *(queue.name for queue in QUEUES[3:])]),
     priority=st.sampled_from([0, 0, 3, -2]),
     delay=spans.map(lambda seconds: seconds * SECOND),
     expires_in=st.sampled_from([None, None, 2 * SECOND, 30 * SECOND]),
