@@ -176,8 +176,8 @@ MUTANTS = [
     Mutant(
         "a store in parts goes on to others for what is left (F78)",
         "core/selection.py",
-        "        if not more:\n            self._ended.add(queue)\n",
-        "",
+        "if queue in self._ended else inf",
+        "if self._given else inf",
         "tests/core/test_selection.py",
     ),
     Mutant(

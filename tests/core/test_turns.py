@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.queue import Queue
+from fairlead.core.queue import Queue, Served
 from fairlead.core.selection import ClaimPlan, share
-from fairlead.core.turns import Credits, Lineup
+from fairlead.core.turns import Credits, Lineup, Room
 
 STEPS = 300
 
@@ -122,8 +122,26 @@ def test_what_a_part_of_the_queues_owes_is_taken_over_by_the_whole() -> None:
 
 
 def test_a_long_round_is_counted_from_zero_again() -> None:
-    """After millions of jobs the fractions of heavy queues are as exact as at first."""
+    """After any number of jobs the fractions of heavy queues are as exact as at first."""
     lineup = lineup_of([1, 1_000_000])
-    credits = Credits(lineup, {"q0": -5_000_000.0, "q1": -5_000_000.25})
-    plan = ClaimPlan("w", lineup, 1, 1, credits=credits)
-    assert dict(share(plan, {"q0": 9, "q1": 9}).credits) == {"q0": -1.0, "q1": -0.25}
+    credits = Credits(lineup, {"q0": -(2.0**51), "q1": -(2.0**51)})
+    full = {"q0": 99, "q1": 99}
+    once = share(ClaimPlan("w", lineup, 1, 1, credits=credits), full)
+    twice = share(ClaimPlan("w", lineup, 10, 1, credits=once.credits), full)
+    assert twice.turns == ["q1"] * 10
+    assert twice.credits["q1"] == pytest.approx(-1e-6)
+
+
+def test_a_claim_looks_at_no_more_queues_than_it_has_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more, for whom there is no room left."""
+    lineup = lineup_of([1] * 1_000)
+    asked: list[str] = []
+    has_room = Room.for_queue
+
+    def counted(self: Room, queue: Served) -> int:
+        asked.append(queue.name)
+        return has_room(self, queue)
+
+    monkeypatch.setattr(Room, "for_queue", counted)
+    share(ClaimPlan("w", lineup, 50, 1), dict.fromkeys(lineup.names, 1))
+    assert len(asked) == 51
