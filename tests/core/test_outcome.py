@@ -11,7 +11,15 @@ from fairlead.core import errors
 from fairlead.core.clock import FAR_FUTURE, SECOND
 from fairlead.core.failure import MESSAGE_LIMIT, describe
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, JobOptions, PastAttempt, Reason, State, encode_options
+from fairlead.core.job import (
+    MOST_RUNS,
+    Job,
+    JobOptions,
+    PastAttempt,
+    Reason,
+    State,
+    encode_options,
+)
 from fairlead.core.outcome import (
     Ambiguous,
     Cancelled,
@@ -43,7 +51,12 @@ IDEMPOTENT = msgspec.structs.replace(EXTERNAL, idempotent=True)
 TEN_SECONDS_LATER = NOW + 10 * SECOND
 
 
-def job(attempt: int = 1, crashes: int = 0, options: JobOptions | str | None = None) -> Job:
+def job(
+    attempt: int = 1,
+    crashes: int = 0,
+    options: JobOptions | str | None = None,
+    shared_deaths: int = 0,
+) -> Job:
     return Job(
         id=JobId("018f"),
         task="mail.send",
@@ -53,6 +66,7 @@ def job(attempt: int = 1, crashes: int = 0, options: JobOptions | str | None = N
         options=encode_options(options) if isinstance(options, JobOptions) else options,
         attempt=attempt,
         crashes=crashes,
+        shared_deaths=shared_deaths,
         fence=42,
         run_at=NOW - 60 * SECOND,
         enqueued_at=NOW - 60 * SECOND,
@@ -685,32 +699,56 @@ def test_a_crash_in_company_is_blamed_on_nobody(limit: int) -> None:
     settlement = settled(Crashed("SIGSEGV", company=True), policy, attempt=5, crashes=2)
 
     assert shape(settlement) == (State.WAITING, False, False, None, None)
-    assert settlement.suspect
+    assert settlement.shared_deaths == 1
     assert settlement.failure is not None
     assert settlement.failure.message == "SIGSEGV, with other jobs in the same process"
 
 
-def test_a_crash_alone_leaves_no_suspicion() -> None:
-    settlement = settled(Crashed("SIGSEGV"))
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 2), (2, 3), (3, 4), (MOST_RUNS, MOST_RUNS)])
+def test_a_crash_in_company_is_one_more_shared_death(before: int, after: int) -> None:
+    settlement = settled(Crashed("SIGSEGV", company=True), shared_deaths=before)
 
-    assert (settlement.crashed, settlement.suspect) == (True, False)
+    assert settlement.shared_deaths == after
+
+
+@pytest.mark.parametrize(
+    ("outcome", "after"),
+    [
+        (FAILED, 0),
+        (TIMED_OUT, 0),
+        (Snoozed(1), 0),
+        (Crashed("SIGSEGV"), 2),
+        (Returned(), 2),
+        (Returned(cut_off=True), 2),
+        (Lost(), 2),
+    ],
+)
+def test_only_a_run_that_ends_by_itself_clears_shared_deaths(outcome: Outcome, after: int) -> None:
+    assert settled(outcome, shared_deaths=2).shared_deaths == after
 
 
 def test_a_crash_in_company_of_a_task_with_outside_effects_is_ambiguous_first() -> None:
     crash = Crashed("SIGSEGV", company=True)
 
     assert settled(crash, EXTERNAL).reason == Reason.UNCERTAIN
-    assert settled(crash, IDEMPOTENT).suspect
+    assert settled(crash, IDEMPOTENT).shared_deaths == 1
     known = Ambiguous("?", cause=crash, known="not_done")
-    assert settled(known, EXTERNAL).suspect
+    assert settled(known, EXTERNAL).shared_deaths == 1
 
 
 @pytest.mark.parametrize(
-    ("suspect", "crashes", "alone"),
-    [(False, 0, False), (True, 0, True), (False, 1, True), (True, 2, True)],
+    ("shared", "crashes", "suspect", "alone"),
+    [
+        *((0, 0, False, False), (1, 0, True, False), (2, 0, True, False), (3, 0, True, True)),
+        *((0, 1, True, True), (1, 2, True, True), (MOST_RUNS, 0, True, True)),
+    ],
 )
-def test_who_may_have_killed_a_process_runs_alone(suspect: bool, crashes: int, alone: bool) -> None:
-    assert msgspec.structs.replace(job(crashes=crashes), suspect=suspect).runs_alone is alone
+def test_who_may_have_killed_a_process_runs_apart_and_at_last_alone(
+    shared: int, crashes: int, suspect: bool, alone: bool
+) -> None:
+    found = job(crashes=crashes, shared_deaths=shared)
+
+    assert (found.suspect, found.runs_alone) == (suspect, alone)
 
 
 # A handler's own transaction

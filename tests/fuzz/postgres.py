@@ -17,7 +17,7 @@ from tests.fuzz.victim import DEEP, GREATEST, LEAST, NUMBERS, TEXTS, Damage, Vic
 _NUMBERS: dict[str, tuple[str, ...]] = {
     "job": (
         *("version", "parked", "run_at", "order_at", "expires_at", "enqueued_at", "attempt"),
-        *("crashes", "fence", "lease_until", "claimed_at"),
+        *("crashes", "shared_deaths", "fence", "lease_until", "claimed_at"),
     ),
     "finished": (
         *("version", "run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
@@ -85,7 +85,7 @@ _TASKS: dict[str, object] = {
 
 _OTHERS = {
     **dict.fromkeys(("job.errors", "finished.errors", "dead.errors"), _LISTS),
-    **dict.fromkeys(("job.suspect", "job.lost"), _FLAGS),
+    "job.lost": _FLAGS,
     "worker.capable": _TASKS,
 }
 

@@ -34,7 +34,7 @@ STANDING = {
     "lease_until": "number",
     "attempt": "number",
     "crashes": "number",
-    "suspect": "flag",
+    "shared_deaths": "number",
     "order_at": "number",
     "parked": "flag",
     "worker": "text",

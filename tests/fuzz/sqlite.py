@@ -15,14 +15,14 @@ from tests.fuzz.victim import NUMBERS, TEXTS, Damage, Victim
 # Columns that hold numbers; all others hold texts.
 NUMERIC = {
     *("seq", "version", "parked", "run_at", "order_at", "expires_at", "enqueued_at", "attempt"),
-    *("crashes", "fence", "lease_until", "claimed_at", "size", "suspect", "finished_at"),
+    *("crashes", "fence", "lease_until", "claimed_at", "size", "shared_deaths", "finished_at"),
     *("ready_at", "started_at", "live_until", "processes", "done_at", "count", "applied_at"),
 }
 TABLES = {
     "job": (
         *("seq", "id", "queue", "task", "version", "parked", "run_at", "order_at", "expires_at"),
         *("enqueued_at", "attempt", "crashes", "fence", "lease_until", "worker", "claimed_at"),
-        *("cancel", "size", "options", "payload", "errors", "suspect"),
+        *("cancel", "size", "options", "payload", "errors", "shared_deaths"),
     ),
     "finished": (
         *("seq", "id", "queue", "task", "version", "state", "run_at", "order_at", "expires_at"),

@@ -1,19 +1,20 @@
-"""What a worker holds, for whoever ends its jobs in its place; suspects; spared leases."""
+"""What a worker holds, for whoever ends its jobs in its place; shared deaths; spared leases."""
 
 import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
-from fairlead.core.job import Job
+from fairlead.core.job import ALONE, MOST_RUNS, Job, State
 from fairlead.core.outcome import Crashed, Done, Failed, Lost, Outcome, Returned, Snoozed
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import migrate
 from fairlead.stores.sqlite.statements import migrations
-from tests.words import claim, done, failed, new_job, returned, settled
+from tests.words import by, claim, done, failed, new_job, returned, settled
 
 IN_COMPANY = Crashed("SIGSEGV", company=True)
 
@@ -76,47 +77,85 @@ async def test_who_took_a_job_over_as_lost_does_not_hold_it(
     assert [job.fence for job in await store.held("w1")] == [second.fence]
 
 
-# Suspects
+# Shared deaths
 
 
-async def test_a_suspect_is_known_as_one_when_it_is_claimed_again(
+async def test_a_shared_death_is_known_when_the_job_is_claimed_again(
     store: Backend, clock: ManualClock
 ) -> None:
     await store.put([new_job(), new_job()])
     one, other = await claim(store)
-    assert not one.suspect
+    assert one.shared_deaths == 0
     await store.settle([settled(one, IN_COMPANY, clock.now()), returned(other)])
 
     again = {job.id: job for job in await claim(store)}
-    assert (again[one.id].suspect, again[other.id].suspect) == (True, False)
+    assert (again[one.id].shared_deaths, again[other.id].shared_deaths) == (1, 0)
     assert (again[one.id].crashes, again[one.id].attempt) == (0, 1)
-    assert (await held(store, "w1"))[one.id].suspect
+    assert (await held(store, "w1"))[one.id].shared_deaths == 1
     record = await store.find(one.id)
     assert record is not None
+    assert record.shared_deaths == 1
     assert record.errors[-1].error == "Crashed"
 
 
-@pytest.mark.parametrize(
-    ("outcome", "suspect"),
-    [
-        (Failed(described("E", "m")), False),
-        (Snoozed(1), False),
-        (Crashed("SIGSEGV"), False),
-        (Returned(), True),
-        (Returned(cut_off=True), True),
-        (Lost(), True),
-    ],
-)
-async def test_a_suspicion_lasts_until_the_job_has_run_alone(
-    store: Backend, clock: ManualClock, outcome: Outcome, suspect: bool
+async def test_shared_deaths_are_counted(store: Backend, clock: ManualClock) -> None:
+    """Small and large ones, for what is large of a job is read apart."""
+    large = replace(new_job(), payload=f'["{"x" * 10_000}"]')
+    await store.put([new_job(), large])
+    for count in range(5):
+        jobs = await claim(store)
+        assert [job.shared_deaths for job in jobs] == [count, count]
+        await store.settle([settled(job, IN_COMPANY, clock.now()) for job in jobs])
+
+
+async def test_the_count_of_shared_deaths_ends_where_that_of_runs_does(
+    store: Backend, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
-    for ended in (IN_COMPANY, outcome):
+    [job] = await claim(store)
+    most = replace(settled(job, IN_COMPANY, clock.now()), shared_deaths=MOST_RUNS)
+    await store.settle([most])
+    [job] = await claim(store)
+    await store.settle([settled(job, IN_COMPANY, clock.now())])
+    [job] = await claim(store)
+    assert job.shared_deaths == MOST_RUNS
+    assert await store.audit() == []
+
+
+async def test_jobs_that_end_alike_keep_their_own_counts_of_shared_deaths(
+    store: Backend, clock: ManualClock
+) -> None:
+    jobs = [new_job() for _ in range(3)]
+    await store.put(jobs)
+    for count in range(3):
+        claimed = {job.id: job for job in await claim(store)}
+        crashed = [settled(claimed[new.id], IN_COMPANY, clock.now()) for new in jobs[count:]]
+        await store.settle([*crashed, *(returned(claimed[new.id]) for new in jobs[:count])])
+    again = {job.id: job.shared_deaths for job in await claim(store)}
+    assert [again[new.id] for new in jobs] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shared"),
+    [
+        (Failed(described("E", "m")), 0),
+        (Snoozed(1), 0),
+        (Crashed("SIGSEGV"), 2),
+        (Returned(), 2),
+        (Returned(cut_off=True), 2),
+        (Lost(), 2),
+    ],
+)
+async def test_shared_deaths_are_cleared_by_a_run_that_ends_by_itself(
+    store: Backend, clock: ManualClock, outcome: Outcome, shared: int
+) -> None:
+    await store.put([new_job()])
+    for ended in (IN_COMPANY, IN_COMPANY, outcome):
         [job] = await claim(store)
         await store.settle([settled(job, ended, clock.now())])
         clock.advance(60)
     [job] = await claim(store)
-    assert job.suspect is suspect
+    assert job.shared_deaths == shared
 
 
 async def test_a_suspect_that_succeeds_is_simply_done(store: Backend, clock: ManualClock) -> None:
@@ -127,6 +166,31 @@ async def test_a_suspect_that_succeeds_is_simply_done(store: Backend, clock: Man
     record = await store.find(job.id)
     assert record is not None
     assert (record.state, record.result, record.attempt) == ("done", '"ok"', 1)
+    assert record.shared_deaths == 0
+
+
+async def test_who_shared_deaths_and_is_replayed_begins_anew(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    for ended in (IN_COMPANY, Failed(described("E", "m"), transient=False)):
+        [job] = await claim(store)
+        await store.settle([settled(job, ended, clock.now())])
+    assert await store.revive([job.id], [State.DEAD], by()) == [job.id]
+    [job] = await claim(store)
+    assert (job.shared_deaths, job.suspect) == (0, False)
+
+
+async def test_who_crashed_alone_and_is_hastened_still_begins_alone(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    for ended in (Crashed("SIGSEGV"), IN_COMPANY, Failed(described("E", "m"), after=60)):
+        [job] = await claim(store)
+        await store.settle([settled(job, ended, clock.now())])
+    assert await store.revive([job.id], [State.WAITING], by()) == [job.id]
+    [job] = await claim(store)
+    assert (job.crashes, job.shared_deaths, job.runs_alone) == (0, ALONE, True)
 
 
 # Spared leases
@@ -151,7 +215,7 @@ async def test_sparing_holds_up_nobody_else(store: Backend, clock: ManualClock) 
     assert (fresh.id != lost.id, fresh.lost) == (True, False)
 
 
-# A file from before there were suspects
+# A file from before shared deaths were counted
 
 
 async def test_a_file_of_the_first_schema_is_brought_up_to_date(
@@ -166,7 +230,7 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(
         await old.close()
     with sqlite3.connect(tmp_path / "jobs.db") as raw:
         columns = [row[1] for row in raw.execute("PRAGMA table_info(fairlead_job)")]
-        assert "suspect" not in columns
+        assert "shared_deaths" not in columns
         # As the first version's claim would have left it: a job, running.
         raw.execute(
             "INSERT INTO fairlead_job (id, task, version, queue, parked, size, payload, run_at, order_at, "
@@ -179,10 +243,10 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(
     new = store_for(url, clock)
     await new.open()
     [job] = await new.held("w1")
-    assert (job.id, job.fence, job.attempt, job.suspect) == ("job-1", 7, 1, False)
+    assert (job.id, job.fence, job.attempt, job.shared_deaths) == ("job-1", 7, 1, 0)
     assert set(await new.settle([settled(job, IN_COMPANY, clock.now())])) == {"job-1"}
     [job] = await claim(new)
-    assert job.suspect
+    assert job.shared_deaths == 1
     await new.settle([failed(job, clock.now())])
     assert await new.audit() == []
     await new.close()

@@ -367,7 +367,7 @@ async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path
     before = {job_id: await scene.store.find(job_id) for job_id in (waiting, running, later)}
     statement = "UPDATE fairlead_job SET {} WHERE id = ?"
     write(tmp_path, statement.format("parked = 7, size = 0, order_at = 'x'"), waiting)
-    write(tmp_path, statement.format("worker = NULL, suspect = 'x'"), running)
+    write(tmp_path, statement.format("worker = NULL, shared_deaths = 'x'"), running)
     write(tmp_path, statement.format(f"lease_until = {GREATEST}, cancel = 'x'"), later)
     told = await scene.store.repair(by("repair"))
     assert [each.partition(":")[0] for each in told] == [

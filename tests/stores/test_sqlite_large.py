@@ -87,11 +87,11 @@ async def test_the_large_payload_of_a_damaged_job_is_met_by_its_claim(
         "UPDATE fairlead_job SET payload = CAST(x'ff41' AS TEXT) WHERE id = ?", [jobs[2].id]
     )
     raw.execute("UPDATE fairlead_job SET payload = x'ff41' WHERE id = ?", [jobs[3].id])
-    raw.execute("UPDATE fairlead_job SET suspect = 1 WHERE id = ?", [jobs[4].id])
+    raw.execute("UPDATE fairlead_job SET shared_deaths = 2 WHERE id = ?", [jobs[4].id])
     raw.commit()
     claimed = await claim(store)
     assert [job.id for job in claimed] == [jobs[0].id, jobs[1].id, jobs[4].id]
-    assert [job.suspect for job in claimed] == [False, False, True]
+    assert [job.shared_deaths for job in claimed] == [0, 0, 2]
     dead = raw.execute("SELECT id FROM fairlead_dead WHERE reason = 'unreadable'").fetchall()
     assert dead == [(jobs[2].id,), (jobs[3].id,)]
     raw.close()

@@ -29,7 +29,10 @@ LATEST = 2**60
 """No instant and no fence is later, so that sums of them fit into 64 bits everywhere."""
 
 MOST_RUNS = 10**9
-"""No job is run, or crashes, more often."""
+"""No job is run, or crashes, or shares the death of a process, more often."""
+
+ALONE = 3
+"""Who has shared so many deaths of processes with other jobs has the next process to itself."""
 
 LONGEST_ID = 36
 """How many ASCII characters the id of a job may have."""
@@ -143,8 +146,9 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     `lost` says that an earlier run's lease passed without a word. `worker` and
     `claimed_at` then still tell of that run, and `decide(job, Lost(), …)` must
-    be asked before any handler runs. `suspect` says that its process died while
-    others ran in it too, so nobody knows yet whose fault it was.
+    be asked before any handler runs. `shared_deaths` says how often its process died
+    while others ran in it too, since a run of it last ended by itself: nobody knows
+    yet whose fault that was.
     """
 
     id: JobId
@@ -163,12 +167,17 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     lease_until: int
     worker: str
     lost: bool = False
-    suspect: bool = False
+    shared_deaths: int = 0
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may have killed a process, and must not run beside jobs that have not."""
+        return self.shared_deaths > 0 or self.crashes > 0
 
     @property
     def runs_alone(self) -> bool:
-        """Whether it may have killed a process, and must have the next one to itself."""
-        return self.suspect or self.crashes > 0
+        """Whether it must have the next process to itself."""
+        return self.shared_deaths >= ALONE or self.crashes > 0
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""
@@ -240,6 +249,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     result: str | None = None
     reason: str | None = None
     errors: tuple[PastAttempt, ...] = ()
+    shared_deaths: int = 0
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""

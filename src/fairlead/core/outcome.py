@@ -17,7 +17,7 @@ from fairlead.core import errors
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import Failure, clean, describe, described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, PastAttempt, Reason, State, decode_options
+from fairlead.core.job import MOST_RUNS, Job, PastAttempt, Reason, State, decode_options
 from fairlead.core.retry import LONGEST_DELAY, Retry, classify
 
 Knowledge = Literal["done", "not_done", "unknown"]
@@ -120,9 +120,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What to write for a run that ended.
 
     A run that does not count gives its attempt back; one that crashed adds to the
-    job's crashes; one that crashed in company leaves the job a suspect. A job that
-    goes back to waiting gets a new place at `run_at`, or keeps its old one if that
-    is None.
+    job's crashes. `shared_deaths` is what the job has from then on. A job that goes back
+    to waiting gets a new place at `run_at`, or keeps its old one if that is None.
     """
 
     id: JobId
@@ -131,7 +130,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     counts: bool = True
     crashed: bool = False
-    suspect: bool = False
+    shared_deaths: int = 0
     run_at: int | None = None
     result: str | None = None
     reason: str | None = None
@@ -212,8 +211,8 @@ def decide(
 
     Snoozes and give-backs return their attempt. A crash counts apart: the
     attempt comes back, and `crash_limit` crashes make a dead letter. A crash in
-    company counts for nobody; all who ran are suspects, and run alone next time.
-    Any other failure is tried again until the attempts are used up, if it is
+    company counts for nobody, but all who ran remember that they shared it. A run
+    that ends by itself clears that. Any other failure is tried again until the attempts are used up, if it is
     worth it.
     """
     match outcome:
@@ -225,7 +224,7 @@ def decide(
             run_at = now + _micros(seconds)
             return _settle(job, outcome, State.WAITING, counts=False, run_at=run_at)
         case Returned(cut_off=False):
-            return _settle(job, outcome, State.WAITING, counts=False, suspect=job.suspect)
+            return _settle_open(job, outcome)
         case Committed(unless):
             return decide(job, unless or Done(), policy, now, random)
     unclear = ambiguous(outcome, policy)
@@ -246,7 +245,7 @@ def _decide_failure(
         case Crashed():
             return _decide_crash(job, outcome, policy.crash_limit)
         case Returned():
-            return _settle(job, outcome, State.WAITING, counts=False, suspect=job.suspect)
+            return _settle_open(job, outcome)
         case Failed(failure=failure, unreadable=True):
             return _dead(job, outcome, Reason.UNREADABLE, failure)
         case Failed(failure=failure, transient=False):
@@ -259,14 +258,30 @@ def _decide_failure(
     if job.attempt >= retry.attempts:
         return _dead(job, outcome, Reason.EXHAUSTED, failure)
     # Nobody knows what a lost run did, so who was a suspect before it still is.
-    suspect = job.suspect and isinstance(outcome, Lost)
-    return _settle(job, outcome, State.WAITING, run_at=run_at, failure=failure, suspect=suspect)
+    shared = job.shared_deaths if isinstance(outcome, Lost) else 0
+    return _settle(
+        job, outcome, State.WAITING, run_at=run_at, failure=failure, shared_deaths=shared
+    )
+
+
+def _settle_open(job: Job, outcome: Outcome) -> Settlement:
+    """Give a job back as it was: its run came to no end of its own."""
+    return _settle(
+        job, outcome, State.WAITING, counts=False, shared_deaths=job.shared_deaths
+    )
 
 
 def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:
     if outcome.company:
         failure = described("Crashed", f"{outcome.how}, with other jobs in the same process")
-        return _settle(job, outcome, State.WAITING, counts=False, suspect=True, failure=failure)
+        return _settle(
+            job,
+            outcome,
+            State.WAITING,
+            counts=False,
+            shared_deaths=min(job.shared_deaths + 1, MOST_RUNS),
+            failure=failure,
+        )
     poison = job.crashes + 1 >= limit
     return _settle(
         job,
@@ -274,6 +289,7 @@ def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:
         State.DEAD if poison else State.WAITING,
         counts=False,
         crashed=True,
+        shared_deaths=job.shared_deaths,
         reason=Reason.POISON if poison else None,
         failure=described("Crashed", outcome.how),
     )
@@ -351,7 +367,7 @@ def _settle(
     *,
     counts: bool = True,
     crashed: bool = False,
-    suspect: bool = False,
+    shared_deaths: int = 0,
     run_at: int | None = None,
     result: str | None = None,
     reason: str | None = None,
@@ -364,7 +380,7 @@ def _settle(
         outcome=type(outcome).__name__.lower(),
         counts=counts,
         crashed=crashed,
-        suspect=suspect,
+        shared_deaths=shared_deaths,
         run_at=run_at,
         result=result,
         reason=reason,

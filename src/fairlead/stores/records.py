@@ -63,6 +63,7 @@ def record_of(row: Mapping[str, Any]) -> JobRecord:
         priority=(number_of(run_at) - order_at) // SECOND if placed else 0,
         attempt=number_of(row["attempt"]),
         crashes=number_of(row["crashes"]),
+        shared_deaths=number_of(row["shared_deaths"]),
         fence=number_of(row["fence"]),
         run_at=number_of(run_at),
         enqueued_at=number_of(instant_of(row["enqueued_at"])),

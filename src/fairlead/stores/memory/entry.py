@@ -7,6 +7,7 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
+    ALONE,
     LONGEST_ID,
     Attempt,
     Gate,
@@ -32,7 +33,7 @@ class Entry(msgspec.Struct):
     parked: Gate | None = None
     attempt: int = 0
     crashes: int = 0
-    suspect: bool = False
+    shared_deaths: int = 0
     fence: int = 0
     lease_until: int = 0
     worker: str | None = None
@@ -86,7 +87,7 @@ class Entry(msgspec.Struct):
             options=new.options,
             attempt=self.attempt,
             crashes=self.crashes,
-            suspect=self.suspect,
+            shared_deaths=self.shared_deaths,
             fence=self.fence,
             run_at=self.run_at,
             enqueued_at=self.enqueued_at,
@@ -121,6 +122,7 @@ class Entry(msgspec.Struct):
             lease_until=self.lease_until or None,
             cancel_requested=self.cancel is not None,
             errors=self.errors,
+            shared_deaths=self.shared_deaths,
         )
 
     def end_run(self, settlement: Settlement, now: int) -> Attempt:
@@ -161,8 +163,11 @@ class Entry(msgspec.Struct):
             yield f"job {self.new.id} runs without a fence"
 
 
-def revived(record: JobRecord, now: int, *, suspect: bool) -> Entry:
-    """Return a job as it stands in the line when a person lets it run again."""
+def revived(record: JobRecord, now: int) -> Entry:
+    """Return a job as it stands in the line when a person lets it run again.
+
+    Its crashes are forgotten, but not that there were some: it begins alone.
+    """
     new = NewJob(
         record.id,
         record.task,
@@ -179,7 +184,7 @@ def revived(record: JobRecord, now: int, *, suspect: bool) -> Entry:
         order_at=now - record.priority * SECOND,
         enqueued_at=record.enqueued_at,
         expires_at=None if expires_at is not None and expires_at <= now else expires_at,
-        suspect=suspect or record.crashes > 0,
+        shared_deaths=max(record.shared_deaths, ALONE if record.crashes else 0),
         fence=record.fence,
         errors=record.errors,
     )

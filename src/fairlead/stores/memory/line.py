@@ -221,7 +221,7 @@ class MemoryLine(Untransacted):
         self._displace(entry)
         entry.attempt -= not settlement.counts
         entry.crashes += settlement.crashed
-        entry.suspect = settlement.suspect
+        entry.shared_deaths = settlement.shared_deaths
         if settlement.state is State.WAITING:
             if settlement.run_at is not None:
                 head_start = entry.run_at - entry.order_at
@@ -244,6 +244,7 @@ class MemoryLine(Untransacted):
             gate=None,
             lease_until=None,
             cancel_requested=False,
+            shared_deaths=0,
             finished_at=now,
             result=result,
             reason=reason,

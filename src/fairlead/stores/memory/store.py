@@ -237,7 +237,7 @@ class MemoryStore(MemoryLine, Backend):
                 return False
             parked = entry.parked
             self._displace(entry)
-            entry = revived(entry.record(), now, suspect=entry.suspect)
+            entry = revived(entry.record(), now)
             self._live[job_id] = entry
             if parked is Gate.NO_CAPABLE_WORKER:
                 entry.parked = parked
@@ -247,7 +247,7 @@ class MemoryStore(MemoryLine, Backend):
             place = self._place_of(job_id, states)
             if place is None:
                 return False
-            self._enter(revived(place.pop(job_id), now, suspect=False), now)
+            self._enter(revived(place.pop(job_id), now), now)
             return True
         self._place(entry, now)
         return True

@@ -63,6 +63,9 @@ _WORDS: Mapping[str, Words] = {
     ),
     "no place": Words("job {} is parked for no known reason", "put job {} into the order"),
     "early": Words("job {} stands in the order before it is due", "parked job {} until it is due"),
+    "shared deaths": Words(
+        "job {} cannot have shared so many deaths of processes", "lets job {} run alone"
+    ),
     "head start": Words("job {} has a head start beyond a day", "took its head start from job {}"),
     "errors": Words(
         "job {} has a history that cannot be read", "kept what can be read of job {}'s history"

@@ -145,7 +145,7 @@ def settle_text(
         if s.failure is not None:
             failure = s.failure
             told = (failure.fingerprint, failure.error, failure.message, failure.traceback)
-        kind = (s.state, s.outcome, s.counts, s.crashed, s.suspect, s.reason, s.pool, *told)
+        kind = (s.state, s.outcome, s.counts, s.crashed, s.shared_deaths, s.reason, s.pool, *told)
         run = (s.id, s.fence, s.started_at, s.run_at, s.result, ord_)
         kinds.setdefault(kind, []).append(run)
     doc: dict[str, object] = {"at": at, "count": len(settlements)}

@@ -57,7 +57,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     lease_until: Instant
     attempt: Runs
     crashes: Runs
-    suspect: bool
+    shared_deaths: Runs
     order_at: Place
     parked: bool
     worker: str | None
@@ -179,7 +179,7 @@ def job_of(job_id: str, queue: str, body: Body, run: Run, *, lost: bool) -> Job:
         run.lease_until,
         run.worker or "",
         lost,
-        run.suspect,
+        run.shared_deaths,
     )
 
 
@@ -217,14 +217,14 @@ class Kept(msgspec.Struct, frozen=True):
         )
         # One that somebody damaged, and that does not wait, has a lease that will pass.
         lease_until = int(self.due_at is None and self.ready_at is None)
-        return Run(0, lease_until, 0, 0, False, order_at, False, None, None, None, ())
+        return Run(0, lease_until, 0, 0, 0, order_at, False, None, None, None, ())
 
     def _end(self, job_id: str, body: Body) -> End:
         """Return how it was in the end; one that somebody damaged cannot be anything but dead."""
         with suppress(DecodeError):
             return read(_end, f"job {job_id}", self.end or b"")
         order_at = body.enqueued_at - body.priority * SECOND
-        counts = (0, 0, 0, 0, False, order_at, False, None, None, None, ())
+        counts = (0, 0, 0, 0, 0, order_at, False, None, None, None, ())
         return End(*counts, State.DEAD, 0, Reason.UNREADABLE, None)
 
     def _body(self, job_id: str) -> Body:
@@ -255,6 +255,7 @@ def _record(
         priority=body.priority,
         attempt=run.attempt,
         crashes=run.crashes,
+        shared_deaths=run.shared_deaths if end is None else 0,
         fence=run.fence,
         run_at=run.order_at + body.priority * SECOND,
         enqueued_at=body.enqueued_at,

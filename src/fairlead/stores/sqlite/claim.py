@@ -235,12 +235,12 @@ def _lease(
     jobs: list[Job] = []
     alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for queue, row in rows:
-        payload, options, suspect = row.payload, row.options, row.suspect
+        payload, options, shared = row.payload, row.options, row.shared_deaths
         if payload is None:
             body = bodies.get(row.seq)
             if body is None:
                 continue
-            payload, options, suspect = body
+            payload, options, shared = body
         lost = row.lost
         fence = next_fence(row.fence, now)
         alike[lost, fence].append(row.seq)
@@ -262,7 +262,7 @@ def _lease(
                 until,
                 row.worker or plan.worker,
                 lost,
-                suspect,
+                shared,
             )
         )
     for (lost, fence), seqs in alike.items():

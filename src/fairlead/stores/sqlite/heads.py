@@ -58,7 +58,7 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
     options: str | None
     attempt: Runs
     crashes: Runs
-    suspect: bool
+    shared_deaths: Runs
     fence: Instant
     enqueued_at: Instant
     claimed_at: Instant | None
@@ -68,7 +68,7 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
 _decode = msgspec.json.Decoder(list[Row]).decode
 _decode_many = msgspec.json.Decoder(list[list[Row]]).decode
 _decode_seqs = msgspec.json.Decoder(list[int]).decode
-_decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None, bool]]).decode
+_decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None, Runs]]).decode
 
 
 class Body(NamedTuple):
@@ -76,7 +76,7 @@ class Body(NamedTuple):
 
     payload: str
     options: str | None
-    suspect: bool
+    shared_deaths: int
 
 
 class Found(NamedTuple):
@@ -188,4 +188,4 @@ def read_bodies(
 
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, Body | None]:
     found = _decode_large(ask(connection, "large", seqs=to_json(seqs)))
-    return {seq: Body(payload, options, suspect) for seq, payload, options, suspect in found}
+    return {seq: Body(*body) for seq, *body in found}

@@ -306,7 +306,7 @@ def _write_settlements(
 
     Returns what could not be written, by sequence number, and why: such a job has ended already.
     """
-    ended: defaultdict[tuple[State, bool, bool, bool, str | None], dict[int, object]]
+    ended: defaultdict[tuple[State, bool, bool, int, str | None], dict[int, object]]
     ended = defaultdict(dict)
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
@@ -317,7 +317,7 @@ def _write_settlements(
             past = s.remembered(job.attempt, job.worker, job.claimed_at or now, now)
             failed[job.seq] = to_json(past)
         runs[s.outcome, s.pool, mark][job.seq] = s.started_at
-        end = (s.state, s.counts, s.crashed, s.suspect, s.reason)
+        end = (s.state, s.counts, s.crashed, s.shared_deaths, s.reason)
         ended[end][job.seq] = s.run_at if s.state is State.WAITING else s.result
     refused: _Refused = {}
     for (outcome, pool, mark), started in runs.items():
@@ -353,7 +353,7 @@ class _End(NamedTuple):
     state: State
     counts: bool = True
     crashed: bool = False
-    suspect: bool = False
+    shared_deaths: int = 0
     reason: str | None = None
 
     def write(self, connection: Hand, jobs: dict[int, object], now: int) -> _Refused:
@@ -366,7 +366,8 @@ class _End(NamedTuple):
     def _write(self, connection: Hand, now: int, jobs: dict[int, object]) -> None:
         counts = {"uncounted": not self.counts, "crashed": self.crashed, "now": now}
         if self.state is State.WAITING:
-            tell(connection, "requeue", times=to_json(jobs), suspect=self.suspect, **counts)
+            counts["shared_deaths"] = self.shared_deaths
+            tell(connection, "requeue", times=to_json(jobs), **counts)
             return
         if self.state is State.DEAD:
             tell(connection, "bury", results=to_json(jobs), reason=self.reason, **counts)

@@ -36,7 +36,7 @@ Row = dict[str, Any]
 _MARKS = frozenset(
     {
         *("seq", "parked", "order_at", "lease_until", "worker", "claimed_at", "cancel"),
-        *("size", "suspect", "errors"),
+        *("size", "shared_deaths", "errors"),
     }
 )
 """The columns of a live job that follow from others, or without which it can run all the same."""

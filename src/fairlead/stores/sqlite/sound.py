@@ -17,6 +17,7 @@ from fairlead.core.admin import PoolShare
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import (
+    ALONE,
     LONGEST_ID,
     Instant,
     PastAttempt,
@@ -36,7 +37,6 @@ AT_ONCE = 100
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
-Mark = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # The greatest of all ends SQLite's counting: after it, numbers are given out at random.
 Seq = Annotated[int, msgspec.Meta(lt=2**63 - 1)]
@@ -243,7 +243,7 @@ LIVE = Table(
         "lease_until": Column(Instant, _at_once),
         "cancel": Column(str | None, _NOTHING),
         "size": Column(Size, _ZERO),
-        "suspect": Column(Mark, _ONE),
+        "shared_deaths": Column(Runs, _always(ALONE)),
     },
 )
 _ENDED = {**_CALL, "finished_at": _AT, "reason": _TEXT_OR_NOTHING}

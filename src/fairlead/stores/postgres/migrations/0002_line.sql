@@ -40,6 +40,9 @@ CREATE FUNCTION instant(at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN at IS NOT NULL THEN greatest(0, least(at, 1152921504606846976)) END $$;
 CREATE FUNCTION runs(number integer) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$ SELECT greatest(0, least(number, 1000000000)) $$;
+-- How often a job shared the death of a process. What is no such number makes it run alone, as 3 does.
+CREATE FUNCTION deaths(number integer) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN number BETWEEN 0 AND 1000000000 THEN number ELSE 3 END $$;
 CREATE FUNCTION head_start(run_at bigint, order_at bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$
     SELECT greatest(-86400000000, least(86400000000,
@@ -62,7 +65,7 @@ CREATE VIEW mended AS
 SELECT id, queue, task, greatest(version, 0) AS version, parked, instant(run_at) AS run_at,
        instant(run_at) - head_start(run_at, order_at) AS order_at, instant(expires_at) AS expires_at,
        instant(enqueued_at) AS enqueued_at, payload, options, runs(attempt) AS attempt,
-       runs(crashes) AS crashes, suspect, fence, lease_until, lost, worker,
+       runs(crashes) AS crashes, deaths(shared_deaths) AS shared_deaths, fence, lease_until, lost, worker,
        instant(claimed_at) AS claimed_at, cancel, errors, put_by, ctid AS place
 FROM job;
 
@@ -684,7 +687,7 @@ END $$;
 CREATE TYPE claimed AS (
     id text, task text, version integer, queue text, payload text, options text, attempt integer,
     crashes integer, fence bigint, run_at bigint, enqueued_at bigint, expires_at bigint,
-    claimed_at bigint, lease_until bigint, worker text, lost boolean, suspect boolean,
+    claimed_at bigint, lease_until bigint, worker text, lost boolean, shared_deaths integer,
     order_at bigint, aside boolean
 );
 
@@ -1005,7 +1008,8 @@ BEGIN
     )
     RETURNING job.id, job.task, job.version, job.queue, job.payload, job.options, job.attempt,
               job.crashes, job.fence, job.run_at, job.enqueued_at, job.expires_at, job.claimed_at,
-              job.lease_until, job.worker, job.lost, job.suspect, job.order_at, job.parked = 3;
+              job.lease_until, job.worker, job.lost, deaths(job.shared_deaths), job.order_at,
+              job.parked = 3;
 END $$;
 
 -- Park those of these jobs whose task no live worker knows. A lost run keeps its passed lease, and is
@@ -1086,8 +1090,8 @@ BEGIN
 END $$;
 
 -- Write what became of running jobs, each under its fence, with its line of the attempt log.
--- Runs that ended alike are told together. kinds: [state, outcome, counts, crashed, suspect, reason,
--- pool, fingerprint, error, message, traceback, runs], and runs: [id, fence, started_at, run_at,
+-- Runs that ended alike are told together. kinds: [state, outcome, counts, crashed, shared_deaths,
+-- reason, pool, fingerprint, error, message, traceback, runs], and runs: [id, fence, started_at, run_at,
 -- result, ord]. With "ruled", those that a person wants cancelled are written as they are told.
 --
 -- Returns null if all was written. Else what was; which jobs a person wants cancelled, and why, for
@@ -1118,13 +1122,13 @@ BEGIN
         SELECT CASE WHEN kind->>0 IN ('done', 'waiting', 'dead', 'cancelled') THEN kind->>0
                     ELSE no_state(kind->>0) END AS state,
                kind->>1 AS outcome, (kind->>2)::boolean AS counts, (kind->>3)::boolean AS crashed,
-               (kind->>4)::boolean AS suspect, kind->>5 AS reason, kind->>6 AS pool, kind->>7 AS fingerprint, kind->>8 AS error, kind->>9 AS message,
+               (kind->>4)::integer AS shared_deaths, kind->>5 AS reason, kind->>6 AS pool, kind->>7 AS fingerprint, kind->>8 AS error, kind->>9 AS message,
                kind->>10 AS traceback, kind->11 AS runs
         FROM jsonb_array_elements(doc->'kinds') AS kind
     ), given AS MATERIALIZED (
         -- Without the runs themselves, of which each row would have a copy.
-        SELECT state, outcome, counts, crashed, suspect, reason, pool, fingerprint, error, message,
-               traceback, run->>0 AS id, (run->>1)::bigint AS fence, (run->>2)::bigint AS started_at,
+        SELECT state, outcome, counts, crashed, shared_deaths, reason, pool, fingerprint, error,
+               message, traceback, run->>0 AS id, (run->>1)::bigint AS fence, (run->>2)::bigint AS started_at,
                (run->>3)::bigint AS again_at, run->>4 AS result, (run->>5)::integer AS ord
         FROM kind CROSS JOIN jsonb_array_elements(runs) AS run
     ), ended AS MATERIALIZED (
@@ -1132,7 +1136,7 @@ BEGIN
                job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt, job.crashes,
                job.fence, job.worker, job.claimed_at, job.put_by, given.ord, given.state,
                given.outcome, given.counts,
-               given.crashed, given.suspect, given.again_at, given.result, given.reason,
+               given.crashed, given.shared_deaths, given.again_at, given.result, given.reason,
                given.started_at, given.pool, given.fingerprint,
                CASE WHEN given.error IS NULL THEN job.errors
                     ELSE with_error(job.errors, json_build_object(
@@ -1179,7 +1183,7 @@ BEGIN
             queue = sound_name(job.queue),
             attempt = greatest(ended.attempt - (NOT ended.counts)::integer, 0),
             crashes = ended.crashes + ended.crashed::integer,
-            suspect = ended.suspect,
+            shared_deaths = ended.shared_deaths,
             order_at = ended.order_at - ended.run_at + coalesce(ended.again_at, ended.run_at),
             run_at = coalesce(ended.again_at, ended.run_at),
             parked = CASE WHEN coalesce(ended.again_at, ended.run_at) > at THEN 1 ELSE 3 END,
@@ -1246,8 +1250,8 @@ BEGIN
     END LOOP;
     RETURN QUERY
     SELECT id, task, version, queue, payload, options, attempt, crashes, fence, run_at, enqueued_at,
-           expires_at, coalesce(claimed_at, enqueued_at), lease_until, worker, false, suspect, order_at,
-           parked = 3
+           expires_at, coalesce(claimed_at, enqueued_at), lease_until, worker, false, shared_deaths,
+           order_at, parked = 3
     FROM mended WHERE id = ANY (ids) AND worker = who AND lease_until > 0;
 END $$;
 

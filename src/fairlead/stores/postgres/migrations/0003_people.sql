@@ -5,7 +5,7 @@ SELECT id, task, version, queue, CASE WHEN lease_until > 0 THEN 'running' ELSE '
        CASE WHEN parked IN (1, 2) THEN parked ELSE 0::smallint END AS parked,
        worker, claimed_at, nullif(lease_until, 0) AS lease_until,
        cancel IS NOT NULL AS cancel_requested, NULL::bigint AS finished_at, NULL::text AS result,
-       NULL::text AS reason, errors, put_by
+       NULL::text AS reason, errors, put_by, shared_deaths
 FROM job;
 
 CREATE VIEW finished_record AS
@@ -13,14 +13,14 @@ SELECT id, task, version, queue, CASE state WHEN 'done' THEN state ELSE 'cancell
        payload, options, run_at, order_at, attempt, crashes, fence,
        enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, result, reason, errors,
-       put_by
+       put_by, 0 AS shared_deaths
 FROM finished WHERE finished_at >= (SELECT since FROM kept);
 
 CREATE VIEW dead_record AS
 SELECT id, task, version, queue, 'dead' AS state, payload, options, run_at, order_at, attempt,
        crashes, fence, enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, NULL::text AS result,
-       reason, errors, put_by
+       reason, errors, put_by, 0 AS shared_deaths
 FROM dead;
 
 CREATE VIEW attempt_record AS
@@ -221,7 +221,9 @@ BEGIN
                 order_at = at - head_start(run_at, order_at), run_at = at,
                 expires_at = CASE WHEN expires_at > at THEN expires_at END,
                 parked = CASE WHEN parked = 1 THEN 3 ELSE parked END,
-                suspect = suspect OR crashes > 0, attempt = 0, crashes = 0
+                shared_deaths = CASE WHEN crashes > 0 THEN greatest(shared_deaths, 3)
+                                     ELSE shared_deaths END,
+                attempt = 0, crashes = 0
             WHERE id = ANY (ids) AND lease_until = 0 AND run_at > at
             RETURNING id
         )
@@ -239,11 +241,12 @@ BEGIN
     ), back AS (
         INSERT INTO job
             (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-             options, fence, suspect, errors, put_by)
+             options, fence, shared_deaths, errors, put_by)
         SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at,
                at - head_start(run_at, order_at),
                CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
-               options, instant(fence), crashes > 0, errors, put_by
+               options, instant(fence), CASE WHEN crashes > 0 THEN 3 ELSE 0 END, errors,
+               put_by
         FROM ended
         ON CONFLICT (id) DO NOTHING
         RETURNING id

@@ -114,6 +114,7 @@ AS $$
     SELECT ARRAY[
         'live and finished', 'live and dead', 'finished and dead', 'finished twice', 'unsound',
         'half running', 'running and parked', 'no fence', 'long lease', 'no place', 'early', 'head start',
+        'shared deaths',
         'errors', 'options', 'unsound dead', 'no reason', 'dead errors', 'dead options',
         'unsound finished', 'not final', 'finished errors', 'finished options', 'one fence twice',
         'unsound attempt', 'mark', 'worker', 'paused', 'audit', 'part', 'day', 'no day', 'retention', 'step',
@@ -168,6 +169,9 @@ BEGIN
     WHEN 'early' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start
             AND parked IN (0, 3) AND lease_until = 0 AND run_at > at + 3600000000
+            ORDER BY id LIMIT most;
+    WHEN 'shared deaths' THEN
+        RETURN QUERY SELECT id FROM job WHERE id >= start AND shared_deaths <> deaths(shared_deaths)
             ORDER BY id LIMIT most;
     WHEN 'head start' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND abs(run_at::numeric - order_at) > a_day
@@ -342,6 +346,8 @@ BEGIN
         UPDATE job SET fence = at WHERE id = whose AND fence = 0;
     WHEN 'long lease' THEN
         UPDATE job SET lease_until = at WHERE id = whose AND lease_until > at + 366 * 86400000000;
+    WHEN 'shared deaths' THEN
+        UPDATE job SET shared_deaths = deaths(shared_deaths) WHERE id = whose;
     WHEN 'head start' THEN
         UPDATE job SET order_at = run_at, parked = CASE WHEN parked = 0 THEN 3 ELSE parked END
         WHERE id = whose AND abs(run_at::numeric - order_at) > 86400000000;

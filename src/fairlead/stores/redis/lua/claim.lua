@@ -106,7 +106,7 @@ local from_lost, until_when, write = {}, {}, {}
 local look = LOOK
 -- A first run is the same for all but for its order_at and what is of its body.
 local until_text = string.format('%.0f', now + lease)
-local before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, false)
+local before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, 0)
 local between = cmsgpack.pack(false, worker, now, null, {})
 
 local function take(order, id, text, state, size)

@@ -37,7 +37,7 @@ local final = {} -- The keys of the final states, by state.
 -- body: what was enqueued; what claims look at stands first, so that they need not read the rest
 local TASK, VERSION, PRIORITY, ENQUEUED_AT, EXPIRES_AT, OPTIONS, PAYLOAD = 1, 2, 3, 4, 5, 6, 7
 -- run: a live job's counts, and its lease if it runs (0 if not)
-local FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, SUSPECT, ORDER_AT, PARKED = 1, 2, 3, 4, 5, 6, 7
+local FENCE, LEASE_UNTIL, ATTEMPT, CRASHES, SHARED_DEATHS, ORDER_AT, PARKED = 1, 2, 3, 4, 5, 6, 7
 local WORKER, CLAIMED_AT, CANCEL, LINES = 8, 9, 10, 11
 -- the rest of a run is of its body, so that to settle it the body need not be read
 local RUN_TASK, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT, RUN_EXPIRES_AT = 12, 13, 14, 15, 16
@@ -45,6 +45,7 @@ local RUN_TASK, RUN_VERSION, HEAD_START, RUN_ENQUEUED_AT, RUN_EXPIRES_AT = 12, 1
 local STATE, FINISHED_AT, REASON, RESULT = 12, 13, 14, 15
 
 local MOST = 1000
+local ALONE = 3 -- Who has shared so many deaths of processes has the next one to itself.
 
 -- Do a command with a list of any length; what it answers, as one list.
 local function many(command, key, list)

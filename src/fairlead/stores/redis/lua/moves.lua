@@ -67,13 +67,15 @@ end
 
 -- Whether the fields that a run and an end have in common are sound.
 local function is_standing(
-  fence, lease_until, attempt, crashes, suspect, order_at, parked, worker, claimed_at, cancel, lines
+  fence, lease_until, attempt, crashes, shared_deaths, order_at, parked, worker, claimed_at, cancel,
+  lines
 )
   return fence >= 0 and fence <= LATEST and fence % 1 == 0
     and lease_until >= 0 and lease_until <= LATEST and lease_until % 1 == 0
     and attempt >= 0 and attempt <= MOST_RUNS and attempt % 1 == 0
     and crashes >= 0 and crashes <= MOST_RUNS and crashes % 1 == 0
-    and (suspect == true or suspect == false) and (parked == true or parked == false)
+    and shared_deaths >= 0 and shared_deaths <= MOST_RUNS and shared_deaths % 1 == 0
+    and (parked == true or parked == false)
     and order_at >= -LATEST and order_at <= LATEST and order_at % 1 == 0
     and (worker == nil or type(worker) == 'string') and (cancel == nil or type(cancel) == 'string')
     and (claimed_at == nil or claimed_at >= 0 and claimed_at <= LATEST and claimed_at % 1 == 0)
@@ -82,14 +84,14 @@ end
 
 -- The fields of a run, or nothing; by pcall, as above.
 local function read_run(text)
-  local _, fence, lease_until, attempt, crashes, suspect, order_at, parked, worker, claimed_at,
+  local _, fence, lease_until, attempt, crashes, shared_deaths, order_at, parked, worker, claimed_at,
     cancel, lines, task, version, head_start, enqueued_at, expires_at =
     cmsgpack.unpack_limit(text, RUN_EXPIRES_AT, #RUN)
   if string.sub(text, 1, #RUN) == RUN
-      and is_standing(fence, lease_until, attempt, crashes, suspect, order_at, parked, worker,
+      and is_standing(fence, lease_until, attempt, crashes, shared_deaths, order_at, parked, worker,
         claimed_at, cancel, lines)
       and is_call(task, version, head_start / 1000000, enqueued_at, expires_at) then
-    return fence, lease_until, attempt, crashes, suspect, order_at, parked, worker, claimed_at,
+    return fence, lease_until, attempt, crashes, shared_deaths, order_at, parked, worker, claimed_at,
       cancel, lines, task, version, head_start, enqueued_at, expires_at
   end
 end
@@ -159,7 +161,7 @@ end
 
 local function first_run(body, order_at)
   return {
-    0, 0, 0, 0, false, order_at, false, nil, nil, nil, {}, body[TASK], body[VERSION],
+    0, 0, 0, 0, 0, order_at, false, nil, nil, nil, {}, body[TASK], body[VERSION],
     body[PRIORITY] * 1000000, body[ENQUEUED_AT], body[EXPIRES_AT],
   }
 end
@@ -210,12 +212,12 @@ local function place(id, order_at, head_start, now)
 end
 
 -- What is kept of a run that cannot be read.
-local BLANK = { 0, 0, 0, 0, false, 0, false, nil, nil, nil, {} }
+local BLANK = { 0, 0, 0, 0, 0, 0, false, nil, nil, nil, {} }
 
 -- The end of a run, as it is kept. The first fields stay as they are.
 local function end_of(run, state, now, reason, result)
   return END .. cmsgpack.pack(
-    run[FENCE], 0, run[ATTEMPT], run[CRASHES], run[SUSPECT], run[ORDER_AT], false,
+    run[FENCE], 0, run[ATTEMPT], run[CRASHES], run[SHARED_DEATHS], run[ORDER_AT], false,
     run[WORKER] or null, run[CLAIMED_AT] or null, null, run[LINES], state, now,
     reason or null, result or null
   )

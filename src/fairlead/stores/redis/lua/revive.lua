@@ -17,11 +17,11 @@ local function renew_expiry(id, body, run)
   end
 end
 
--- How a job stands that begins anew; its fence and its lines go on.
-local function anew(body, past, suspect)
+-- How a job stands that begins anew; its fence and its lines go on. Who crashed begins alone.
+local function anew(body, past, shared_deaths)
   local run = first_run(body, now - body[PRIORITY] * 1000000)
   run[FENCE], run[LINES] = past[FENCE], past[LINES]
-  run[SUSPECT] = suspect or past[CRASHES] > 0
+  run[SHARED_DEATHS] = past[CRASHES] > 0 and math.max(shared_deaths, ALONE) or shared_deaths
   return run
 end
 
@@ -30,7 +30,7 @@ local function hasten(id, body)
   if not past or past[LEASE_UNTIL] > 0 or past[ORDER_AT] + past[HEAD_START] <= now then
     return false
   end
-  local run = anew(body, past, past[SUSPECT])
+  local run = anew(body, past, past[SHARED_DEATHS])
   run[PARKED] = past[PARKED]
   if not run[PARKED] then
     displace(id, past)
@@ -44,7 +44,7 @@ end
 local function again(id, body)
   local past = end_in(id, states)
   if not past then return false end
-  local run = anew(body, past, false)
+  local run = anew(body, past, 0)
   call('HDEL', ends, id)
   call('ZREM', final[past[STATE]], id)
   renew_expiry(id, body, run)

@@ -49,7 +49,7 @@ local function with_line(numbers)
 end
 
 for n = 1, #settlements do
-  local id, given_fence, state, outcome, counts, crashed, is_suspect, run_at, result, reason,
+  local id, given_fence, state, outcome, counts, crashed, shared_deaths, run_at, result, reason,
     failure, started_at, pool = unpack(settlements[n], 1, 13)
   local fence, lease_until, attempt, crashes, order_at, parked, worker, claimed_at, cancel
   local numbers, task, version, head_start, enqueued_at, expires_at, is_read, _
@@ -85,7 +85,7 @@ for n = 1, #settlements do
       if run_at then order_at = run_at - head_start end
       call('ZREM', leases, id)
       write_run(id, {
-        fence, 0, attempt, crashes, is_suspect, order_at, false, nil, nil, cancel, numbers,
+        fence, 0, attempt, crashes, shared_deaths, order_at, false, nil, nil, cancel, numbers,
         task, version, head_start, enqueued_at, expires_at,
       })
       place(id, order_at, head_start, now)
@@ -94,7 +94,7 @@ for n = 1, #settlements do
       ended_runs[#ended_runs + 1] = id
       endings[#endings + 1] = id
       endings[#endings + 1] = END .. cmsgpack.pack(
-        fence, 0, attempt, crashes, is_suspect, order_at, false, worker or null,
+        fence, 0, attempt, crashes, shared_deaths, order_at, false, worker or null,
         claimed_at or null, null, numbers, state, now, reason or null, result or null)
       local those = when[state]
       those[#those + 1] = now_text

@@ -23,19 +23,19 @@ CREATE VIEW fairlead_job_record AS
 SELECT id, task, version, queue, iif(lease_until, 'running', 'waiting') AS state, payload, options,
        run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, parked, worker,
        claimed_at, nullif(lease_until, 0) AS lease_until, cancel IS NOT NULL AS cancel_requested,
-       NULL AS finished_at, NULL AS result, NULL AS reason, errors
+       NULL AS finished_at, NULL AS result, NULL AS reason, errors, shared_deaths
 FROM fairlead_job;
 
 CREATE VIEW fairlead_finished_record AS
 SELECT id, task, version, queue, state, payload, options,
        run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, 0 AS parked, worker,
        claimed_at, NULL AS lease_until, 0 AS cancel_requested,
-       finished_at, result, reason, errors
+       finished_at, result, reason, errors, 0 AS shared_deaths
 FROM fairlead_finished;
 
 CREATE VIEW fairlead_dead_record AS
 SELECT id, task, version, queue, 'dead' AS state, payload, options,
        run_at, order_at, attempt, crashes, fence, enqueued_at, expires_at, 0 AS parked, worker,
        claimed_at, NULL AS lease_until, 0 AS cancel_requested,
-       finished_at, NULL AS result, reason, errors
+       finished_at, NULL AS result, reason, errors, 0 AS shared_deaths
 FROM fairlead_dead;

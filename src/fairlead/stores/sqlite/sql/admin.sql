@@ -190,12 +190,12 @@ SELECT queue FROM fairlead_paused
 -- Final jobs that are to run again, into the line. One whose id is in the line already stays.
 INSERT INTO fairlead_job
     (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
-     options, fence, suspect, errors)
+     options, fence, shared_deaths, errors)
 SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
        iif(expires_at <= :now, NULL, expires_at), enqueued_at,
        length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
        payload, options, fence,
-       crashes > 0, errors
+       iif(crashes > 0, 3, 0), errors
 FROM fairlead_dead WHERE :dead AND id IN (SELECT value FROM json_each(:ids))
 ON CONFLICT (id) DO NOTHING
 RETURNING id
@@ -203,12 +203,12 @@ RETURNING id
 -- name: lift_finished
 INSERT INTO fairlead_job
     (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
-     options, fence, suspect, errors)
+     options, fence, shared_deaths, errors)
 SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
        iif(expires_at <= :now, NULL, expires_at), enqueued_at,
        length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
        payload, options, fence,
-       crashes > 0, errors
+       iif(crashes > 0, 3, 0), errors
 FROM fairlead_finished
 WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FROM json_each(:ids))
 ON CONFLICT (id) DO NOTHING
@@ -219,7 +219,8 @@ RETURNING id
 UPDATE fairlead_job
 SET order_at = :now - (run_at - order_at), run_at = :now,
     expires_at = iif(expires_at <= :now, NULL, expires_at),
-    parked = iif(parked = 1, 0, parked), suspect = suspect OR crashes > 0, attempt = 0, crashes = 0
+    parked = iif(parked = 1, 0, parked), attempt = 0, crashes = 0,
+    shared_deaths = iif(crashes > 0, max(shared_deaths, 3), shared_deaths)
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0 AND run_at > :now
   AND typeof(run_at) = 'integer' AND typeof(order_at) = 'integer'
 RETURNING id

@@ -13,11 +13,12 @@ SELECT json_array(
 -- name: heads
 -- The next waiting jobs of a queue after a place in its order, in order. Running jobs are in
 -- the order too, and are stepped over until their lease has passed. Large options and payloads are
--- left where they are, and with them the column behind them. What a lost run leaves must be readable at its
+-- left where they are, and with them the column behind them. A number of shared deaths that is none reads
+-- as 3: such a job runs alone. What a lost run leaves must be readable at its
 -- settlement: if it is not, `lost` is neither true nor false.
 SELECT json_group_array(json_array(
     id, task, version, order_at, run_at, expires_at, json(lost), size, seq, payload, options,
-    attempt, crashes, json(suspect), fence, enqueued_at, claimed_at, worker
+    attempt, crashes, shared_deaths, fence, enqueued_at, claimed_at, worker
 ))
 FROM (
     SELECT id, task, version, order_at, run_at, expires_at, size, seq, attempt, crashes,
@@ -27,7 +28,9 @@ FROM (
                  AND typeof(cancel) IN ('null', 'text') THEN 'true' END AS lost,
            CASE WHEN size <= :large THEN options END AS options,
            CASE WHEN size <= :large THEN payload END AS payload,
-           CASE WHEN size <= :large AND suspect THEN 'true' ELSE 'false' END AS suspect
+           CASE WHEN size > :large OR shared_deaths = 0 THEN 0
+                WHEN typeof(shared_deaths) = 'integer' AND shared_deaths BETWEEN 1 AND 1000000000
+                THEN shared_deaths ELSE 3 END AS shared_deaths
     FROM fairlead_job INDEXED BY fairlead_job_order
     WHERE queue = :queue AND parked = 0 AND (order_at, id) > (:order_at, :id)
       AND lease_until <= :now
@@ -61,7 +64,8 @@ FROM (
 
 -- name: large
 -- What `heads` left out of these jobs.
-SELECT json_group_array(json_array(seq, payload, options, json(iif(suspect, 'true', 'false'))))
+SELECT json_group_array(json_array(seq, payload, options,
+    iif(typeof(shared_deaths) = 'integer' AND shared_deaths BETWEEN 0 AND 1000000000, shared_deaths, 3)))
 FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: next_seqs
@@ -107,7 +111,8 @@ RETURNING id, task, version, queue, iif(length(options) <= :longest, options, NU
 -- :seq asks for one of them alone.
 SELECT json_group_array(json_array(
     id, task, version, queue, payload, options, attempt, crashes, fence, run_at, enqueued_at,
-    expires_at, claimed_at, lease_until, worker, json('false'), json(iif(suspect, 'true', 'false'))
+    expires_at, claimed_at, lease_until, worker, json('false'),
+    iif(typeof(shared_deaths) = 'integer' AND shared_deaths BETWEEN 0 AND 1000000000, shared_deaths, 3)
 ))
 FROM fairlead_job WHERE worker = :worker AND lease_until > 0 AND (:seq IS NULL OR seq = :seq)
 

@@ -72,7 +72,7 @@ DELETE FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
 UPDATE fairlead_job
 SET attempt = attempt - :uncounted,
     crashes = crashes + :crashed,
-    suspect = :suspect,
+    shared_deaths = :shared_deaths,
     order_at = order_at - run_at + coalesce(again.value, run_at),
     run_at = coalesce(again.value, run_at),
     parked = coalesce(again.value, run_at) > :now,
