@@ -704,7 +704,9 @@ def test_a_crash_in_company_is_blamed_on_nobody(limit: int) -> None:
     assert settlement.failure.message == "SIGSEGV, with other jobs in the same process"
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 2), (2, 3), (3, 4), (MOST_RUNS, MOST_RUNS)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(0, 1), (1, 2), (2, 3), (3, 4), (MOST_RUNS, MOST_RUNS)]
+)
 def test_a_crash_in_company_is_one_more_shared_death(before: int, after: int) -> None:
     settlement = settled(Crashed("SIGSEGV", company=True), shared_deaths=before)
 

@@ -2,6 +2,7 @@
 
 worker TARGET SOCKET BOARD STACKS    claims and runs jobs
 solo   TARGET SOCKET STACKS          runs one handler at a time for a worker process
+group  TARGET SOCKET STACKS          runs a group of suspects at once for a worker process
 check  TARGET                        loads the app, for a reload, and says whether it could
 leave  TARGET WORKER [COMMAND...]    gives back what a worker that is no more had in hand, and
                                      becomes the command, if there is one
@@ -21,6 +22,7 @@ from fairlead.core.passwords import without_passwords
 from fairlead.core.text import escaped
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
+from fairlead.runtime.group import Group
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.process import first_word, serve
 from fairlead.runtime.solo import Solo
@@ -40,6 +42,8 @@ def main() -> None:
                 _worker(target, *map(int, rest))
             case "solo":
                 _solo(target, *map(int, rest))
+            case "group":
+                _group(target, *map(int, rest))
             case "check":
                 load_app(target)
             case "leave":
@@ -78,6 +82,18 @@ def _solo(target: str, channel: int, stacks: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     app = load_app(target)
     Solo(app.tasks, app.store, socket.socket(fileno=channel)).serve()
+
+
+def _group(target: str, channel: int, stacks: int) -> None:
+    die_with_parent(os.getppid())
+    answer(stacks)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    app = load_app(target)
+
+    async def serve() -> None:
+        await Group(app.tasks, app.store, socket.socket(fileno=channel)).serve()
+
+    asyncio.run(serve())
 
 
 def _leave(target: str, worker: str, *command: str) -> None:

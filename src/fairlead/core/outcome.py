@@ -212,8 +212,8 @@ def decide(
     Snoozes and give-backs return their attempt. A crash counts apart: the
     attempt comes back, and `crash_limit` crashes make a dead letter. A crash in
     company counts for nobody, but all who ran remember that they shared it. A run
-    that ends by itself clears that. Any other failure is tried again until the attempts are used up, if it is
-    worth it.
+    that ends by itself clears that. Any other failure is tried again until the
+    attempts are used up, if it is worth it.
     """
     match outcome:
         case Done(result):
@@ -266,9 +266,7 @@ def _decide_failure(
 
 def _settle_open(job: Job, outcome: Outcome) -> Settlement:
     """Give a job back as it was: its run came to no end of its own."""
-    return _settle(
-        job, outcome, State.WAITING, counts=False, shared_deaths=job.shared_deaths
-    )
+    return _settle(job, outcome, State.WAITING, counts=False, shared_deaths=job.shared_deaths)
 
 
 def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:

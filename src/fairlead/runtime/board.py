@@ -115,7 +115,11 @@ class Board:
 
     def end(self, place: int) -> None:
         """Note that its handler has ended; the outcome still has to be settled."""
-        _DEADLINE.pack_into(self._memory, _offset(place) + _DEADLINE_AT, NEVER)
+        self.prolong(place, NEVER)
+
+    def prolong(self, place: int, deadline: float) -> None:
+        """Note until when its end is seen to by the process itself."""
+        _DEADLINE.pack_into(self._memory, _offset(place) + _DEADLINE_AT, deadline)
 
     def ask(self, place: int, deadline: float) -> None:
         """Note that `reconcile` is being asked, until then, whether the run had an effect."""

@@ -38,15 +38,27 @@ def phase_of(process: str, processes: int) -> float:
 
 
 class Slots:
-    """Runs are fed, started as slots are free, and leave when they have ended."""
+    """Runs are fed, started as slots are free, and leave when they have ended.
 
-    def __init__(self, plan: PoolPlan, start: Callable[[Run], None], phase: float = 0.0) -> None:
+    With `start_suspect`, suspects are started by that. Each needs a slot of its own.
+    """
+
+    def __init__(
+        self,
+        plan: PoolPlan,
+        start: Callable[[Run], None],
+        phase: float = 0.0,
+        start_suspect: Callable[[Run], None] | None = None,
+    ) -> None:
         self.plan = plan
         self._lineup = Lineup(plan.queues)
         self.credits = Credits.at_phase(self._lineup, phase)
-        self._start = start
+        self._start_one = start
+        self._start_suspect = start_suspect
+        self._suspects = 0
         # Threads and processes take their next job without asking; they keep to the slots.
-        self._limit = plan.capacity + plan.ahead if plan.self_serving else plan.capacity
+        self._most = plan.capacity + plan.ahead if plan.self_serving else plan.capacity
+        self._limit = self._most
         self._waiting: deque[tuple[Run, float]] = deque()
         self._in_hand: Counter[str] = Counter()
         self._bytes = 0
@@ -98,19 +110,32 @@ class Slots:
         """Take a run in, and start it if a slot is free."""
         self._in_hand[run.job.queue] += 1
         self._bytes += run.size
+        if run.job.shared_deaths or run.job.crashes:
+            self._count_suspects(1)
         if self._running < self._limit:
-            self._running += 1
             self._start(run)
         else:
             self._waiting.append((run, now))
+
+    def _count_suspects(self, change: int) -> None:
+        if self._start_suspect is not None:
+            self._suspects += change
+            # Who serves itself knows nothing of suspects: with some about, all keep to the slots.
+            self._limit = self.plan.capacity if self._suspects else self._most
+
+    def _start(self, run: Run) -> None:
+        self._running += 1
+        if self._suspects and self._start_suspect is not None and run.job.suspect:
+            self._start_suspect(run)
+        else:
+            self._start_one(run)
 
     def ended(self, run: Run) -> None:
         """Free the slot of a run that has ended, for the next."""
         self._forget(run)
         self._running -= 1
         self._ended += 1
-        if self._waiting and self._running < self._limit:
-            self._running += 1
+        while self._waiting and self._running < self._limit:
             self._start(self._waiting.popleft()[0])
         self.on_room()
 
@@ -138,3 +163,5 @@ class Slots:
         if not self._in_hand[queue]:
             del self._in_hand[queue]  # What a claim costs follows from what runs.
         self._bytes -= run.size
+        if run.job.shared_deaths or run.job.crashes:
+            self._count_suspects(-1)

@@ -9,36 +9,29 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from fairlead.core.outcome import Crashed
 from fairlead.runtime.board import PROCESS
-from fairlead.runtime.frames import Frames, frame
+from fairlead.runtime.hand import Hand, Hire
 from fairlead.runtime.loop_runner import Begin, End
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.run import Run
 from fairlead.runtime.solo import Order, Recall, Word
-from fairlead.runtime.spawn import Spawned
-from fairlead.runtime.stacks import Stacks
 
 SENT_SECONDS = 0.1
 MOST_SENT = 50
 KILL_SECONDS = 2.0
 _LONGEST_PAUSE = 30.0
 
-Hire = Callable[[int, bool], None]
-"""Told of every process that begins (True) or has ended (False)."""
 
-
-class _Hand:
+class _Hand(Hand):
     """One process and the jobs it was given."""
 
-    def __init__(self, target: str) -> None:
-        self.stacks = Stacks()
-        self.spawned = Spawned("solo", target, (self.stacks.handle,))
-        self.frames: Frames[Word] = Frames(Word)
+    def __init__(self, target: str, hire: Hire, listen: Callable[["_Hand"], None]) -> None:
+        super().__init__("solo", target, hire, partial(listen, self))
         self.sent: dict[int, Run] = {}
         self.running: Run | None = None
-        self.outgoing = bytearray()
         self.ended = 0
         self.leaving = False
         self.slow = False  # Its present job takes long: nothing is sent to wait behind it.
@@ -96,7 +89,7 @@ class ProcessRunner:
         for hand in self._hands:
             if len(hand.sent) > 1 and hand.running and hand.running.since < before:
                 hand.slow = True
-                self._write(hand, Recall())
+                hand.tell(Recall())
         taken = []
         while self._pending and self._pending[0][1] < before:
             taken.append(self._pending.popleft()[0])
@@ -132,7 +125,7 @@ class ProcessRunner:
     async def _where(self, run: Run) -> str | None:
         """Say at which line the handler is."""
         hand = next((hand for hand in self._hands if hand.running is run), None)
-        lines = await hand.stacks.ask(hand.spawned.pid) if hand else {}
+        lines = await hand.stacks.ask(hand.pid) if hand else {}
         return next(reversed(lines.values()), None)  # The main thread is written last.
 
     def close(self) -> None:
@@ -176,45 +169,20 @@ class ProcessRunner:
             # Both clocks, so that it can tell by the store's when it started.
             clocks = (self._now(), time.monotonic())
             orders.append(Order(self._number, run.job, run.pool, clocks))
-        self._write(hand, orders)
-
-    def _write(self, hand: _Hand, message: list[Order] | Recall) -> None:
-        hand.outgoing += frame(message)
-        self._flush(hand)
-
-    def _flush(self, hand: _Hand) -> None:
-        handle = hand.spawned.socket
-        try:
-            sent = handle.send(hand.outgoing) if hand.outgoing else 0
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # It died; the reader notices.
-        del hand.outgoing[:sent]
-        if hand.outgoing:
-            self._loop.add_writer(handle, self._flush, hand)
-        else:
-            self._loop.remove_writer(handle)
+        hand.tell(orders)
 
     # Listening
 
     def _new_hand(self) -> _Hand:
-        hand = _Hand(self._target)
+        hand = _Hand(self._target, self._hire, self._listen)
         self._hands.append(hand)
-        self._hire(hand.spawned.pid, True)
-        self._loop.add_reader(hand.spawned.socket, self._listen, hand)
         return hand
 
     def _listen(self, hand: _Hand) -> None:
-        try:
-            data = hand.spawned.socket.recv(1 << 18)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        for word in hand.frames.feed(data):
+        words, ended = hand.receive()
+        for word in words:
             self._heed(hand, word)
-        if not data:
+        if ended:
             self._bury(hand)
         self._deal()
 
@@ -233,7 +201,7 @@ class ProcessRunner:
             self._pending.appendleft((hand.sent.pop(number), since))
         if word.starts is not None:
             hand.running = run = hand.sent[word.starts]
-            self._begin(run, PROCESS, hand.spawned.pid)
+            self._begin(run, PROCESS, hand.pid)
             if run.called_off is not None:
                 self.call_off(run)
 
@@ -241,7 +209,7 @@ class ProcessRunner:
         """Let a process go that has done enough or grown too large, between two jobs."""
         enough = self._max_jobs is not None and hand.ended >= self._max_jobs
         if not enough and self._max_memory is not None:
-            enough = resident_bytes(hand.spawned.pid) > self._max_memory
+            enough = resident_bytes(hand.pid) > self._max_memory
         hand.leaving = hand.leaving or enough
         if hand.leaving and not hand.sent:
             self._bury(hand)
@@ -251,12 +219,9 @@ class ProcessRunner:
         if hand not in self._hands:
             return
         self._hands.remove(hand)
-        self._loop.remove_reader(hand.spawned.socket)
-        self._loop.remove_writer(hand.spawned.socket)
-        how = hand.spawned.reap()
-        hand.spawned.socket.close()
-        hand.stacks.close()
-        self._hire(hand.spawned.pid, False)
+        how, words = hand.bury()
+        for word in words:
+            self._heed(hand, word)
         died = hand.running
         waiting = [run for run in hand.sent.values() if run is not died]
         now = self._loop.time()
@@ -267,13 +232,9 @@ class ProcessRunner:
             self._rest()
 
     def bury_the_dead(self) -> None:
-        """Look after dead processes that something they forked keeps from being noticed.
-
-        What they had said before is heard first.
-        """
+        """Look after dead processes that something they forked keeps from being noticed."""
         for hand in list(self._hands):
-            if hand.spawned.process.poll() is not None:
-                self._listen(hand)
+            if hand.dead:
                 self._bury(hand)
                 self._deal()
 

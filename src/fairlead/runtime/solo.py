@@ -41,13 +41,17 @@ class Recall(msgspec.Struct, frozen=True, tag=True):
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):
-    """What the process has to say: a job has ended, the next has started, some were recalled."""
+    """What the process has to say: a job has ended, the next has started, some were recalled.
+
+    `thread` is the one that the next runs in, if it is not the process's main one.
+    """
 
     ended: int | None = None
     outcome: Outcome | None = None
     seconds: float = 0.0
     starts: int | None = None
     recalled: tuple[int, ...] = ()
+    thread: int = 0
 
 
 class Solo:

@@ -5,7 +5,6 @@ hangs: its supervisor does, from outside, by the board.
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -17,6 +16,8 @@ from fairlead.core.selection import Claim
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact, Troubles
 from fairlead.runtime.feeder import Feeder
+from fairlead.runtime.group_runner import Care, GroupRunner
+from fairlead.runtime.hand import Hire
 from fairlead.runtime.loop_runner import LoopRunner
 from fairlead.runtime.narrate import (
     correlation_id,
@@ -26,7 +27,7 @@ from fairlead.runtime.narrate import (
 )
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots, phase_of
-from fairlead.runtime.process_runner import Hire, ProcessRunner
+from fairlead.runtime.process_runner import ProcessRunner
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
@@ -35,10 +36,8 @@ from fairlead.runtime.workshop import PoolPlan, Workshop
 TICK = 0.2
 _HEED_SECONDS = 0.5
 """What a thread that was called off gets to come to its next checkpoint, when all else is over."""
-_SOLO_STRANDED_SECONDS = 10.0
-"""As STRANDED_SECONDS, for jobs that wait to run alone: each takes as long as it takes."""
 
-Runner = LoopRunner | ThreadRunner | ProcessRunner
+Runner = LoopRunner | ThreadRunner | ProcessRunner | GroupRunner
 
 
 class Worker:
@@ -81,7 +80,7 @@ class Worker:
         self._running: dict[Pair, tuple[Run, Runner]] = {}
         self._loop_runner = LoopRunner(self._begin, self._end)
         self._dealers: list[ThreadRunner | ProcessRunner] = []
-        self._solo: ProcessRunner | None = None
+        self._groups = self._group_runner() if target is not None else None
         self._slots = [self._open_pool(plan) for plan in workshop.pools]
         self._feeders = [self._feeder(slots) for slots in self._slots]
         self._ended = 0
@@ -100,7 +99,14 @@ class Worker:
             return Slots(plan, partial(self._start, processes), phase)
         threads = ThreadRunner(plan.name, plan.capacity, self._begin, self._end)
         self._dealers.append(threads)
-        return Slots(plan, partial(self._start_by_kind, threads), phase)
+        start_suspect = None if self._groups is None else partial(self._start, self._groups)
+        return Slots(plan, partial(self._start_by_kind, threads), phase, start_suspect)
+
+    def _group_runner(self) -> GroupRunner:
+        assert self._target is not None
+        grace = self._workshop.terms.grace
+        care = Care(grace, lambda run, at: self._board.prolong(run.place, at), self._tell_overdue)
+        return GroupRunner(self._target, self._begin, self._end, self._hire, self.now, care)
 
     def _process_runner(self, size: int) -> ProcessRunner:
         assert self._target is not None
@@ -193,11 +199,7 @@ class Worker:
         return pair[0] == by.job.id and pair[1] < by.job.fence
 
     def _start_by_kind(self, threads: ThreadRunner, run: Run) -> None:
-        if run.job.runs_alone and self._target is not None:
-            self._solo = self._solo or self._process_runner(os.cpu_count() or 1)
-            self._start(self._solo, run)
-        else:
-            self._start(self._loop_runner if run.task.is_async else threads, run)
+        self._start(self._loop_runner if run.task.is_async else threads, run)
 
     def _start(self, runner: Runner, run: Run) -> None:
         self._running[run.pair] = (run, runner)
@@ -311,6 +313,8 @@ class Worker:
             self._sweep()
             for processes in self._process_runners:
                 processes.bury_the_dead()
+            if self._groups is not None:
+                self._groups.watch()
             self._give_back_unstarted(now - STRANDED_SECONDS)
             if self._workshop.terms.drain and self._dry:
                 self.stop(0)
@@ -328,8 +332,8 @@ class Worker:
         for dealer in self._dealers:
             for run in dealer.take_back(before):
                 self._end(run, GIVEN_BACK)
-        if self._solo is not None:
-            for run in self._solo.take_back(before - _SOLO_STRANDED_SECONDS):
+        if self._groups is not None:
+            for run in self._groups.take_back(before):
                 self._end(run, GIVEN_BACK)
 
     def _sweep(self) -> None:
@@ -338,7 +342,7 @@ class Worker:
         for run, runner in list(self._running.values()):
             if now < run.deadline:
                 continue
-            if run.called_off is None:
+            if run.called_off is None or isinstance(runner, GroupRunner):
                 self._time_out(run, runner)
             elif now >= run.deadline + self._workshop.terms.patience:
                 run.deadline = float("inf")  # Once is enough.
@@ -347,7 +351,7 @@ class Worker:
                 )
 
     def _time_out(self, run: Run, runner: Runner) -> None:
-        if isinstance(runner, ProcessRunner):
+        if isinstance(runner, ProcessRunner | GroupRunner):
             run.deadline = float("inf")
             runner.time_out(run)
             return
@@ -376,6 +380,8 @@ class Worker:
     async def _finish(self, feeding: list[asyncio.Task[None]]) -> None:
         """Give back what has not started, let the rest finish, then call it off."""
         self._give_back_unstarted()
+        if self._groups is not None:
+            self._groups.recall()
         await self._until(self._only_stuck_threads_run, lambda: self._stop_at or 0.0)
         for pair, (run, _) in list(self._running.items()):
             self._call_off(pair, GIVEN_BACK if run.started_at is None else CUT_OFF)
@@ -403,8 +409,9 @@ class Worker:
     def _close(self) -> None:
         for processes in self._process_runners:
             processes.close()
+        if self._groups is not None:
+            self._groups.close()
 
     @property
     def _process_runners(self) -> list[ProcessRunner]:
-        runners = (*self._dealers, self._solo)
-        return [runner for runner in runners if isinstance(runner, ProcessRunner)]
+        return [runner for runner in self._dealers if isinstance(runner, ProcessRunner)]

@@ -188,4 +188,4 @@ def read_bodies(
 
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, Body | None]:
     found = _decode_large(ask(connection, "large", seqs=to_json(seqs)))
-    return {seq: Body(*body) for seq, *body in found}
+    return {seq: Body(payload, options, shared) for seq, payload, options, shared in found}

@@ -1,0 +1,122 @@
+"""A process in which suspects run: many handlers at once, apart from all who are above suspicion.
+
+Coroutine functions run on its loop and plain ones in threads, as in a worker
+process. It reads orders from a socket and writes words back, as a solo process
+does. The word that a job starts is out before its handler runs, so if the process
+dies it is known which jobs it took with it. A thread does the reading: whatever
+the handlers do, the process ends when whoever started it closes the socket.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+
+import msgspec
+
+from fairlead.core.clock import SECOND
+from fairlead.core.failure import described
+from fairlead.core.outcome import Ending, Failed, Outcome, Returned
+from fairlead.core.store import Backend
+from fairlead.core.task import Registry
+from fairlead.runtime.frames import Frames, frame
+from fairlead.runtime.loop_runner import LoopRunner
+from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Run
+from fairlead.runtime.solo import Order, Recall, Word
+from fairlead.runtime.thread_runner import ThreadRunner
+
+MOST_THREADS = 100_000
+"""A group is as large as the slots of its pools, which have counted it already."""
+
+
+class CallOff(msgspec.Struct, frozen=True, tag=True):
+    """End a run with this outcome; with none, because it is past its time limit."""
+
+    number: int
+    outcome: Ending | None
+
+
+Message = list[Order] | Recall | CallOff
+
+
+class Group:
+    """Runs orders until the channel is closed. Made and used on the process's event loop."""
+
+    def __init__(self, tasks: Registry, store: Backend, channel: socket.socket) -> None:
+        channel.setblocking(True)
+        self._tasks = tasks
+        self._store = store
+        self._channel = channel
+        self._speaking = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._on_loop = LoopRunner(self._begin, self._end)
+        self._in_threads = ThreadRunner("group", MOST_THREADS, self._begin, self._end)
+        self._runs: dict[int, Run] = {}
+        self._clocks = (0, 0.0)
+
+    async def serve(self) -> None:
+        """Run what is ordered; it ends with the process."""
+        threading.Thread(target=self._read, name="fairlead-orders", daemon=True).start()
+        await asyncio.Event().wait()
+
+    def _read(self) -> None:
+        frames: Frames[Message] = Frames(Message)  # type: ignore[arg-type]
+        while data := self._channel.recv(1 << 18):
+            for message in frames.feed(data):
+                self._loop.call_soon_threadsafe(self._heed, message)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _heed(self, message: Message) -> None:
+        match message:
+            case Recall():
+                self._give_back()
+            case CallOff(number, outcome):
+                if (run := self._runs.get(number)) is not None:
+                    self._call_off(run, outcome)
+            case _:
+                for order in message:
+                    self._start(order)
+
+    def _start(self, order: Order) -> None:
+        if order.job.task not in self._tasks:
+            told = f"the code that is there now has no task {order.job.task!r}; restart the worker"
+            self._say(Word(order.number, Failed(described("UnknownTask", told))))
+            return
+        task = self._tasks[order.job.task]
+        run = Run(order.job, task, order.pool, order.number, self._store)
+        self._clocks = order.clocks
+        self._runs[order.number] = run
+        (self._on_loop if task.is_async else self._in_threads).start(run)
+
+    def _begin(self, run: Run, _kind: int, thread: int) -> None:
+        told, at = self._clocks
+        run.since = time.monotonic()
+        run.started_at = told + int((run.since - at) * SECOND)
+        self._say(Word(starts=run.place, thread=thread))
+
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        del self._runs[run.place]
+        self._say(Word(run.place, outcome))
+
+    def _give_back(self) -> None:
+        """Give back what has not started; a thread may be about to, and then it is left."""
+        for run in self._in_threads.take_back(float("inf")):
+            self._end(run, GIVEN_BACK)
+        for run in self._runs.values():
+            if run.task.is_async and run.started_at is None:
+                run.called_off = run.called_off or GIVEN_BACK
+
+    def _call_off(self, run: Run, outcome: Ending | None) -> None:
+        runner = self._on_loop if run.task.is_async else self._in_threads
+        if isinstance(outcome, Returned) and run.started_at is not None:
+            outcome = CUT_OFF  # It started while whoever gave it back did not know.
+        run.called_off = outcome or run.timed_out(runner.where(run))
+        runner.call_off(run)
+
+    def _say(self, word: Word) -> None:
+        with self._speaking:
+            self._channel.sendall(frame(word))

@@ -1,0 +1,289 @@
+"""Suspects in processes of their own, many in each; see `grouping.py` for who shares one.
+
+A process is started for each group, and ends with it. It is told who runs in it, and
+tells of each start and each end. When it dies, only its members are touched.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from fairlead.core.outcome import Crashed
+from fairlead.runtime.board import PROCESS
+from fairlead.runtime.group import CallOff
+from fairlead.runtime.grouping import Share, fate, shares
+from fairlead.runtime.hand import Hand, Hire
+from fairlead.runtime.loop_runner import Begin, End
+from fairlead.runtime.run import GIVEN_BACK, Run
+from fairlead.runtime.solo import Order, Recall, Word
+
+KILL_SECONDS = 2.0
+"""What a process gets to heed SIGTERM, and a coroutine to heed its cancellation."""
+HEED_SECONDS = 0.5
+"""What a thread that was called off gets to come to its next checkpoint."""
+_LONGEST_PAUSE = 30.0
+_OWN = str(Path(__file__).parent.parent)
+
+
+class Care(msgspec.Struct, frozen=True):
+    """What a run past its time limit is worth to others.
+
+    Its company gets `grace` seconds to finish. `prolong` is told until when, and
+    `tell` of the run and the line that it is at.
+    """
+
+    grace: float
+    prolong: Callable[[Run, float], None]
+    tell: Callable[[Run, str | None], None]
+
+
+class _Group(Hand):
+    """One process and its members, by the number they are spoken of."""
+
+    def __init__(
+        self, target: str, hire: Hire, listen: Callable[["_Group"], None], *, together: bool
+    ) -> None:
+        super().__init__("group", target, hire, partial(listen, self))
+        self.members: dict[int, Run] = {}
+        self.overdue: dict[int, float] = {}
+        """Until when others are waited for, by the number of a run past its time limit."""
+        self.over_at = float("inf")
+        """When it is ended because nobody is in it who was not called off."""
+        self.ended_at: float | None = None
+        """When it was told to end."""
+        self._together = together
+        self._has_begun = False
+
+    @property
+    def open(self) -> bool:
+        """Whether more of those that run all together may join."""
+        return self._together and not self._has_begun and self.over_at == float("inf")
+
+    @property
+    def due(self) -> float:
+        """When it is to be ended."""
+        return min(self.over_at, *self.overdue.values(), float("inf"))
+
+    def started(self) -> None:
+        """Note that it has begun, and nobody joins any more."""
+        self._has_begun = True
+
+    @property
+    def running(self) -> list[Run]:
+        """The members whose handlers have started."""
+        return [run for run in self.members.values() if run.started_at is not None]
+
+    def number(self, run: Run) -> int | None:
+        """Return the number of a member."""
+        return next((number for number, one in self.members.items() if one is run), None)
+
+
+class GroupRunner:
+    """Runs suspects in as many processes as they must be kept apart in."""
+
+    def __init__(
+        self,
+        target: str,
+        begin: Begin,
+        end: End,
+        hire: Hire,
+        now: Callable[[], int],
+        care: Care,
+    ) -> None:
+        self._target = target
+        self._begin = begin
+        self._end = end
+        self._hire = hire
+        self._now = now
+        self._care = care
+        self._loop = asyncio.get_running_loop()
+        self._groups: list[_Group] = []
+        self._pending: list[tuple[Run, float]] = []
+        self._number = 0
+        self._failures = 0
+        self._resting = False
+        self._closed = False
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def start(self, run: Run) -> None:
+        """Begin a run, in a group with all that come with it."""
+        if not self._pending and not self._resting:
+            self._loop.call_soon(self._form)
+        self._pending.append((run, self._loop.time()))
+
+    def take_back(self, before: float) -> list[Run]:
+        """Take out the runs that came before a time and for which no process could be started."""
+        taken = [run for run, since in self._pending if since < before and self._resting]
+        self._pending = [entry for entry in self._pending if entry[0] not in taken]
+        return taken
+
+    def recall(self) -> None:
+        """Have everything given back that has not started."""
+        pending, self._pending = self._pending, []
+        for run, _ in pending:
+            self._end(run, GIVEN_BACK)
+        for group in self._groups:
+            group.tell(Recall())
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        for group in list(self._groups):
+            self._bury(group)
+
+    # Forming groups
+
+    def _form(self) -> None:
+        if self._closed or self._resting:
+            return
+        pending, self._pending = self._pending, []
+        for share in shares([run for run, _ in pending]):
+            try:
+                self._send(self._group_for(share), share)
+            except OSError:  # The machine has no room for another process now.
+                self._pending += [entry for entry in pending if entry[0] in share]
+                self._rest()
+
+    def _group_for(self, share: Share) -> _Group:
+        """Return a new process; for those that run all together, one that has not begun will do."""
+        open_one = next((group for group in self._groups if group.open), None)
+        if share.together and open_one is not None:
+            return open_one
+        group = _Group(self._target, self._hire, self._listen, together=share.together)
+        self._groups.append(group)
+        return group
+
+    def _send(self, group: _Group, runs: Share) -> None:
+        # Both clocks, so that it can tell by the store's when it started.
+        clocks = (self._now(), time.monotonic())
+        orders = []
+        for run in runs:
+            self._number += 1
+            group.members[self._number] = run
+            orders.append(Order(self._number, run.job, run.pool, clocks))
+        group.tell(orders)
+
+    def _rest(self) -> None:
+        """Wait before the next start of processes that die before they run anything."""
+        self._failures = min(self._failures + 1, 16)
+        self._resting = True
+        self._loop.call_later(min(_LONGEST_PAUSE, 0.1 * 2**self._failures), self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._form()
+
+    # Listening
+
+    def _listen(self, group: _Group) -> None:
+        words, ended = group.receive()
+        for word in words:
+            self._heed(group, word)
+        if ended:
+            self._bury(group)
+        else:
+            self._see_whether_all_is_over(group)
+
+    def _heed(self, group: _Group, word: Word) -> None:
+        group.started()
+        self._failures = 0
+        if word.starts is not None:
+            run = group.members[word.starts]
+            run.handle = word.thread
+            self._begin(run, PROCESS, group.pid)
+        elif word.ended is not None and word.outcome is not None:
+            group.overdue.pop(word.ended, None)
+            self._end(group.members.pop(word.ended), word.outcome)
+
+    def _see_whether_all_is_over(self, group: _Group) -> None:
+        """End a process whose members have ended, or have all been called off."""
+        now = self._loop.time()
+        if not group.members:
+            group.leave()
+            group.over_at = min(group.over_at, now + KILL_SECONDS)
+        elif all(run.called_off is not None for run in group.members.values()):
+            waits = any(run.task.is_async for run in group.members.values())
+            group.over_at = min(group.over_at, now + (KILL_SECONDS if waits else HEED_SECONDS))
+
+    def _bury(self, group: _Group) -> None:
+        """See a process to its end: who ran has shared its death, or crashed it alone."""
+        if group not in self._groups:
+            return
+        self._groups.remove(group)
+        how, words = group.bury()
+        for word in words:
+            self._heed(group, word)
+        on_purpose = group.ended_at is not None or self._closed
+        running, members = len(group.running), list(group.members.values())
+        if members and not running and not on_purpose and not self._resting:
+            self._rest()  # It ran nothing, so the next one may not either.
+        group.members.clear()
+        for run in members:
+            if run.started_at is not None:
+                self._end(run, fate(run.called_off, how, running, on_purpose=on_purpose))
+            elif run.called_off is not None:
+                self._end(run, run.called_off)
+            else:
+                self.start(run)
+
+    # Ending runs
+
+    def time_out(self, run: Run) -> None:
+        """End a run at its time limit: by its cancellation, or with its process.
+
+        Its company may finish first, as long as a worker that stops would wait for it.
+        """
+        group = next((group for group in self._groups if group.number(run) is not None), None)
+        if group is None:
+            return
+        number, until = group.number(run) or 0, self._loop.time() + self._care.grace
+        self._care.prolong(run, until + 2 * KILL_SECONDS)
+        group.overdue[number] = until
+        if run.called_off is None:
+            run.called_off = run.timed_out(None)
+            group.tell(CallOff(number, None))
+            asking = self._loop.create_task(self._look(group, run))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+        self._see_whether_all_is_over(group)
+
+    async def _look(self, group: _Group, run: Run) -> None:
+        """Find out at which line a run is; one that heeds its cancellation tells it by itself."""
+        lines = await group.stacks.ask(group.pid)
+        where = lines.get(run.handle)
+        if run.task.is_async:
+            blocking = next(reversed(lines.values()), "")  # The main thread is written last.
+            where = None if blocking.startswith(_OWN) else blocking
+        if group.number(run) is not None:
+            run.called_off = run.timed_out(where)
+            if not run.task.is_async and len(group.members) > 1:
+                self._care.tell(run, where)
+
+    def call_off(self, run: Run) -> None:
+        """Have a run end as it was told; if nobody else is in its process, with that."""
+        for group in self._groups:
+            if (number := group.number(run)) is not None:
+                group.tell(CallOff(number, run.called_off))
+                self._see_whether_all_is_over(group)
+                return
+        if any(entry[0] is run for entry in self._pending):
+            self._pending = [entry for entry in self._pending if entry[0] is not run]
+            self._end(run, run.called_off or Crashed("never started"))
+
+    def watch(self) -> None:
+        """End processes whose time has come; see to dead ones that nobody noticed."""
+        now = self._loop.time()
+        for group in list(self._groups):
+            if group.dead:
+                self._bury(group)
+            elif group.ended_at is not None:
+                if now >= group.ended_at + KILL_SECONDS:
+                    group.spawned.kill()
+            elif now >= group.due:
+                group.ended_at = now
+                group.spawned.signal(signal.SIGTERM)

@@ -1,0 +1,47 @@
+"""Which suspects run again in one process, and what becomes of them if that dies too.
+
+Jobs that shared the death of a process start again at once, all together. If that
+process dies too, they are divided into about as many groups as each then has
+members; the members of a group that dies run alone. So a job is interrupted at
+most three times for the sake of another one, and who kills processes is soon
+alone with its deed.
+"""
+
+from collections.abc import Sequence
+from math import isqrt
+
+from fairlead.core.outcome import Crashed, Ending, Outcome, Returned
+from fairlead.runtime.run import CUT_OFF, Run
+
+
+class Share(tuple[Run, ...]):
+    """Runs that share a process."""
+
+    __slots__ = ()
+
+    @property
+    def together(self) -> bool:
+        """Whether these shared one death only, so that more of the same may join them."""
+        return not self[0].job.runs_alone and self[0].job.shared_deaths == 1
+
+
+def shares(runs: Sequence[Run]) -> list[Share]:
+    """Divide suspects among processes."""
+    alone = [Share((run,)) for run in runs if run.job.runs_alone]
+    others = [run for run in runs if not run.job.runs_alone]
+    once = [run for run in others if run.job.shared_deaths < 2]
+    twice = [run for run in others if run.job.shared_deaths >= 2]
+    count = isqrt(len(twice))
+    groups = [Share(twice[n::count]) for n in range(count)]
+    return ([Share(once)] if once else []) + groups + alone
+
+
+def fate(called_off: Ending | None, how: str, running: int, *, on_purpose: bool) -> Outcome:
+    """Say how a run ended whose process died with so many running in it.
+
+    One that was called off has its end. What we ended on purpose is nobody's fault,
+    and what died with company nobody's in particular.
+    """
+    if isinstance(called_off, Returned) or (called_off is None and on_purpose):
+        return CUT_OFF
+    return called_off or Crashed(how, company=running > 1)
