@@ -34,6 +34,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.hired = False  # Whether it runs handlers for another one.
         self.frozen_until = 0.0
         self.ready: deque[asyncio.Handle] = deque()
         self.listed = False

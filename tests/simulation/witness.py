@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
+from fairlead.core.job import ALONE, Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Extended
@@ -32,6 +32,7 @@ class Seen:
         self.claimed_at = now
         self.lease_until = job.lease_until
         self.lost = job.lost
+        self.suspect = job.suspect
         self.delivered = False
         self.late = False
         self.started_in: Process | None = None
@@ -216,6 +217,8 @@ class Witness:
             self.complain(f"only a run that failed counts as failed, not {seen.ended}", fact.new.id)
         if seen.lost and settlement.outcome not in ("lost", "ambiguous"):
             self.complain("a lost run is decided on as lost", fact.new.id)
+        if settlement.shared_deaths > ALONE:
+            self.complain("P7: nobody shares more than three deaths", fact.new.id)
         if settlement.run_at is not None:
             fact.run_at = settlement.run_at
         record = self._look(fact.new.id)
@@ -266,6 +269,8 @@ class Witness:
         for other in earlier:
             if other.live and not (other.taken_rightly or seen.taken_rightly):
                 self.complain("I5: no two handlers of a job run at once", job_id)
+        if seen.suspect != process.hired:
+            self.complain("P7: suspects, and only they, run in processes of their own", job_id)
         if fact.unclear:
             self.complain("`reconcile` is asked before an unclear run is repeated", job_id)
         seen.started_in = process
@@ -305,7 +310,12 @@ class Witness:
     def _blame(self, process: Process, at: str) -> None:
         """Count the crash for the one run that was open then, if it was one."""
         held = [fact for fact in self.facts.values() if fact.current is not None]
-        began = [fact for fact in held if fact.current.started_in is process]
+        # Who has ended in a process that was hired has told so, and so was not its company.
+        began = [
+            fact
+            for fact in held
+            if fact.current.started_in is process and (fact.current.live or not process.hired)
+        ]
         if at == "started" and not began:  # One had begun, and its handler not said so yet.
             for fact in held:
                 if fact.current.process is process and not fact.current.started_in:

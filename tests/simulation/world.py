@@ -25,11 +25,11 @@ from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Crashed, Failed
 from fairlead.core.queue import Queue
 from fairlead.core.task import Registry
-from fairlead.runtime import points, worker
-from fairlead.runtime.board import PROCESS, UNCLEAR, Board
+from fairlead.runtime import group_runner, points, worker
+from fairlead.runtime.board import UNCLEAR, Board
+from fairlead.runtime.group import Group
 from fairlead.runtime.keeper import Keeper, News
-from fairlead.runtime.loop_runner import Begin, End
-from fairlead.runtime.run import Run, acall
+from fairlead.runtime.solo import Word
 from fairlead.runtime.takeover import Death, past_limit, take_over
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import PoolPlan, Terms, Workshop
@@ -79,7 +79,7 @@ class Child(Process):
         self.tree = tree
         self.board = board
         self.worker: Worker | None = None
-        self.solos: list[Process] = []
+        self.hired_ones: list[Process] = []
         self.on_purpose = False
         self.how = ""
         self.died_at = 0.0
@@ -282,10 +282,10 @@ class World:
             return
         child.on_purpose, child.how = on_purpose, how
         child.died_at = self.loop.time()
-        solos = [solo for solo in child.solos if solo.alive]
-        for process in (child, *solos):
+        hired = [process for process in child.hired_ones if process.alive]
+        for process in (child, *hired):
             self.loop.kill(process)
-        self.witness.died(child, crashed=not on_purpose, at=at, kin=solos)
+        self.witness.died(child, crashed=not on_purpose, at=at, kin=hired)
 
     def end_tree(self, tree: Tree) -> None:
         """Let a whole machine die."""
@@ -319,8 +319,8 @@ class World:
         self._interrupt(tree, processes, seconds)
         for process in processes:
             self.loop.freeze(process, seconds)
-            for solo in getattr(process, "solos", ()):
-                self.loop.freeze(solo, seconds)
+            for hired in getattr(process, "hired_ones", ()):
+                self.loop.freeze(hired, seconds)
 
     def cut(self, tree: Tree, processes: list[Process], seconds: float) -> None:
         self._interrupt(tree, processes, seconds)
@@ -380,7 +380,7 @@ class World:
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        real, worker.ProcessRunner = worker.ProcessRunner, SoloRunner  # type: ignore[assignment,misc]
+        real, group_runner.Hand = group_runner.Hand, SimulatedHand  # type: ignore[assignment,misc]
         tick, worker.TICK = worker.TICK, TICK
         points.listen(self.pass_point)
         try:
@@ -390,7 +390,7 @@ class World:
         finally:
             points.listen(None)
             worker.TICK = tick
-            worker.ProcessRunner = real  # type: ignore[misc]
+            group_runner.Hand = real  # type: ignore[misc]
 
     async def _live(self, scenario: Any) -> None:
         for number in range(self.options.machines):
@@ -486,83 +486,75 @@ def drawn(random: Random) -> Options:
     )
 
 
-class SoloRunner:
-    """Stands for `ProcessRunner`: each run in a simulated process of its own, one at a time."""
+class SimulatedHand:
+    """Stands for `Hand`: a simulated process in which the real `Group` runs."""
 
-    def bury_the_dead(self) -> None:
-        """Nothing to do: a simulated death is known at once."""
+    def __init__(self, role: str, target: str, hire: Any, on_news: Callable[[], None]) -> None:
+        child = here()
+        assert isinstance(child, Child)
+        self._child = child
+        self._world = world = child.tree.world
+        self._on_news = on_news
+        self._to_it: deque[Any] = deque()
+        self._words: deque[Word] = deque()
+        self._group: Group | None = None
+        self._how = "SIGSEGV"
+        self._process = Process(f"{child.name}+{len(child.hired_ones)}")
+        self._process.hired = True
+        self._process.on_death = self._ring  # type: ignore[attr-defined]
+        child.hired_ones.append(self._process)
+        self.pid = len(child.hired_ones)
+        delay = world.random.uniform(0.05, 0.4)
+        world.loop.call_later(delay, self._begin, context=self._process.context)
 
-    def __init__(
-        self, target: str, size: int, begin: Begin, end: End, hire: Any, now: Any, **limits: Any
-    ) -> None:
-        self._begin = begin
-        self._end = end
-        self._loop: VirtualLoop = asyncio.get_running_loop()  # type: ignore[assignment]
-        self._child = here()
-        assert isinstance(self._child, Child)
-        self._pending: deque[tuple[Run, float]] = deque()
-        self._busy: tuple[Run, Process] | None = None
+    def _begin(self) -> None:
+        store = Connection(self._world.network, self._process)
+        self._group = Group(self._world.tasks, store, self._say)
+        while self._to_it:
+            self._group.heed(self._to_it.popleft())
 
-    def start(self, run: Run) -> None:
-        self._pending.append((run, self._loop.time()))
-        self._next()
+    def _say(self, word: Word) -> None:
+        self._words.append(word)
+        self._ring()
 
-    def _next(self) -> None:
-        if self._busy is not None or not self._pending:
-            return
-        run, _ = self._pending.popleft()
-        assert isinstance(self._child, Child)
-        solo = Process(f"{self._child.name}+{len(self._child.solos)}")
-        solo.on_death = lambda: self._loop.tell(self._child, self._bury, run)  # type: ignore[attr-defined]
-        self._child.solos.append(solo)
-        self._busy = run, solo
-        self._begin(run, PROCESS, 0)
-        self._loop.spawn(solo, self._serve(run))
+    def _ring(self) -> None:
+        if self._child.alive:
+            self._world.loop.tell(self._child, self._on_news)
 
-    async def _serve(self, run: Run) -> None:
-        outcome = await acall(Run(run.job, run.task, run.pool, 0, run.store))
-        self._loop.tell(self._child, self._ended, run, outcome)
+    def tell(self, message: object) -> None:
+        self._to_it.append(message)
+        self._world.loop.tell(self._process, self._hear)
 
-    def _ended(self, run: Run, outcome: Any) -> None:
-        if self._busy is not None and self._busy[0] is run:
-            self._loop.kill(self._busy[1])
-            self._busy = None
-            self._end(run, outcome)
-            self._next()
+    def _hear(self) -> None:
+        if self._group is not None and self._to_it:
+            self._group.heed(self._to_it.popleft())
 
-    def _bury(self, run: Run) -> None:
-        self._ended(run, run.called_off or Crashed("SIGSEGV"))
+    @property
+    def dead(self) -> bool:
+        return not self._process.alive
 
-    def take_back(self, before: float) -> list[Run]:
-        taken = []
-        while self._pending and self._pending[0][1] < before:
-            taken.append(self._pending.popleft()[0])
-        return taken
+    def receive(self) -> tuple[list[Word], bool]:
+        words = list(self._words)
+        self._words.clear()
+        return words, self.dead
 
-    def time_out(self, run: Run) -> None:
-        run.called_off = run.called_off or run.timed_out(None)
-        self.call_off(run)
+    async def lines(self) -> dict[int, str]:
+        return {}
 
-    def call_off(self, run: Run) -> None:
-        if self._busy is not None and self._busy[0] is run:
-            self._kill()
-        for entry in [entry for entry in self._pending if entry[0] is run]:
-            self._pending.remove(entry)
-            self._end(run, run.called_off or Crashed("never started"))
+    def signal(self, number: int) -> None:
+        if self._process.alive:
+            self._how = "SIGTERM"
+            self._world.loop.kill(self._process)
+            self._world.witness.died(self._process, crashed=False)
+            self._ring()
 
-    def _kill(self) -> None:
-        assert self._busy is not None
-        run, solo = self._busy
-        if solo.alive:
-            world: World = self._child.tree.world  # type: ignore[attr-defined]
-            self._loop.kill(solo)
-            world.witness.died(solo, crashed=False, late=isinstance(run.called_off, Failed))
-            self._loop.tell(self._child, self._bury, run)
+    def leave(self) -> None:
+        self.signal(0)
 
-    def close(self) -> None:
-        if self._busy is not None:
-            self._kill()
-            self._ended(self._busy[0], self._busy[0].called_off or Crashed("SIGTERM"))
+    def bury(self) -> tuple[str, list[Word]]:
+        self.signal(0)
+        words, _ = self.receive()
+        return self._how, words
 
 
 def find_job(world: World, random: Random) -> JobId | None:

@@ -22,7 +22,7 @@ from fairlead.core.passwords import without_passwords
 from fairlead.core.text import escaped
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
-from fairlead.runtime.group import Group
+from fairlead.runtime.group import serve as serve_group
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.process import first_word, serve
 from fairlead.runtime.solo import Solo
@@ -89,11 +89,7 @@ def _group(target: str, channel: int, stacks: int) -> None:
     answer(stacks)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     app = load_app(target)
-
-    async def serve() -> None:
-        await Group(app.tasks, app.store, socket.socket(fileno=channel)).serve()
-
-    asyncio.run(serve())
+    asyncio.run(serve_group(app.tasks, app.store, socket.socket(fileno=channel)))
 
 
 def _leave(target: str, worker: str, *command: str) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import threading
-import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -42,35 +42,20 @@ Message = list[Order] | Recall | CallOff
 
 
 class Group:
-    """Runs orders until the channel is closed. Made and used on the process's event loop."""
+    """Runs what is ordered, on this loop. `say` is called with each word, from any thread."""
 
-    def __init__(self, tasks: Registry, store: Backend, channel: socket.socket) -> None:
-        channel.setblocking(True)
+    def __init__(self, tasks: Registry, store: Backend, say: Callable[[Word], None]) -> None:
         self._tasks = tasks
         self._store = store
-        self._channel = channel
-        self._speaking = threading.Lock()
+        self._say = say
         self._loop = asyncio.get_running_loop()
         self._on_loop = LoopRunner(self._begin, self._end)
         self._in_threads = ThreadRunner("group", MOST_THREADS, self._begin, self._end)
         self._runs: dict[int, Run] = {}
         self._clocks = (0, 0.0)
 
-    async def serve(self) -> None:
-        """Run what is ordered; it ends with the process."""
-        threading.Thread(target=self._read, name="fairlead-orders", daemon=True).start()
-        await asyncio.Event().wait()
-
-    def _read(self) -> None:
-        frames: Frames[Message] = Frames(Message)  # type: ignore[arg-type]
-        while data := self._channel.recv(1 << 18):
-            for message in frames.feed(data):
-                self._loop.call_soon_threadsafe(self._heed, message)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-    def _heed(self, message: Message) -> None:
+    def heed(self, message: Message) -> None:
+        """Do what a message says."""
         match message:
             case Recall():
                 self._give_back()
@@ -94,7 +79,7 @@ class Group:
 
     def _begin(self, run: Run, _kind: int, thread: int) -> None:
         told, at = self._clocks
-        run.since = time.monotonic()
+        run.since = self._loop.time()
         run.started_at = told + int((run.since - at) * SECOND)
         self._say(Word(starts=run.place, thread=thread))
 
@@ -117,6 +102,26 @@ class Group:
         run.called_off = outcome or run.timed_out(runner.where(run))
         runner.call_off(run)
 
-    def _say(self, word: Word) -> None:
-        with self._speaking:
-            self._channel.sendall(frame(word))
+
+async def serve(tasks: Registry, store: Backend, channel: socket.socket) -> None:
+    """Run what is ordered through a channel, until that is closed; then the process ends."""
+    channel.setblocking(True)
+    loop, speaking = asyncio.get_running_loop(), threading.Lock()
+
+    def say(word: Word) -> None:
+        with speaking:
+            channel.sendall(frame(word))
+
+    group = Group(tasks, store, say)
+
+    def read() -> None:
+        frames: Frames[Message] = Frames(Message)  # type: ignore[arg-type]
+        while data := channel.recv(1 << 18):
+            for message in frames.feed(data):
+                loop.call_soon_threadsafe(group.heed, message)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    threading.Thread(target=read, name="fairlead-orders", daemon=True).start()
+    await asyncio.Event().wait()

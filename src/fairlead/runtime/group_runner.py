@@ -6,7 +6,6 @@ tells of each start and each end. When it dies, only its members are touched.
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,24 +30,26 @@ _OWN = str(Path(__file__).parent.parent)
 
 
 class Care(msgspec.Struct, frozen=True):
-    """What a run past its time limit is worth to others.
+    """What is due to others when something goes wrong.
 
-    Its company gets `grace` seconds to finish. `prolong` is told until when, and
-    `tell` of the run and the line that it is at.
+    The company of a run past its time limit gets `grace` seconds to finish; `prolong`
+    is told until when, and `tell_overdue` of the run and the line that it is at.
+    `tell_died` gets the process, how it ended, and how many had started and had not.
     """
 
     grace: float
     prolong: Callable[[Run, float], None]
-    tell: Callable[[Run, str | None], None]
+    tell_overdue: Callable[[Run, str | None], None]
+    tell_died: Callable[[int, str, int, int], None]
 
 
-class _Group(Hand):
+class _Group:
     """One process and its members, by the number they are spoken of."""
 
     def __init__(
         self, target: str, hire: Hire, listen: Callable[["_Group"], None], *, together: bool
     ) -> None:
-        super().__init__("group", target, hire, partial(listen, self))
+        self.hand = Hand("group", target, hire, partial(listen, self))
         self.members: dict[int, Run] = {}
         self.overdue: dict[int, float] = {}
         """Until when others are waited for, by the number of a run past its time limit."""
@@ -128,7 +129,7 @@ class GroupRunner:
         for run, _ in pending:
             self._end(run, GIVEN_BACK)
         for group in self._groups:
-            group.tell(Recall())
+            group.hand.tell(Recall())
 
     def close(self) -> None:
         """End all processes."""
@@ -142,12 +143,15 @@ class GroupRunner:
         if self._closed or self._resting:
             return
         pending, self._pending = self._pending, []
-        for share in shares([run for run, _ in pending]):
+        divided = shares([run for run, _ in pending])
+        for at, share in enumerate(divided):
             try:
                 self._send(self._group_for(share), share)
             except OSError:  # The machine has no room for another process now.
-                self._pending += [entry for entry in pending if entry[0] in share]
+                left = [run for rest in divided[at:] for run in rest]
+                self._pending += [entry for entry in pending if entry[0] in left]
                 self._rest()
+                return
 
     def _group_for(self, share: Share) -> _Group:
         """Return a new process; for those that run all together, one that has not begun will do."""
@@ -160,13 +164,13 @@ class GroupRunner:
 
     def _send(self, group: _Group, runs: Share) -> None:
         # Both clocks, so that it can tell by the store's when it started.
-        clocks = (self._now(), time.monotonic())
+        clocks = (self._now(), self._loop.time())
         orders = []
         for run in runs:
             self._number += 1
             group.members[self._number] = run
             orders.append(Order(self._number, run.job, run.pool, clocks))
-        group.tell(orders)
+        group.hand.tell(orders)
 
     def _rest(self) -> None:
         """Wait before the next start of processes that die before they run anything."""
@@ -181,7 +185,7 @@ class GroupRunner:
     # Listening
 
     def _listen(self, group: _Group) -> None:
-        words, ended = group.receive()
+        words, ended = group.hand.receive()
         for word in words:
             self._heed(group, word)
         if ended:
@@ -195,7 +199,7 @@ class GroupRunner:
         if word.starts is not None:
             run = group.members[word.starts]
             run.handle = word.thread
-            self._begin(run, PROCESS, group.pid)
+            self._begin(run, PROCESS, group.hand.pid)
         elif word.ended is not None and word.outcome is not None:
             group.overdue.pop(word.ended, None)
             self._end(group.members.pop(word.ended), word.outcome)
@@ -204,7 +208,7 @@ class GroupRunner:
         """End a process whose members have ended, or have all been called off."""
         now = self._loop.time()
         if not group.members:
-            group.leave()
+            group.hand.leave()
             group.over_at = min(group.over_at, now + KILL_SECONDS)
         elif all(run.called_off is not None for run in group.members.values()):
             waits = any(run.task.is_async for run in group.members.values())
@@ -215,13 +219,15 @@ class GroupRunner:
         if group not in self._groups:
             return
         self._groups.remove(group)
-        how, words = group.bury()
+        how, words = group.hand.bury()
         for word in words:
             self._heed(group, word)
         on_purpose = group.ended_at is not None or self._closed
         running, members = len(group.running), list(group.members.values())
         if members and not running and not on_purpose and not self._resting:
             self._rest()  # It ran nothing, so the next one may not either.
+        if members and not on_purpose:
+            self._care.tell_died(group.hand.pid, how, running, len(members) - running)
         group.members.clear()
         for run in members:
             if run.started_at is not None:
@@ -246,7 +252,7 @@ class GroupRunner:
         group.overdue[number] = until
         if run.called_off is None:
             run.called_off = run.timed_out(None)
-            group.tell(CallOff(number, None))
+            group.hand.tell(CallOff(number, None))
             asking = self._loop.create_task(self._look(group, run))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
@@ -254,7 +260,7 @@ class GroupRunner:
 
     async def _look(self, group: _Group, run: Run) -> None:
         """Find out at which line a run is; one that heeds its cancellation tells it by itself."""
-        lines = await group.stacks.ask(group.pid)
+        lines = await group.hand.lines()
         where = lines.get(run.handle)
         if run.task.is_async:
             blocking = next(reversed(lines.values()), "")  # The main thread is written last.
@@ -262,13 +268,13 @@ class GroupRunner:
         if group.number(run) is not None:
             run.called_off = run.timed_out(where)
             if not run.task.is_async and len(group.members) > 1:
-                self._care.tell(run, where)
+                self._care.tell_overdue(run, where)
 
     def call_off(self, run: Run) -> None:
         """Have a run end as it was told; if nobody else is in its process, with that."""
         for group in self._groups:
             if (number := group.number(run)) is not None:
-                group.tell(CallOff(number, run.called_off))
+                group.hand.tell(CallOff(number, run.called_off))
                 self._see_whether_all_is_over(group)
                 return
         if any(entry[0] is run for entry in self._pending):
@@ -279,11 +285,11 @@ class GroupRunner:
         """End processes whose time has come; see to dead ones that nobody noticed."""
         now = self._loop.time()
         for group in list(self._groups):
-            if group.dead:
+            if group.hand.dead:
                 self._bury(group)
             elif group.ended_at is not None:
                 if now >= group.ended_at + KILL_SECONDS:
-                    group.spawned.kill()
+                    group.hand.signal(signal.SIGKILL)
             elif now >= group.due:
                 group.ended_at = now
-                group.spawned.signal(signal.SIGTERM)
+                group.hand.signal(signal.SIGTERM)

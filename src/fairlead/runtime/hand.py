@@ -20,22 +20,22 @@ class Hand:
     def __init__(self, role: str, target: str, hire: Hire, on_news: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._hire = hire
-        self.stacks = Stacks()
+        self._stacks = Stacks()
         try:
-            self.spawned = Spawned(role, target, (self.stacks.handle,))
+            self._spawned = Spawned(role, target, (self._stacks.handle,))
         except OSError:
-            self.stacks.close()
+            self._stacks.close()
             raise
-        self.pid = self.spawned.pid
+        self.pid = self._spawned.pid
         self._frames: Frames[Word] = Frames(Word)
         self._outgoing = bytearray()
         hire(self.pid, True)
-        self._loop.add_reader(self.spawned.socket, on_news)
+        self._loop.add_reader(self._spawned.socket, on_news)
 
     @property
     def dead(self) -> bool:
         """Whether it has ended, even if something that it forked keeps its socket open."""
-        return self.spawned.process.poll() is not None
+        return self._spawned.process.poll() is not None
 
     def tell(self, message: object) -> None:
         """Send a message; to a process that is no more it is simply lost."""
@@ -43,7 +43,7 @@ class Hand:
         self._flush()
 
     def _flush(self) -> None:
-        handle = self.spawned.socket
+        handle = self._spawned.socket
         try:
             sent = handle.send(self._outgoing) if self._outgoing else 0
         except BlockingIOError:
@@ -61,7 +61,7 @@ class Hand:
         words: list[Word] = []
         while True:
             try:
-                data = self.spawned.socket.recv(1 << 18)
+                data = self._spawned.socket.recv(1 << 18)
             except BlockingIOError:
                 return words, False
             except OSError:
@@ -70,18 +70,26 @@ class Hand:
                 return words, True
             words += self._frames.feed(data)
 
+    async def lines(self) -> dict[int, str]:
+        """Return the line that each of its threads is at, the main one last."""
+        return await self._stacks.ask(self.pid)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and what it started."""
+        self._spawned.signal(number)
+
     def leave(self) -> None:
         """Have it end by itself: there is nothing more to tell it."""
         with suppress(OSError):  # It is gone already.
-            self.spawned.socket.shutdown(socket.SHUT_WR)
+            self._spawned.socket.shutdown(socket.SHUT_WR)
 
     def bury(self) -> tuple[str, list[Word]]:
         """See it to its end, with what it started; says how it ended, and its last words."""
-        self._loop.remove_reader(self.spawned.socket)
-        self._loop.remove_writer(self.spawned.socket)
-        how = self.spawned.reap()
+        self._loop.remove_reader(self._spawned.socket)
+        self._loop.remove_writer(self._spawned.socket)
+        how = self._spawned.reap()
         words, _ = self.receive()
-        self.spawned.socket.close()
-        self.stacks.close()
+        self._spawned.socket.close()
+        self._stacks.close()
         self._hire(self.pid, False)
         return how, words

@@ -115,17 +115,17 @@ class ProcessRunner:
                 self._pending.remove(entry)
                 self._end(run, run.called_off or Crashed("never started"))
             return  # If it was sent: it is ended as soon as it starts.
-        hand.spawned.signal(signal.SIGTERM)
+        hand.signal(signal.SIGTERM)
         self._loop.call_later(KILL_SECONDS, self._kill, hand, run)
 
     def _kill(self, hand: _Hand, run: Run) -> None:
         if hand.running is run:
-            hand.spawned.kill()
+            hand.signal(signal.SIGKILL)
 
     async def _where(self, run: Run) -> str | None:
         """Say at which line the handler is."""
         hand = next((hand for hand in self._hands if hand.running is run), None)
-        lines = await hand.stacks.ask(hand.pid) if hand else {}
+        lines = await hand.lines() if hand else {}
         return next(reversed(lines.values()), None)  # The main thread is written last.
 
     def close(self) -> None:

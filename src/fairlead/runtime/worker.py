@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.core.clock import SECOND
-from fairlead.core.events import Overdue, Started
+from fairlead.core.events import Overdue, ProcessDied, Started
 from fairlead.core.job import LONGEST_ID, Job, Reason
 from fairlead.core.outcome import Cancelled, Committed, Ending, Lost, Outcome
 from fairlead.core.selection import Claim
@@ -104,8 +104,12 @@ class Worker:
 
     def _group_runner(self) -> GroupRunner:
         assert self._target is not None
-        grace = self._workshop.terms.grace
-        care = Care(grace, lambda run, at: self._board.prolong(run.place, at), self._tell_overdue)
+        care = Care(
+            self._workshop.terms.grace,
+            lambda run, until: self._board.prolong(run.place, until),
+            self._tell_overdue,
+            lambda *told: self._workshop.events.emit(ProcessDied(self.id, *told)),
+        )
         return GroupRunner(self._target, self._begin, self._end, self._hire, self.now, care)
 
     def _process_runner(self, size: int) -> ProcessRunner:
