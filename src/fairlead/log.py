@@ -149,7 +149,8 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     ProcessStarted: lambda e: f"process {e.pid} is ready",
     ProcessRetired: lambda e: f"process {e.pid} is being replaced: {e.why}",
     ProcessDied: lambda e: (
-        f"process {e.pid} died: {e.how}; {e.crashed} of its jobs had started, "
+        f"process {e.pid} died: {e.how}; {e.crashed} of its jobs had started"
+        f"{' and run again at once, apart from others' if e.crashed > 1 else ''}, "
         f"{e.returned} were given back"
     ),
     LoopBlocked: lambda e: (

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead import ConfigError, Fairlead, Pool, Queue
 from fairlead.core.ids import JobId
@@ -291,3 +292,66 @@ def test_processes_of_a_worker_begin_evenly_spread_and_workers_anywhere() -> Non
     assert phase_of("box-1-ab/1", 4) == phase_of("box-1-ab/5", 4)
     assert phase_of("box-1-ab", 1) != phase_of("box-2-cd", 1)
     assert all(0 <= phase < 1 for phase in phases)
+
+
+# Suspects
+
+
+def suspect(n: int, shared: int = 1) -> Run:
+    run = new_run(n)
+    run.job = replace(run.job, shared_deaths=shared)
+    return run
+
+
+def test_suspects_are_started_apart() -> None:
+    started: list[Run] = []
+    apart: list[Run] = []
+    plan = PoolPlan("p", (MAIL,), 3, "async", self_serving=False)
+    slots = Slots(plan, started.append, start_suspect=apart.append)
+    runs = [new_run(0), suspect(1), suspect(2, 0)]
+    runs[2].job = replace(runs[2].job, crashes=1)
+    for run in runs:
+        slots.feed(run, 0.0)
+    assert (started, apart) == (runs[:1], runs[1:])
+
+
+def test_where_no_process_can_be_started_suspects_run_beside_others() -> None:
+    slots, started = pool(slots=2)
+    run = suspect(1)
+    slots.feed(run, 0.0)
+    assert started == [run]
+
+
+def test_with_suspects_in_hand_even_who_serves_itself_keeps_to_the_slots() -> None:
+    """Threads that serve themselves take what was claimed ahead; a suspect takes a slot away."""
+    started: list[Run] = []
+    apart: list[Run] = []
+    plan = PoolPlan("p", (MAIL,), 2, "thread", self_serving=True)
+    slots = Slots(plan, started.append, start_suspect=apart.append)
+    ahead = [new_run(n) for n in range(3)]
+    for run in ahead:
+        slots.feed(run, 0.0)
+    first, second = suspect(3), new_run(4)
+    slots.feed(first, 0.0)
+    slots.feed(second, 0.0)
+    assert (started, apart) == (ahead, [])
+    slots.ended(ahead[0])
+    assert apart == []
+    slots.ended(ahead[1])
+    assert (started, apart) == (ahead, [first])
+    slots.ended(first)
+    assert started == [*ahead, second]
+
+
+def test_a_suspect_that_is_taken_back_counts_no_more() -> None:
+    apart: list[Run] = []
+    plan = PoolPlan("p", (MAIL,), 1, "thread", self_serving=True)
+    started: list[Run] = []
+    slots = Slots(plan, started.append, start_suspect=apart.append)
+    runs = [new_run(0), suspect(1), new_run(2), new_run(3)]
+    for run in runs[:2]:
+        slots.feed(run, 0.0)
+    assert slots.take_back() == [runs[1]]
+    for run in runs[2:]:
+        slots.feed(run, 0.0)
+    assert (started, apart) == ([runs[0], *runs[2:]], [])

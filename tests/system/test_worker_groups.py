@@ -6,10 +6,12 @@ from collections.abc import Collection
 
 import pytest
 
-from fairlead import State
+from fairlead import Retry, State
 from fairlead.core.ids import JobId
 from fairlead.core.job import ALONE
 from tests.system.tree import Line, Shop, Tree, alive, children, send, until
+
+ONCE = Retry(attempts=1)
 
 
 def all_start(shop: Shop, jobs: Collection[JobId], count: int) -> list[Line]:
@@ -149,7 +151,7 @@ def test_suspects_take_slots_of_their_pool_and_no_others(shop: Shop, plain: bool
 
 
 def test_a_coroutine_past_its_limit_is_cancelled_and_its_company_goes_on(shop: Shop) -> None:
-    late = shop.put("wait", 60.0, timeout=3, attempts=1)
+    late = shop.put("wait", 60.0, timeout=3, retry=ONCE)
     jobs = shop.put_many("wait", 3, 5.0)
     tree = shop.start("--pool", "loop")
     group, _ = kill_worker(shop, tree, [late, *jobs])
@@ -167,7 +169,7 @@ def test_a_thread_past_its_limit_ends_its_group_after_the_grace_time(
     shop: Shop, grace: str, outcome: list[str]
 ) -> None:
     """Its company finishes first, or is given back uncounted."""
-    late = shop.put("nap", 60.0, timeout=2, attempts=1)
+    late = shop.put("nap", 60.0, timeout=2, retry=ONCE)
     jobs = shop.put_many("nap", 2, 6.0)
     tree = shop.start("--pool", "thread", "--grace", grace)
     kill_worker(shop, tree, [late, *jobs])
@@ -182,7 +184,7 @@ def test_a_thread_past_its_limit_ends_its_group_after_the_grace_time(
 
 
 def test_a_group_whose_loop_is_blocked_past_a_limit_is_ended(shop: Shop) -> None:
-    late = shop.put("sleep_on_loop", 60.0, timeout=2, attempts=1)
+    late = shop.put("sleep_on_loop", 60.0, timeout=2, retry=ONCE)
     tree = shop.start("--pool", "loop", "--grace", "1", "--lease", "5")
     first = shop.until_started(late)
     send(first.pid, signal.SIGKILL)

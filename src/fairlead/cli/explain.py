@@ -24,7 +24,7 @@ from fairlead.cli.words import (
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, State
 from fairlead.core.text import QUOTED, escaped
-from fairlead.insight.explain import Barrier, Explanation
+from fairlead.insight.explain import Barrier, Explanation, suspicion
 from fairlead.insight.explain import explain as ask
 
 
@@ -86,6 +86,8 @@ def _lines(told: Explanation) -> Iterator[str]:
     yield f"  before it  {counted(told.ahead, 'due job')} of its queue"
     start = "unknown" if told.starts_at is None else _about(told)
     yield f"  start      {start}: {escaped(told.basis)}"
+    if apart := suspicion(job):
+        yield f"  runs       {apart}"
 
 
 def _gate_line(barrier: Barrier, told: Explanation, *, relevant: bool) -> str:
@@ -111,6 +113,7 @@ def _settled(told: Explanation) -> str:
             return (
                 f"it runs on {job.worker}, claimed {ago(job.claimed_at)}, attempt {job.attempt}; "
                 f"its lease lasts until {moment(job.lease_until)}, unless its worker renews it"
+                f"{f'; it runs {apart}' if (apart := suspicion(job)) else ''}"
                 f"{asked if job.cancel_requested else ''}"
             )
         case State.DEAD:

@@ -23,6 +23,7 @@ from fairlead.core.job import (
     State,
 )
 from fairlead.core.text import QUOTED, SHOWN, cut, escaped, listed
+from fairlead.insight.explain import suspicion
 
 _COLUMNS = (
     Column("ID"),
@@ -110,6 +111,8 @@ def _facts(job: JobRecord) -> list[tuple[str, str]]:
         ("attempt", str(job.attempt) + (f", {job.crashes} crashes" if job.crashes else "")),
         ("enqueued", moment(job.enqueued_at)),
     ]
+    if apart := suspicion(job):
+        facts.append(("runs", apart))
     if job.state is State.WAITING:
         facts.append(("due", moment(job.run_at)))
     if job.priority:

@@ -59,6 +59,23 @@ class Explanation(msgspec.Struct, frozen=True):
     damaged: bool = False
 
 
+def suspicion(job: JobRecord) -> str | None:
+    """Say why a live job runs apart from others, and with whom; None if it does not."""
+    if job.state.final:
+        return None
+    if job.crashes:
+        return "alone, because a process died while it ran there alone"
+    match job.shared_deaths:
+        case 0:
+            return None
+        case 1:
+            return "in a process of their own, with those that ran beside it when theirs died"
+        case 2:
+            return "in a small group, because two processes died while it ran there with others"
+    told = f"because {job.shared_deaths:,} processes died while it ran there with others"
+    return f"alone, {told}"
+
+
 async def explain(store: Backend, job_id: JobId) -> Explanation:
     """Ask the store what it takes, and judge."""
     job = await found(store, job_id)
