@@ -4,6 +4,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.job import Gate, NewJob
 from fairlead.core.queue import Queue
@@ -117,3 +119,30 @@ def test_a_damaged_job_is_sent_to_the_doctor(folder: Path) -> None:
     )
     [explained] = objects(folder, "explain", job_id)
     assert explained["damaged"] is True
+
+
+@pytest.mark.parametrize(
+    ("counts", "runs"),
+    [
+        ("shared_deaths = 0", None),
+        (
+            "shared_deaths = 1",
+            "in a process of their own, with those that ran beside it when theirs died",
+        ),
+        (
+            "shared_deaths = 2",
+            "in a small group, because two processes died while it ran there with others",
+        ),
+        ("shared_deaths = 3", "alone, because 3 processes died while it ran there with others"),
+        ("crashes = 1", "alone, because a process died while it ran there alone"),
+    ],
+)
+def test_who_may_have_killed_a_process_is_told_where_it_runs(
+    folder: Path, stock: Stock, counts: str, runs: str | None
+) -> None:
+    with closing(sqlite3.connect(folder / "jobs.db")) as raw, raw:
+        raw.execute(f"UPDATE fairlead_job SET {counts} WHERE id = ?", [stock.waiting])
+    for command in (["explain"], ["jobs", "show"]):
+        lines = told(folder, *command, stock.waiting).splitlines()
+        found = [line.split(maxsplit=1)[1] for line in lines if line.startswith("  runs ")]
+        assert found == ([runs] if runs else [])

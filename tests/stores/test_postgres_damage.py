@@ -22,6 +22,7 @@ from fairlead.core.errors import (
 )
 from fairlead.core.ids import JobId
 from fairlead.core.job import (
+    ALONE,
     LONGEST_ID,
     Job,
     JobOptions,
@@ -243,6 +244,17 @@ async def test_a_claim_makes_a_dead_letter_of_a_damaged_job(yard: Yard) -> None:
         assert _ids(await claim(yard.store)) == [job.id for job in good], damage
         await _dead_letter(yard, bad.id)
         assert await yard.store.audit() == []
+
+
+@pytest.mark.parametrize("count", [-1, 2_147_483_647])
+async def test_a_number_of_shared_deaths_that_cannot_be_means_alone(yard: Yard, count: int) -> None:
+    [bad, good] = await yard.put(2)
+    yard.owner.execute("UPDATE job SET shared_deaths = %s WHERE id = %s", [count, bad.id])
+    [finding] = await yard.store.audit()
+    assert finding.problem == f"job {bad.id} cannot have shared so many deaths of processes"
+    claimed = {job.id: job.shared_deaths for job in await claim(yard.store)}
+    assert claimed == {bad.id: ALONE, good.id: 0}
+    await yard.mends()
 
 
 async def test_an_id_that_cannot_be_is_given_another(yard: Yard) -> None:

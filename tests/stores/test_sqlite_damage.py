@@ -21,7 +21,7 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, State
+from fairlead.core.job import ALONE, Job, State
 from fairlead.core.outcome import Failed, Settlement
 from fairlead.core.queue import Share
 from fairlead.core.selection import select
@@ -359,6 +359,21 @@ async def test_errors_that_are_nested_deep_are_passed_over(scene: Scene, tmp_pat
     await look_at_everything(scene)
     assert sum(group.count for group in await scene.store.groups(Filter(states=(State.DEAD,)))) == 2
     await scene.store.repair(by())
+
+
+@pytest.mark.parametrize("count", ["'x'", "-1", "0.5", str(GREATEST), "x'00'"])
+async def test_a_number_of_shared_deaths_that_is_none_means_alone(
+    scene: Scene, tmp_path: Path, count: str
+) -> None:
+    """It harms nobody, and the repair writes what is read."""
+    waiting = scene.victims["waiting"]
+    write(tmp_path, f"UPDATE fairlead_job SET shared_deaths = {count} WHERE id = ?", waiting)
+    claimed = {job.id: job for job in await claim(scene.store, capable=CAPABLE)}
+    assert claimed[waiting].shared_deaths == ALONE
+    assert {job.shared_deaths for job in claimed.values() if job.id != waiting} == {0}
+    told = await scene.store.repair(by("repair"))
+    assert any(f"job {waiting} is put right" in each for each in told), told
+    assert await scene.store.audit() == []
 
 
 async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path) -> None:

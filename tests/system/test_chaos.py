@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -117,3 +118,48 @@ def test_twenty_thousand_jobs_and_a_kill_every_second(
         print(f"\nlease of {lease} s: {told(shop, kills, time.monotonic() - began)}")
     states = shop.states()
     assert states[State.DONE] + states[State.DEAD] == 20_000
+
+
+MOST_SECONDS_AGAIN = 3.0
+"""From the death of a process to the next start of all who ran in it, on a machine with nothing else
+to do: two processes start one after the other, and two heartbeats of the supervisor pass."""
+MOST_SECONDS_DONE = 30.0
+"""From the first death to the end of the last neighbour of a poison job."""
+
+
+def neighbours(shop: Shop, poison: int) -> tuple[list[JobId], float]:
+    """Have a process die under 100 jobs of 5 s; returns the innocent ones, and when it died."""
+    jobs = shop.put_many("wait", 100 - poison, 5.0)
+    bombs = [shop.put("adie", "kill", 1.0) for _ in range(poison)]
+    shop.start("--pool", "loop", "--slots", "100")
+    until(lambda: len(shop.starts()) >= 100, what="100 starts")
+    first = shop.starts()[0].pid
+    if not bombs:
+        died = time.monotonic()
+        send(first, signal.SIGKILL)
+        return jobs, died
+    return jobs, min(line.time for line in shop.starts(bombs[0])) + 1.0
+
+
+@pytest.mark.chaos
+def test_a_hundred_neighbours_of_a_killed_process_start_again_at_once(any_shop: Shop) -> None:
+    """F76, in seconds; it used to be 78 s for the median one."""
+    jobs, died = neighbours(any_shop, poison=0)
+    any_shop.until_final(seconds=50)
+    waits = sorted(any_shop.starts(job)[1].time - died for job in jobs)
+    print(f"again after {statistics.median(waits):.2f} s in the median, {waits[-1]:.2f} s at most")
+    assert {len(any_shop.starts(job)) for job in jobs} == {2}
+    assert waits[-1] <= MOST_SECONDS_AGAIN
+
+
+@pytest.mark.chaos
+def test_a_hundred_neighbours_of_a_poison_job_are_soon_done(any_shop: Shop) -> None:
+    """F76, in seconds."""
+    jobs, died = neighbours(any_shop, poison=1)
+    any_shop.until_final(seconds=50)
+    waits = sorted(any_shop.starts(job)[1].time - died for job in jobs)
+    ends = sorted(any_shop.lines(job, "end")[0].time - died for job in jobs)
+    print(f"again after {statistics.median(waits):.2f} s in the median, {waits[-1]:.2f} s at most")
+    print(f"done after {statistics.median(ends):.2f} s in the median, {ends[-1]:.2f} s at most")
+    assert max(len(any_shop.starts(job)) for job in jobs) <= 4
+    assert ends[-1] <= MOST_SECONDS_DONE
