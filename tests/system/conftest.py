@@ -74,11 +74,3 @@ def redis_shop(tmp_path: Path, rough_redis: RedisServer) -> Iterator[RedisShop]:
         rough_redis.thaw()
         rough_redis.start()
         rough_redis.execute("FLUSHALL")
-
-
-@pytest.fixture(params=["shop", "pg_shop", "redis_shop"])
-def any_shop(request: pytest.FixtureRequest) -> Shop:
-    """A shop on each store that processes can share."""
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Shop)
-    return found

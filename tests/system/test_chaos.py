@@ -14,7 +14,7 @@ import pytest
 
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, send, until
+from tests.system.tree import Shop, on_every_store, send, until
 
 PRODUCER = """
 import os, shop
@@ -152,11 +152,12 @@ def times(shop: Shop, what: str, since: float) -> dict[JobId, list[float]]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
-def test_a_hundred_neighbours_of_a_killed_process_start_again_at_once(any_shop: Shop) -> None:
+@on_every_store
+def test_a_hundred_neighbours_of_a_killed_process_start_again_at_once(shop: Shop) -> None:
     """F76, in seconds; it used to be 78 s for the median one."""
-    jobs, died = neighbours(any_shop, poison=0)
-    any_shop.until_final(seconds=100)
-    starts = times(any_shop, "start", died)
+    jobs, died = neighbours(shop, poison=0)
+    shop.until_final(seconds=100)
+    starts = times(shop, "start", died)
     waits = sorted(starts[job][1] for job in jobs)
     print(f"again after {statistics.median(waits):.2f} s in the median, {waits[-1]:.2f} s at most")
     assert {len(starts[job]) for job in jobs} == {2}
@@ -165,11 +166,12 @@ def test_a_hundred_neighbours_of_a_killed_process_start_again_at_once(any_shop: 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
-def test_a_hundred_neighbours_of_a_poison_job_are_soon_done(any_shop: Shop) -> None:
+@on_every_store
+def test_a_hundred_neighbours_of_a_poison_job_are_soon_done(shop: Shop) -> None:
     """F76, in seconds."""
-    jobs, died = neighbours(any_shop, poison=1)
-    any_shop.until_final(seconds=100)
-    starts, ended = times(any_shop, "start", died), times(any_shop, "end", died)
+    jobs, died = neighbours(shop, poison=1)
+    shop.until_final(seconds=100)
+    starts, ended = times(shop, "start", died), times(shop, "end", died)
     waits = sorted(starts[job][1] for job in jobs)
     ends = sorted(ended[job][0] for job in jobs)
     print(f"again after {statistics.median(waits):.2f} s in the median, {waits[-1]:.2f} s at most")

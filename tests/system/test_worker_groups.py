@@ -9,7 +9,7 @@ import pytest
 from fairlead import Retry, State
 from fairlead.core.ids import JobId
 from fairlead.core.job import ALONE
-from tests.system.tree import Line, Shop, Tree, alive, children, send, until
+from tests.system.tree import Line, Shop, Tree, alive, children, on_every_store, send, until
 
 ONCE = Retry(attempts=1)
 
@@ -46,9 +46,9 @@ def check_done(shop: Shop, jobs: Collection[JobId], outcomes: list[str]) -> None
         assert shop.outcomes(job) == outcomes, shop.attempts(job)
 
 
-def test_all_who_ran_in_a_killed_process_start_again_together_and_at_once(any_shop: Shop) -> None:
+@on_every_store
+def test_all_who_ran_in_a_killed_process_start_again_together_and_at_once(shop: Shop) -> None:
     """No one waits for another one's end, and each is interrupted once."""
-    shop = any_shop
     jobs = shop.put_many("wait", 15, 3.0)
     tree = shop.start("--pool", "loop")
     group, starts = kill_worker(shop, tree, jobs)
@@ -60,10 +60,10 @@ def test_all_who_ran_in_a_killed_process_start_again_together_and_at_once(any_sh
     until(lambda: not alive(group), what="the end of the group's process")
 
 
+@on_every_store
 def test_a_poison_job_is_soon_alone_and_interrupts_nobody_more_than_three_times(
-    any_shop: Shop,
+    shop: Shop,
 ) -> None:
-    shop = any_shop
     healthy = shop.put_many("wait", 11, 2.0)
     poison = shop.put("adie", "kill", 0.4)
     tree = shop.start("--pool", "loop")
@@ -81,8 +81,8 @@ def test_a_poison_job_is_soon_alone_and_interrupts_nobody_more_than_three_times(
     assert "dead: poison" in tree.log
 
 
-def test_a_second_death_divides_them_and_a_third_leaves_each_alone(any_shop: Shop) -> None:
-    shop = any_shop
+@on_every_store
+def test_a_second_death_divides_them_and_a_third_leaves_each_alone(shop: Shop) -> None:
     jobs = shop.put_many("wait", 9, 6.0)
     tree = shop.start("--pool", "loop")
     group, _ = kill_worker(shop, tree, jobs)
@@ -104,8 +104,8 @@ def test_a_second_death_divides_them_and_a_third_leaves_each_alone(any_shop: Sho
     assert tree.workers == workers
 
 
-def test_the_death_of_the_worker_process_gives_a_group_back_uncounted(any_shop: Shop) -> None:
-    shop = any_shop
+@on_every_store
+def test_the_death_of_the_worker_process_gives_a_group_back_uncounted(shop: Shop) -> None:
     jobs = shop.put_many("wait", 5, 3.0)
     tree = shop.start("--pool", "loop")
     group, _ = kill_worker(shop, tree, jobs)
