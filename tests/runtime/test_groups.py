@@ -372,6 +372,17 @@ async def test_what_has_not_started_is_recalled(bench: Bench) -> None:
     assert bench.ended == {1: GIVEN_BACK, 2: GIVEN_BACK}
 
 
+async def test_nothing_starts_again_that_was_recalled(bench: Bench) -> None:
+    await bench.start(new_run(0), new_run(1))
+    [hand] = FakeHand.made
+    hand.say(Word(starts=1))
+    bench.runner.recall()
+    hand.die()
+    await asyncio.sleep(0)
+    assert bench.ended == {0: Crashed("SIGSEGV"), 1: GIVEN_BACK}
+    assert FakeHand.made == [hand]
+
+
 # The group, without a process
 
 

@@ -108,6 +108,7 @@ class GroupRunner:
         self._number = 0
         self._failures = 0
         self._resting = False
+        self._recalled = False
         self._closed = False
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -124,7 +125,8 @@ class GroupRunner:
         return taken
 
     def recall(self) -> None:
-        """Have everything given back that has not started."""
+        """Have everything given back that has not started, now and later."""
+        self._recalled = True
         pending, self._pending = self._pending, []
         for run, _ in pending:
             self._end(run, GIVEN_BACK)
@@ -232,8 +234,8 @@ class GroupRunner:
         for run in members:
             if run.started_at is not None:
                 self._end(run, fate(run.called_off, how, running, on_purpose=on_purpose))
-            elif run.called_off is not None:
-                self._end(run, run.called_off)
+            elif run.called_off is not None or self._recalled:
+                self._end(run, run.called_off or GIVEN_BACK)
             else:
                 self.start(run)
 
