@@ -469,6 +469,13 @@ MUTANTS = [
         "tests/runtime/test_groups.py",
     ),
     Mutant(
+        "a start in a group is on the board of its worker process (F76)",
+        "runtime/group.py",
+        "        if self._board is not None:\n",
+        "        if self._board is None:\n",
+        "tests/runtime/test_groups.py",
+    ),
+    Mutant(
         "the last words of a group's process are heard (F76)",
         "runtime/group_runner.py",
         "        how, words = group.hand.bury()\n        for word in words:\n            self._heed(group, word)\n",

@@ -13,7 +13,7 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.outcome import Cancelled, Crashed, Done, Ending, Failed, Lost, Outcome, Returned
 from fairlead.runtime import group_runner
-from fairlead.runtime.board import PROCESS
+from fairlead.runtime.board import PROCESS, Board
 from fairlead.runtime.group import CallOff, Group, Message
 from fairlead.runtime.group_runner import Care, GroupRunner
 from fairlead.runtime.grouping import fate, shares
@@ -138,7 +138,9 @@ class FakeHand:
     made: "list[FakeHand]"
     full = False
 
-    def __init__(self, role: str, target: str, hire: Any, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, role: str, target: str, hire: Any, on_news: Callable[[], None], handles: Any
+    ) -> None:
         if FakeHand.full:
             raise OSError("no more processes")
         self.on_news = on_news
@@ -203,7 +205,9 @@ class Bench:
             lambda run, where: self.overdue.append((run.place, where)),
             lambda *told: self.died.append(told),
         )
-        self.runner = GroupRunner("t", self.begin, self.end, lambda *_: None, lambda: 5, care)
+        self.runner = GroupRunner(
+            "t", Board.private(1), self.begin, self.end, lambda *_: None, lambda: 5, care
+        )
 
     def begin(self, run: Run, kind: int, _thread: int) -> None:
         assert kind == PROCESS
@@ -250,9 +254,9 @@ async def test_a_process_ends_with_its_group(bench: Bench) -> None:
     await bench.start(new_run(0), new_run(1))
     [hand] = FakeHand.made
     hand.start_all()
-    hand.say(Word(1, Done("1")))
+    hand.say(Word(0, Done("1")))
     assert not hand.left
-    hand.say(Word(2, Done("2")))
+    hand.say(Word(1, Done("2")))
     assert hand.left
     assert bench.ended == {0: Done("1"), 1: Done("2")}
     hand.die()
@@ -263,7 +267,7 @@ async def test_all_who_ran_share_the_death_and_the_others_start_again(bench: Ben
     runs = [new_run(n) for n in range(3)]
     await bench.start(*runs)
     [hand] = FakeHand.made
-    hand.say(Word(starts=1), Word(starts=2))
+    hand.say(Word(starts=0), Word(starts=1))
     hand.die()
     together = Crashed("SIGSEGV", company=True)
     assert bench.ended == {0: together, 1: together}
@@ -277,7 +281,7 @@ async def test_who_is_left_alone_and_kills_the_process_has_crashed(bench: Bench)
     [hand] = FakeHand.made
     hand.start_all()
     # Its last words are heard after its death, too.
-    hand.words.append(Word(1, Done("1")))
+    hand.words.append(Word(0, Done("1")))
     hand.die()
     assert bench.ended == {0: Done("1"), 1: Crashed("SIGSEGV")}
 
@@ -304,9 +308,9 @@ async def test_a_run_that_is_called_off_is_told_so_and_its_company_goes_on(bench
     runs[0].called_off = Cancelled("no")
     bench.runner.call_off(runs[0])
     bench.runner.watch()
-    assert hand.told[-1] == CallOff(1, Cancelled("no"))
+    assert hand.told[-1] == CallOff(0, Cancelled("no"))
     assert hand.signals == []
-    hand.say(Word(1, Cancelled("no")))
+    hand.say(Word(0, Cancelled("no")))
     bench.runner.watch()
     assert (bench.ended, hand.signals) == ({0: Cancelled("no")}, [])
 
@@ -334,7 +338,7 @@ async def test_a_thread_past_its_limit_ends_its_process_and_its_company_is_given
     [hand] = FakeHand.made
     hand.start_all()
     bench.runner.time_out(runs[0])
-    assert hand.told[-1] == CallOff(1, None)
+    assert hand.told[-1] == CallOff(0, None)
     await asyncio.sleep(0)
     assert bench.overdue == [(0, "shop.py:7 in nap")]
     assert bench.prolonged == [0]
@@ -355,7 +359,7 @@ async def test_who_heeds_its_limit_costs_its_company_nothing(bench: Bench) -> No
     [hand] = FakeHand.made
     hand.start_all()
     bench.runner.time_out(runs[0])
-    hand.say(Word(1, TIMED_OUT))
+    hand.say(Word(0, TIMED_OUT))
     bench.runner.watch()
     assert (bench.ended, hand.signals) == ({0: TIMED_OUT}, [])
 
@@ -363,19 +367,19 @@ async def test_who_heeds_its_limit_costs_its_company_nothing(bench: Bench) -> No
 async def test_what_has_not_started_is_recalled(bench: Bench) -> None:
     await bench.start(new_run(0), new_run(1))
     [hand] = FakeHand.made
-    hand.say(Word(starts=1))
+    hand.say(Word(starts=0))
     bench.runner.start(new_run(2, 3))
     bench.runner.recall()
     assert hand.told[-1] == Recall()
     assert bench.ended == {2: GIVEN_BACK}
-    hand.say(Word(2, GIVEN_BACK))
+    hand.say(Word(1, GIVEN_BACK))
     assert bench.ended == {1: GIVEN_BACK, 2: GIVEN_BACK}
 
 
 async def test_nothing_starts_again_that_was_recalled(bench: Bench) -> None:
     await bench.start(new_run(0), new_run(1))
     [hand] = FakeHand.made
-    hand.say(Word(starts=1))
+    hand.say(Word(starts=0))
     bench.runner.recall()
     hand.die()
     await asyncio.sleep(0)
@@ -391,7 +395,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.said: list[Word] = []
-        self.group = Group(APP.tasks, APP.store, self.said.append)
+        self.group = Group(APP.tasks, APP.store, self.said.append, None)
 
     def order(self, *runs: Run) -> None:
         self.group.heed([Order(run.place, run.job, run.pool, (5, 0.0)) for run in runs])
@@ -406,6 +410,21 @@ async def test_a_group_tells_of_each_start_before_any_handler_has_ended() -> Non
     scene.order(*(new_run(n) for n in range(3)))
     await scene.turn()
     assert scene.said == [Word(starts=n) for n in range(3)]
+
+
+async def test_a_start_is_on_the_board_before_anything_is_said_of_it() -> None:
+    """The worker process may be blocked, and die before it hears."""
+    board = Board.private(2)
+    run = new_run(board.hold(JobId("job-0"), 7, 0, 1.0))
+    seen: list[bool] = []
+    group = Group(
+        APP.tasks, APP.store, lambda _: seen.extend(mark.running for mark in board.marks()), board
+    )
+    group.heed([Order(run.place, run.job, run.pool, (5, 0.0))])
+    await asyncio.sleep(0)
+    assert seen == [True]
+    [mark] = board.marks()
+    assert (mark.kind, mark.deadline - mark.since) == (PROCESS, pytest.approx(run.timeout))
 
 
 async def test_a_group_gives_back_only_what_has_not_started() -> None:

@@ -489,7 +489,9 @@ def drawn(random: Random) -> Options:
 class SimulatedHand:
     """Stands for `Hand`: a simulated process in which the real `Group` runs."""
 
-    def __init__(self, role: str, target: str, hire: Any, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, role: str, target: str, hire: Any, on_news: Callable[[], None], handles: Any
+    ) -> None:
         child = here()
         assert isinstance(child, Child)
         self._child = child
@@ -509,7 +511,7 @@ class SimulatedHand:
 
     def _begin(self) -> None:
         store = Connection(self._world.network, self._process)
-        self._group = Group(self._world.tasks, store, self._say)
+        self._group = Group(self._world.tasks, store, self._say, self._child.board)
         while self._to_it:
             self._group.heed(self._to_it.popleft())
 

@@ -2,7 +2,7 @@
 
 worker TARGET SOCKET BOARD STACKS    claims and runs jobs
 solo   TARGET SOCKET STACKS          runs one handler at a time for a worker process
-group  TARGET SOCKET STACKS          runs a group of suspects at once for a worker process
+group  TARGET SOCKET STACKS [BOARD]  runs a group of suspects at once for a worker process
 check  TARGET                        loads the app, for a reload, and says whether it could
 leave  TARGET WORKER [COMMAND...]    gives back what a worker that is no more had in hand, and
                                      becomes the command, if there is one
@@ -84,12 +84,13 @@ def _solo(target: str, channel: int, stacks: int) -> None:
     Solo(app.tasks, app.store, socket.socket(fileno=channel)).serve()
 
 
-def _group(target: str, channel: int, stacks: int) -> None:
+def _group(target: str, channel: int, stacks: int, board: int | None = None) -> None:
     die_with_parent(os.getppid())
     answer(stacks)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     app = load_app(target)
-    asyncio.run(serve_group(app.tasks, app.store, socket.socket(fileno=channel)))
+    shared = None if board is None else Board.opened(board)
+    asyncio.run(serve_group(app.tasks, app.store, socket.socket(fileno=channel), shared))
 
 
 def _leave(target: str, worker: str, *command: str) -> None:

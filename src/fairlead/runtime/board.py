@@ -58,7 +58,9 @@ class Mark(msgspec.Struct, frozen=True):
 class Board:
     """The records of one process."""
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: mmap.mmap, handle: int | None = None) -> None:
+        self.handle = handle
+        """The descriptor by which a process that is started can open it, if it can."""
         self._memory = memory
         self.places = (len(memory) - _FIRST) // _LENGTH
         self._free = list(range(self.places - 1, -1, -1))
@@ -78,7 +80,7 @@ class Board:
     @classmethod
     def opened(cls, handle: int) -> "Board":
         """Open the board of a descriptor that was passed on."""
-        return cls(mmap.mmap(handle, os.fstat(handle).st_size))
+        return cls(mmap.mmap(handle, os.fstat(handle).st_size), handle)
 
     # For the process itself
 

@@ -3,7 +3,8 @@
 Coroutine functions run on its loop and plain ones in threads, as in a worker
 process. It reads orders from a socket and writes words back, as a solo process
 does. The word that a job starts is out before its handler runs, so if the process
-dies it is known which jobs it took with it. A thread does the reading: whatever
+dies it is known which jobs it took with it; it is on the worker process's board, too, in
+case that dies as well. A thread does the reading: whatever
 the handlers do, the process ends when whoever started it closes the socket.
 """
 
@@ -21,6 +22,7 @@ from fairlead.core.failure import described
 from fairlead.core.outcome import Ending, Failed, Outcome, Returned
 from fairlead.core.store import Backend
 from fairlead.core.task import Registry
+from fairlead.runtime.board import PROCESS, Board
 from fairlead.runtime.frames import Frames, frame
 from fairlead.runtime.loop_runner import LoopRunner
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Run
@@ -42,12 +44,18 @@ Message = list[Order] | Recall | CallOff
 
 
 class Group:
-    """Runs what is ordered, on this loop. `say` is called with each word, from any thread."""
+    """Runs what is ordered, on this loop. `say` is called with each word, from any thread.
 
-    def __init__(self, tasks: Registry, store: Backend, say: Callable[[Word], None]) -> None:
+    Orders are numbered by their places on the board.
+    """
+
+    def __init__(
+        self, tasks: Registry, store: Backend, say: Callable[[Word], None], board: Board | None
+    ) -> None:
         self._tasks = tasks
         self._store = store
         self._say = say
+        self._board = board
         self._loop = asyncio.get_running_loop()
         self._on_loop = LoopRunner(self._begin, self._end)
         self._in_threads = ThreadRunner("group", MOST_THREADS, self._begin, self._end)
@@ -81,6 +89,9 @@ class Group:
         told, at = self._clocks
         run.since = self._loop.time()
         run.started_at = told + int((run.since - at) * SECOND)
+        if self._board is not None:
+            times = (run.started_at, run.since + run.timeout, run.since)
+            self._board.start(run.place, PROCESS, *times, os.getpid())
         self._say(Word(starts=run.place, thread=thread))
 
     def _end(self, run: Run, outcome: Outcome) -> None:
@@ -103,7 +114,9 @@ class Group:
         runner.call_off(run)
 
 
-async def serve(tasks: Registry, store: Backend, channel: socket.socket) -> None:
+async def serve(
+    tasks: Registry, store: Backend, channel: socket.socket, board: Board | None
+) -> None:
     """Run what is ordered through a channel, until that is closed; then the process ends."""
     channel.setblocking(True)
     loop, speaking = asyncio.get_running_loop(), threading.Lock()
@@ -112,7 +125,7 @@ async def serve(tasks: Registry, store: Backend, channel: socket.socket) -> None
         with speaking:
             channel.sendall(frame(word))
 
-    group = Group(tasks, store, say)
+    group = Group(tasks, store, say, board)
 
     def read() -> None:
         frames: Frames[Message] = Frames(Message)  # type: ignore[arg-type]

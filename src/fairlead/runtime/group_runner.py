@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.core.outcome import Crashed
-from fairlead.runtime.board import PROCESS
+from fairlead.runtime.board import PROCESS, Board
 from fairlead.runtime.group import CallOff
 from fairlead.runtime.grouping import Share, fate, shares
 from fairlead.runtime.hand import Hand, Hire
@@ -44,15 +44,22 @@ class Care(msgspec.Struct, frozen=True):
 
 
 class _Group:
-    """One process and its members, by the number they are spoken of."""
+    """One process and its members, by their places on the board."""
 
     def __init__(
-        self, target: str, hire: Hire, listen: Callable[["_Group"], None], *, together: bool
+        self,
+        target: str,
+        board: Board,
+        hire: Hire,
+        listen: Callable[["_Group"], None],
+        *,
+        together: bool,
     ) -> None:
-        self.hand = Hand("group", target, hire, partial(listen, self))
+        handles = () if board.handle is None else (board.handle,)
+        self.hand = Hand("group", target, hire, partial(listen, self), handles)
         self.members: dict[int, Run] = {}
         self.overdue: dict[int, float] = {}
-        """Until when others are waited for, by the number of a run past its time limit."""
+        """Until when others are waited for, by the place of a run past its time limit."""
         self.over_at = float("inf")
         """When it is ended because nobody is in it who was not called off."""
         self.ended_at: float | None = None
@@ -79,9 +86,9 @@ class _Group:
         """The members whose handlers have started."""
         return [run for run in self.members.values() if run.started_at is not None]
 
-    def number(self, run: Run) -> int | None:
-        """Return the number of a member."""
-        return next((number for number, one in self.members.items() if one is run), None)
+    def has(self, run: Run) -> bool:
+        """Say whether a run is a member."""
+        return self.members.get(run.place) is run
 
 
 class GroupRunner:
@@ -90,6 +97,7 @@ class GroupRunner:
     def __init__(
         self,
         target: str,
+        board: Board,
         begin: Begin,
         end: End,
         hire: Hire,
@@ -97,6 +105,7 @@ class GroupRunner:
         care: Care,
     ) -> None:
         self._target = target
+        self._board = board
         self._begin = begin
         self._end = end
         self._hire = hire
@@ -105,7 +114,6 @@ class GroupRunner:
         self._loop = asyncio.get_running_loop()
         self._groups: list[_Group] = []
         self._pending: list[tuple[Run, float]] = []
-        self._number = 0
         self._failures = 0
         self._resting = False
         self._recalled = False
@@ -160,19 +168,15 @@ class GroupRunner:
         open_one = next((group for group in self._groups if group.open), None)
         if share.together and open_one is not None:
             return open_one
-        group = _Group(self._target, self._hire, self._listen, together=share.together)
+        group = _Group(self._target, self._board, self._hire, self._listen, together=share.together)
         self._groups.append(group)
         return group
 
     def _send(self, group: _Group, runs: Share) -> None:
         # Both clocks, so that it can tell by the store's when it started.
         clocks = (self._now(), self._loop.time())
-        orders = []
-        for run in runs:
-            self._number += 1
-            group.members[self._number] = run
-            orders.append(Order(self._number, run.job, run.pool, clocks))
-        group.hand.tell(orders)
+        group.members |= {run.place: run for run in runs}
+        group.hand.tell([Order(run.place, run.job, run.pool, clocks) for run in runs])
 
     def _rest(self) -> None:
         """Wait before the next start of processes that die before they run anything."""
@@ -246,15 +250,15 @@ class GroupRunner:
 
         Its company may finish first, as long as a worker that stops would wait for it.
         """
-        group = next((group for group in self._groups if group.number(run) is not None), None)
+        group = next((group for group in self._groups if group.has(run)), None)
         if group is None:
             return
-        number, until = group.number(run) or 0, self._loop.time() + self._care.grace
+        until = self._loop.time() + self._care.grace
         self._care.prolong(run, until + 2 * KILL_SECONDS)
-        group.overdue[number] = until
+        group.overdue[run.place] = until
         if run.called_off is None:
             run.called_off = run.timed_out(None)
-            group.hand.tell(CallOff(number, None))
+            group.hand.tell(CallOff(run.place, None))
             asking = self._loop.create_task(self._look(group, run))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
@@ -267,7 +271,7 @@ class GroupRunner:
         if run.task.is_async:
             blocking = next(reversed(lines.values()), "")  # The main thread is written last.
             where = None if blocking.startswith(_OWN) else blocking
-        if group.number(run) is not None:
+        if group.has(run):
             run.called_off = run.timed_out(where)
             if not run.task.is_async and len(group.members) > 1:
                 self._care.tell_overdue(run, where)
@@ -275,8 +279,8 @@ class GroupRunner:
     def call_off(self, run: Run) -> None:
         """Have a run end as it was told; if nobody else is in its process, with that."""
         for group in self._groups:
-            if (number := group.number(run)) is not None:
-                group.hand.tell(CallOff(number, run.called_off))
+            if group.has(run):
+                group.hand.tell(CallOff(run.place, run.called_off))
                 self._see_whether_all_is_over(group)
                 return
         if any(entry[0] is run for entry in self._pending):

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from fairlead.runtime.frames import Frames, frame
@@ -17,12 +17,19 @@ Hire = Callable[[int, bool], None]
 class Hand:
     """One process, and the socket to it. `on_news` is called when there is something to receive."""
 
-    def __init__(self, role: str, target: str, hire: Hire, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        role: str,
+        target: str,
+        hire: Hire,
+        on_news: Callable[[], None],
+        handles: Sequence[int] = (),
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._hire = hire
         self._stacks = Stacks()
         try:
-            self._spawned = Spawned(role, target, (self._stacks.handle,))
+            self._spawned = Spawned(role, target, (self._stacks.handle, *handles))
         except OSError:
             self._stacks.close()
             raise

@@ -110,7 +110,9 @@ class Worker:
             self._tell_overdue,
             lambda *told: self._workshop.events.emit(ProcessDied(self.id, *told)),
         )
-        return GroupRunner(self._target, self._begin, self._end, self._hire, self.now, care)
+        return GroupRunner(
+            self._target, self._board, self._begin, self._end, self._hire, self.now, care
+        )
 
     def _process_runner(self, size: int) -> ProcessRunner:
         assert self._target is not None
