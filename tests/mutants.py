@@ -168,8 +168,8 @@ MUTANTS = [
     Mutant(
         "a worker's processes begin where they are told (P12)",
         "runtime/worker.py",
-        "partial(self._start_by_kind, threads), phase)",
-        "partial(self._start_by_kind, threads))",
+        "partial(self._start_by_kind, threads), phase, start_suspect)",
+        "partial(self._start_by_kind, threads), 0.0, start_suspect)",
         "tests/runtime/test_worker.py",
     ),
     Mutant(
