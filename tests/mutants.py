@@ -492,7 +492,7 @@ MUTANTS = [
     Mutant(
         "a thread past its limit ends the process of its group",
         "runtime/group_runner.py",
-        "        group.overdue[number] = until\n",
+        "        group.overdue[run.place] = until\n",
         "",
         "tests/runtime/test_groups.py",
     ),

@@ -282,7 +282,8 @@ async def test_who_is_left_alone_and_kills_the_process_has_crashed(bench: Bench)
     hand.start_all()
     # Its last words are heard after its death, too.
     hand.words.append(Word(0, Done("1")))
-    hand.die()
+    hand.dead = True
+    bench.runner.watch()
     assert bench.ended == {0: Done("1"), 1: Crashed("SIGSEGV")}
 
 
