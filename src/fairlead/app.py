@@ -22,6 +22,7 @@ from fairlead.core.errors import (
     ConfigError,
     EnqueueError,
     TaskNotAllowed,
+    Unanswered,
     UnknownQueue,
     did_you_mean,
 )
@@ -45,6 +46,7 @@ from fairlead.sync import Bridge
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Problem = TypeVar("Problem", bound=BaseException)
 
 Progress = Callable[[int], object]
 """Called with the number of jobs accepted so far."""
@@ -171,7 +173,7 @@ class Fairlead:
         if connection is not None:
             self.store.put_within(connection, [call.job])
             return
-        fresh = self.store.put_blocking([call.job])
+        fresh = self.store.put_blocking([call.job], shared=True)
         if self.events.wants(Enqueued):
             self._announce([call.job], fresh)
 
@@ -181,7 +183,7 @@ class Fairlead:
         if connection is not None:
             await self.store.aput_within(connection, [call.job])
             return
-        fresh = await self.store.put([call.job])
+        fresh = await self.store.put([call.job], shared=True)
         if self.events.wants(Enqueued):
             self._announce([call.job], fresh)
 
@@ -198,13 +200,15 @@ class Fairlead:
         with the number accepted so far. Each batch is accepted as a whole. If
         something fails in between, the batches before stay accepted and the
         error says how many; to repeat the same calls is safe, because their ids
-        are recognised. With `connection`, or inside a block of `job.commit()`, all
-        of them are part of that transaction, accepted when it commits.
+        are recognised. `Unanswered` names the calls of the batch that may have been accepted:
+        `app.enqueue_many(error.calls)` makes sure of them. With `connection`, or inside a block
+        of `job.commit()`, all of them are part of that transaction, accepted when it commits.
         """
         connection = joined(self.store) if connection is None else connection
-        tally = _Tally(progress)
+        tally = _Tally(self, progress)
         with tally:
             for jobs in self._batches(calls):
+                tally.sending = jobs
                 if connection is not None:
                     fresh = self.store.put_within(connection, jobs)
                 else:
@@ -223,9 +227,10 @@ class Fairlead:
     ) -> int:
         """Enqueue any number of calls from a running loop; see `enqueue_many`."""
         connection = joined(self.store) if connection is None else connection
-        tally = _Tally(progress)
+        tally = _Tally(self, progress)
         with tally:
             for jobs in self._batches(calls):
+                tally.sending = jobs
                 if connection is not None:
                     fresh = await self.store.aput_within(connection, jobs)
                 else:
@@ -375,13 +380,16 @@ def _listed(name: str, kind: str, values: Iterable[T]) -> list[T]:
 class _Tally:
     """Counts what a stream of batches has come to, and tells it when the stream breaks."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, app: Fairlead, progress: Progress | None) -> None:
+        self._app = app
         self._progress = progress
         self.accepted = self.new = 0
+        self.sending: Sequence[NewJob] = ()
 
     def add(self, fresh: Sequence[bool]) -> None:
         self.accepted += len(fresh)
         self.new += sum(fresh)
+        self.sending = ()
         if self._progress is not None:
             self._progress(self.accepted)
 
@@ -389,5 +397,15 @@ class _Tally:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
-        if error is not None and self.accepted:
+        if isinstance(error, Unanswered):
+            calls = tuple(Call[Any](job) for job in self.sending)
+            job = self._app.job(calls[0].id) if len(calls) == 1 else None
+            told = Unanswered(error.url, error.problem, job, calls)
+            raise self._noted(told) from error
+        if error is not None:
+            self._noted(error)
+
+    def _noted(self, error: Problem) -> Problem:
+        if self.accepted:
             error.add_note(f"{self.accepted:,} jobs before this were put")
+        return error

@@ -25,6 +25,7 @@ from fairlead.core.errors import (
     StoreError,
     StoreUnavailable,
     TaskNotAllowed,
+    Unanswered,
     UnknownQueue,
     UnknownTask,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "TaskNotAllowed",
+    "Unanswered",
     "UnknownQueue",
     "UnknownTask",
     "current_job",

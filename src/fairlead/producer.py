@@ -18,6 +18,7 @@ from fairlead.core.errors import (
     InvalidOption,
     JobFailed,
     JobNotFound,
+    Unanswered,
 )
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import (
@@ -131,22 +132,37 @@ class BoundTask(Generic[P, R]):
         return self.task.function(*args, **kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Prepare a call for `app.enqueue_many`."""
+        """Prepare a call for `app.enqueue_many`; however often it is enqueued, it is one job."""
         if self._connection is not None:
             raise ConfigError("pass connection= to enqueue_many itself, not to using()")
         return self._call(args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "JobHandle[R]":
-        """Store a call of this task, to be run by a worker."""
+        """Store a call of this task, to be run by a worker.
+
+        Raises `StoreUnavailable` if the job was not accepted. If the store was asked and does not
+        answer, it is asked again, for as long as an answer may take; then `Unanswered` says that
+        the job may exist. `app.enqueue_many([error.call])` enqueues it again, and never twice.
+        """
         call = self._call(args, kwargs)
-        self._producer.put(call, self._connection)
+        try:
+            self._producer.put(call, self._connection)
+        except Unanswered as problem:
+            raise self._unanswered(problem, call) from problem
         return JobHandle(call.id, self._producer)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "JobHandle[R]":
-        """Store a call of this task, from a running loop."""
+        """Store a call of this task, from a running loop; see `enqueue`."""
         call = self._call(args, kwargs)
-        await self._producer.aput(call, self._connection)
+        try:
+            await self._producer.aput(call, self._connection)
+        except Unanswered as problem:
+            raise self._unanswered(problem, call) from problem
         return JobHandle(call.id, self._producer)
+
+    def _unanswered(self, problem: Unanswered, call: Call[R]) -> Unanswered:
+        job = JobHandle[R](call.id, self._producer)
+        return Unanswered(problem.url, problem.problem, job, (call,))
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
         try:
@@ -283,14 +299,16 @@ class JobHandle(Generic[R]):
         """Cancel the job; returns the state it is in then.
 
         A waiting job is cancelled at once. A running one is told, and keeps
-        running until it notices; its result will not be kept.
+        running until it notices; its result will not be kept. To cancel again is safe, above
+        all after `Unanswered`.
         """
         return self._producer.bridge.run(self.acancel(reason))
 
     async def acancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then."""
-        await apart(self._producer.store).cancel([self.id], reason, _by_program(self.id))
-        return await self.astatus()
+        store = apart(self._producer.store)
+        cancelled = await store.cancel([self.id], reason, _by_program(self.id))
+        return cancelled[self.id].state if self.id in cancelled else await self.astatus()
 
 
 def _by_program(job_id: JobId) -> Action:

@@ -5,8 +5,12 @@ import re
 import pytest
 
 from fairlead.core import errors
+from fairlead.core.admin import Action
 from fairlead.core.errors import did_you_mean
+from fairlead.producer import Call
+from tests.words import new_job
 
+CALL: Call[None] = Call(new_job())
 CLASSES = {
     name: kind
     for name, kind in vars(errors).items()
@@ -82,6 +86,36 @@ EXAMPLES: list[tuple[Exception, str]] = [
     (
         errors.StoreFull("redis://localhost:6379/0", "the server is at its maxmemory"),
         "redis://localhost:6379/0: the server is at its maxmemory",
+    ),
+    (
+        errors.Unanswered("redis://localhost:6379/0", "no answer within 5 s"),
+        "redis://localhost:6379/0: no answer within 5 s",
+    ),
+    (
+        errors.Unanswered("redis://localhost:6379/0", "no answer within 5 s", None, (CALL,)),
+        (
+            f"redis://localhost:6379/0: no answer within 5 s. Job {CALL.id} may exist all the same. "
+            "To enqueue it again is safe, because its id is known: app.enqueue_many([error.call])"
+        ),
+    ),
+    (
+        errors.Unanswered("redis://localhost:6379/0", "no answer within 5 s", None, (CALL,) * 1200),
+        (
+            "redis://localhost:6379/0: no answer within 5 s. 1,200 jobs may exist all the same. "
+            "To enqueue them again is safe, because their ids are known: "
+            "app.enqueue_many(error.calls)"
+        ),
+    ),
+    (
+        errors.Unanswered(
+            "redis://localhost:6379/0",
+            "no answer within 5 s",
+            action=Action("018f", "ada", "replay", "queue mail"),
+        ),
+        (
+            "redis://localhost:6379/0: no answer within 5 s. It may have been done all the same "
+            "(replay queue mail). To repeat it is safe: a call with the same action is done once"
+        ),
     ),
     (
         errors.StoreRefused("sqlite:///jobs.db", "UNIQUE constraint failed: fairlead_dead.id"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import ConfigError, SchemaOutdated, StoreError, StoreUnavailable
+from fairlead import ConfigError, SchemaOutdated, StoreError, StoreUnavailable, Unanswered
 from fairlead.core.admin import Migration
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import NewJob, State
@@ -226,6 +226,58 @@ async def test_what_was_not_committed_is_not_acknowledged(file: SqliteStore, pat
         assert await file.find(job.id) is None
     failing.broken = False
     assert await file.put(lost) == [True] * 5
+
+
+class FaultyDisk:
+    """The writer's connection, with a disk that fails at some commits, before them or after."""
+
+    def __init__(self, real: sqlite3.Connection, faults: list[str]) -> None:
+        self.real = real
+        self.faults = faults
+
+    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        if statement == "COMMIT" and self.faults:
+            if self.faults.pop(0) == "after":
+                self.real.execute(statement)
+            problem = sqlite3.OperationalError("disk I/O error")
+            problem.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise problem
+        return self.real.execute(statement, *values)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+
+@pytest.mark.parametrize("faults", [["before"], ["after"], ["before", "after", "before"]])
+async def test_a_commit_that_nobody_knows_of_is_repeated(
+    file: SqliteStore, faults: list[str]
+) -> None:
+    """F13: the log may hold what could not be synced; a job is put again, and is one."""
+    await file.put([new_job()])
+    writer = (await file._opened()).writer
+    writer._connection = FaultyDisk(writer._connection, list(faults))  # type: ignore[assignment,arg-type]
+    await file.put([new_job()])
+    writer._connection.faults = list(faults)  # type: ignore[union-attr]
+    await asyncio.to_thread(file.put_blocking, [new_job()])
+    assert await file.count() == {"mail": {State.WAITING: 3}}
+
+
+async def test_a_disk_that_never_answers_leaves_it_open(path: Path) -> None:
+    """F80: the error says that the job may exist, and the same put can be repeated."""
+    file = store_for(f"sqlite:///{path}?timeout=0.2")
+    assert isinstance(file, SqliteStore)
+    await file.put([new_job()])
+    writer = (await file._opened()).writer
+    writer._connection = FaultyDisk(writer._connection, ["after"] * 1000)  # type: ignore[assignment,arg-type]
+    job = new_job()
+    with pytest.raises(Unanswered, match="disk I/O error; check the disk"):
+        await file.put([job])
+    with pytest.raises(Unanswered, match="disk I/O error; check the disk"):
+        file.put_blocking([job])
+    assert await file.count() == {"mail": {State.WAITING: 2}}
+    writer._connection.faults = []  # type: ignore[union-attr]
+    assert await file.put([job]) == [False]
+    await file.close()
 
 
 async def test_a_full_disk_refuses_and_recovers(path: Path) -> None:

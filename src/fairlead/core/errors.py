@@ -13,6 +13,7 @@
     │   └── TaskNotAllowed
     ├── StoreError                  the operator: the store cannot do it now
     │   ├── StoreUnavailable
+    │   │   ├── Unanswered
     │   │   └── StoreFull
     │   ├── StoreRefused            it answered, and will say the same again
     │   └── SchemaOutdated
@@ -36,6 +37,7 @@ Each error builds its message from its data and keeps the data as attributes.
 import difflib
 from collections.abc import Collection
 from itertools import islice
+from typing import Any
 
 from fairlead.core.text import QUOTED, brief, cut, listed
 
@@ -173,6 +175,51 @@ class StoreUnavailable(StoreError):
     def __init__(self, url: str, problem: str) -> None:
         self.url, self.problem = url, problem
         super().__init__(f"{url}: {problem}")
+
+
+class Unanswered(StoreUnavailable):
+    """The store was asked and did not answer: it may have done what it was asked, or not."""
+
+    def __init__(
+        self,
+        url: str,
+        problem: str,
+        job: Any = None,  # noqa: ANN401 (a handle; errors know nothing of producers)
+        calls: tuple[Any, ...] = (),
+        action: Any = None,  # noqa: ANN401 (who acted)
+    ) -> None:
+        super().__init__(url, problem)
+        self.job, self.calls, self.action = job, calls, action
+        if advice := self._advice():
+            self.args = (f"{self.args[0]}. {advice}",)
+
+    @property
+    def call(self) -> Any:  # noqa: ANN401 (a `Call`)
+        """The call that may have been accepted, if it was one alone."""
+        return self.calls[0] if len(self.calls) == 1 else None
+
+    def _advice(self) -> str:
+        """Say what may have happened, and how to repeat it."""
+        if self.call is not None:
+            return (
+                f"Job {self.call.id} may exist all the same. To enqueue it again is safe, because "
+                "its id is known: app.enqueue_many([error.call])"
+            )
+        if self.calls:
+            return (
+                f"{len(self.calls):,} jobs may exist all the same. To enqueue them again is safe, "
+                "because their ids are known: app.enqueue_many(error.calls)"
+            )
+        if self.action is not None:
+            return (
+                f"It may have been done all the same ({self.action.verb} {self.action.target}). To "
+                "repeat it is safe: a call with the same action is done once"
+            )
+        return ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes, without the handle: that belongs to an app."""
+        return _restore, (type(self), self.args, {**self.__dict__, "job": None})
 
 
 class StoreFull(StoreUnavailable):

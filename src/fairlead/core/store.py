@@ -7,8 +7,10 @@ Hot verbs take and return batches of core values.
 Three rules hold for every verb:
 
 * What a call changes is atomic per call for `put`, and per job for the others.
-  An answer means it is durable as the store's class says; an exception means
-  it may or may not have happened, and the call can be repeated safely.
+  An answer means it is durable as the store's class says. `Unanswered` means that it may have
+  happened, or may still happen; any other `StoreUnavailable`, that the store was not asked or
+  undid it. Either way the call can be repeated safely. A put, and what a person does, is repeated
+  by the store itself before it raises `Unanswered`.
 * The store's own clock is used for leases and due times, read when the call is
   carried out.
 * Cancelling the caller of an async verb cancels its wait, not the work.
@@ -100,21 +102,27 @@ class Store(ABC):
         """Let go of connections and threads. Work that was handed over is finished first."""
 
     @abstractmethod
-    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs, all of them or none.
 
         A job whose id the store knows already, in whatever state, is left as it
         is: a repeated put changes nothing. The answer says for each job whether
         it is new. Jobs that are not due yet are parked until they are.
 
-        Puts of several callers share one transaction; one caller's bad job
-        fails that caller alone. Redis undoes nothing: of a put over several queues, or
+        `shared` says that the ids were made just now, so that nobody else can be putting them.
+        Such puts of several callers share one transaction; one caller's bad job fails that
+        caller alone. Another put may have to wait for a transaction that has its ids: where
+        stores have such, it goes alone.
+
+        Without an answer, the put is repeated for as long as an answer may take (`timeout=` of the
+        store's URL), then `Unanswered` is raised. After a repeat, what the first try put is not
+        told as new, unless it is shared. Redis undoes nothing: of a put over several queues, or
         of more than 500 jobs, a part may be there if a damaged key refuses the rest. Repeated, it
         is recognised.
         """
 
     @abstractmethod
-    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Do the same from synchronous code, in the calling thread."""
 
     @abstractmethod

@@ -59,11 +59,11 @@ class MemoryLine(Untransacted):
 
     # The line
 
-    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs, all of them or none."""
         return self.put_blocking(jobs)
 
-    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs from synchronous code."""
         with self._lock:
             now = self._clock.now()

@@ -1,8 +1,8 @@
 """Connections of our own: one for each kind of work, so that none of it waits for another.
 
 A lane opens its connection when it is first used and again after it broke. A call
-that got no answer is not repeated here: whoever made it knows whether that is safe.
-Only what the server says it undid (a deadlock, say) is done again.
+that got no answer is `Unanswered`, and not repeated here: whoever made it knows whether that
+is safe. Only what the server says it undid (a deadlock, say) is done again.
 """
 
 import asyncio
@@ -12,8 +12,17 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
+from math import ceil
 from typing import Any, TypeVar
 
 import psycopg
@@ -27,6 +36,7 @@ from fairlead.core.errors import (
     StoreFull,
     StoreRefused,
     StoreUnavailable,
+    Unanswered,
 )
 from fairlead.stores.postgres.address import Address, told
 
@@ -61,9 +71,7 @@ class Lane:
 
     async def run(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
         """Do some work; who is cancelled meanwhile stops waiting, the work goes on."""
-        task = asyncio.ensure_future(self._run(work))
-        task.add_done_callback(_heard)
-        return await asyncio.shield(task)
+        return await uncancelled(self._run(work))
 
     async def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
@@ -77,15 +85,17 @@ class Lane:
 
     async def _run(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
         async with self._turn:
+            until = time.monotonic() + self._patience / 2
             for tries in range(1, TRIES + 1):
                 try:
                     return await self._in_time(work)
                 except _UNDONE as problem:
-                    if tries == TRIES:
+                    if tries == TRIES or time.monotonic() > until:
                         raise typed(problem, self._address) from problem
                 except psycopg.Error as problem:
+                    asked = self._connection is not None
                     self._drop_if_broken(problem)
-                    raise typed(problem, self._address) from problem
+                    raise typed(problem, self._address, asked=asked) from problem
                 except BaseException:
                     self.close()
                     raise
@@ -105,8 +115,9 @@ class Lane:
             working.cancel()
             raise
         if not done:
+            asked = self._connection is not None
             self._abandon(working)
-            raise _silent(self._address, self._patience)
+            raise _silent(self._address, self._patience, asked=asked)
         return working.result()
 
     async def _work(self, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
@@ -182,23 +193,21 @@ class BlockingLanes:
         self._guard = threading.Lock()
         self._room = threading.BoundedSemaphore(MOST_BLOCKING)
 
-    def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run one statement and return its rows."""
-        return self.run(lambda connection: connection.execute(statement, values).fetchall())
-
-    def run(self, work: Callable[[Connection], Answer]) -> Answer:
+    def run(self, work: Callable[[Connection], Answer], patience: float | None = None) -> Answer:
         """Do some work on a connection that nobody else uses meanwhile."""
+        patience = patience or self._address.timeout
+        until = time.monotonic() + patience / 2
         for tries in range(1, TRIES + 1):
             try:
-                with self.borrowed(self._address.timeout) as connection:
+                with self.borrowed(patience) as connection:
                     return work(connection)
             except _UNDONE as problem:
-                if tries == TRIES:
+                if tries == TRIES or time.monotonic() > until:
                     raise typed(problem, self._address) from problem
             except psycopg.Error as problem:
-                raise typed(problem, self._address) from problem
+                raise typed(problem, self._address, asked=True) from problem
             except TimeoutError as problem:
-                raise _silent(self._address, self._address.timeout) from problem
+                raise _silent(self._address, patience, asked=True) from problem
             time.sleep(0.01 * tries)
         raise AssertionError
 
@@ -218,7 +227,7 @@ class BlockingLanes:
                 finish(connection)
                 connection = None
             if connection is None:
-                connection = self._new()
+                connection = self._new(patience)
             connection.until = time.monotonic() + patience
             try:
                 yield connection
@@ -239,9 +248,9 @@ class BlockingLanes:
         finally:
             self._room.release()
 
-    def _new(self) -> "_Hurried":
+    def _new(self, patience: float) -> "_Hurried":
         try:
-            return connect(self._address)
+            return connect(self._address, patience)
         except psycopg.Error as problem:
             raise typed(problem, self._address) from problem
 
@@ -299,9 +308,13 @@ async def opened(parameters: Mapping[str, Any]) -> AsyncConnection:
     return connection
 
 
-def connect(address: Address) -> _Hurried:
-    """Open a connection for synchronous work."""
-    connection = _Hurried.connect(**address.parameters, autocommit=True, prepare_threshold=None)
+def connect(address: Address, patience: float = float("inf")) -> _Hurried:
+    """Open a connection for synchronous work, in so many seconds or less."""
+    parameters = dict(address.parameters)
+    given = str(parameters["connect_timeout"])
+    if given.isdecimal() and patience < (int(given) or float("inf")):
+        parameters["connect_timeout"] = max(2, ceil(patience))  # The least that libpq takes.
+    connection = _Hurried.connect(**parameters, autocommit=True, prepare_threshold=None)
     _open.add(connection)
     return connection
 
@@ -328,8 +341,8 @@ def _is_of_use(connection: Connection | AsyncConnection) -> bool:
     return not ear.poll(0)
 
 
-def typed(problem: psycopg.Error, address: Address) -> FairleadError:
-    """Return one of our own errors for one of the driver's."""
+def typed(problem: psycopg.Error, address: Address, *, asked: bool = False) -> FairleadError:
+    """Return one of our own errors for one of the driver's; `asked` if the server was."""
     match problem:
         case _ if problem.sqlstate in OURS:
             return refusal(problem.sqlstate, told(problem))
@@ -355,7 +368,17 @@ def typed(problem: psycopg.Error, address: Address) -> FairleadError:
             text = f"{told(problem)}; {_remedy(told(problem))}"
         case _:
             text = told(problem)
-    return StoreUnavailable(address.url, text)
+    kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable
+    return kind(address.url, text)
+
+
+def _is_silence(problem: psycopg.Error) -> bool:
+    """Say whether the server may have committed, and did not come to say so.
+
+    A connection ended. Any other error of the server's says that the statement was undone.
+    """
+    ended = isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
+    return ended and (problem.sqlstate or "08").startswith(("08", "57P"))
 
 
 OURS = ("JQ001", "JQ002")
@@ -407,6 +430,11 @@ def _denied(words: str, address: Address) -> str:
 
 def _remedy(words: str) -> str:
     """Say what to do when a connection fails; the server's words are all there is to go by."""
+    if "lock timeout" in words:
+        return (
+            "a transaction that is still open has put the same job, or locks a table of ours; look "
+            "for it in pg_stat_activity"
+        )
     if "password" in words or "authentication" in words or "role" in words:
         return "check user and password in the store's URL"
     if "database" in words and "does not exist" in words:
@@ -419,8 +447,9 @@ def _remedy(words: str) -> str:
     return "is the server running, and reachable from here?"
 
 
-def _silent(address: Address, patience: float) -> StoreUnavailable:
-    return StoreUnavailable(
+def _silent(address: Address, patience: float, *, asked: bool) -> StoreUnavailable:
+    kind = Unanswered if asked else StoreUnavailable
+    return kind(
         address.url,
         f"no answer within {patience:g} s; look in pg_stat_activity for what it waits for, or "
         "raise timeout= in the store's URL",
@@ -431,6 +460,13 @@ def _broke(problem: psycopg.Error) -> bool:
     """Say whether the connection is of no use after this."""
     broken = isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
     return broken and not _is_refusal(problem)
+
+
+async def uncancelled(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Wait for some work, which goes on if the one who waits is cancelled."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_heard)
+    return await asyncio.shield(task)
 
 
 def _heard(task: asyncio.Future[Any]) -> None:

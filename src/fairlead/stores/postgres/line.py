@@ -42,9 +42,16 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def put_text(jobs: Sequence[NewJob], at: int | None, tell: str | None) -> str:
-    """Return the one parameter of a put. Jobs that are alike share what they have in common."""
+def put_text(
+    jobs: Sequence[NewJob], at: int | None, tell: str | None, wait: int | None = None
+) -> str:
+    """Return the one parameter of a put. Jobs that are alike share what they have in common.
+
+    `wait` is for how many milliseconds it may wait for somebody else's transaction.
+    """
     doc: dict[str, object] = {"at": at}
+    if wait is not None:
+        doc["wait"] = wait
     if len(jobs) == 1:
         [job] = jobs
         doc["job"] = _told(_kind_of(job), job.id, job.payload)
@@ -99,14 +106,19 @@ def _kinds(jobs: Sequence[NewJob]) -> list[tuple[object, ...]]:
 
 
 def put_parts(
-    jobs: Sequence[NewJob], at: int | None, tell: str | None
+    jobs: Sequence[NewJob], at: int | None, tell: str | None, wait: int | None = None
 ) -> list[tuple[Sequence[NewJob], str]]:
     """Return the puts that a put takes, each with its jobs: one, unless it would be too long."""
-    text = put_text(jobs, at, tell)
+    text = put_text(jobs, at, tell, wait)
     if len(text) <= _LONGEST_PUT or len(jobs) == 1:
         return [(jobs, text)]
     half = len(jobs) // 2
-    return [*put_parts(jobs[:half], at, tell), *put_parts(jobs[half:], at, tell)]
+    return [*put_parts(jobs[:half], at, tell, wait), *put_parts(jobs[half:], at, tell, wait)]
+
+
+def lock_timeout(patience: float) -> int:
+    """Return for how many milliseconds to wait for a lock: the server is to tell, not our clock."""
+    return max(1, int(800 * patience))
 
 
 def _in_order(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -171,9 +183,16 @@ class PostgresLine:
         """Return the instant of a test's clock; None means the server's own."""
         return self._clock.now() if self._clock else None
 
-    async def put(self, lane: Lane, jobs: Sequence[NewJob], tell: str | None) -> list[bool]:
-        """Add jobs, all or none."""
-        parts = put_parts(jobs, self.at(), tell)
+    async def put(
+        self,
+        lane: Lane,
+        jobs: Sequence[NewJob],
+        tell: str | None,
+        patience: float | None = None,
+    ) -> list[bool]:
+        """Add jobs, all or none. With a patience they may wait so long for others' transactions."""
+        wait = None if patience is None else lock_timeout(patience)
+        parts = put_parts(jobs, self.at(), tell, wait)
         if len(parts) == 1:
             [(answer,)] = await lane.ask(self._sql["put"], parts[0][1])
             return self._added(jobs, fresh_ones(jobs, answer))
@@ -193,23 +212,28 @@ class PostgresLine:
         return row[0] if row else None
 
     def put_blocking(
-        self, lanes: BlockingLanes, jobs: Sequence[NewJob], tell: str | None
+        self,
+        lanes: BlockingLanes,
+        jobs: Sequence[NewJob],
+        tell: str | None,
+        patience: float | None = None,
     ) -> list[bool]:
         """Add jobs from synchronous code, all or none."""
-        parts = put_parts(jobs, self.at(), tell)
-        if len(parts) == 1:
-            [(answer,)] = lanes.ask(self._sql["put"], parts[0][1])
-            return self._added(jobs, fresh_ones(jobs, answer))
+        wait = None if patience is None else lock_timeout(patience)
+        parts = put_parts(jobs, self.at(), tell, wait)
 
-        def all_parts(connection: Connection) -> list[bool]:
+        def put(connection: Connection) -> list[bool]:
             fresh = []
-            with connection.transaction():
-                for some, text in parts:
-                    row = connection.execute(self._sql["put"], [text]).fetchone()
-                    fresh += fresh_ones(some, row[0] if row else None)
+            for some, text in parts:
+                row = connection.execute(self._sql["put"], [text]).fetchone()
+                fresh += fresh_ones(some, row[0] if row else None)
             return fresh
 
-        return self._added(jobs, lanes.run(all_parts))
+        def put_all(connection: Connection) -> list[bool]:
+            with connection.transaction():
+                return put(connection)
+
+        return self._added(jobs, lanes.run(put if len(parts) == 1 else put_all, patience))
 
     def _added(self, jobs: Sequence[NewJob], fresh: list[bool]) -> list[bool]:
         if any(job.priority or job.run_at is not None for job in jobs):

@@ -28,7 +28,6 @@ from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
-from fairlead.stores.gather import Gather
 from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.admin import Hand
@@ -45,6 +44,7 @@ from fairlead.stores.postgres.lane import (
 )
 from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
 from fairlead.stores.postgres.migrate import applied, migrate
+from fairlead.stores.postgres.puts import Puts
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import Listener
 from fairlead.stores.sessions import Sessions
@@ -65,7 +65,7 @@ class _Session:
     def __init__(self, store: "PostgresStore", address: Address) -> None:
         self._address = address
         self._store = store
-        self.puts = Lane(address)
+        self.puts = store.puts.on_loop()
         self.claims = Lane(address)
         self.leases = Lane(address)
         self.late = Lane(address)
@@ -73,7 +73,6 @@ class _Session:
         self.looks = Lane(address)
         self.people = Lane(address, PEOPLE_SECONDS)
         self.lent = LentLanes(address)
-        self.gather: Gather[NewJob, bool] = Gather(store.put_gathered)
         self.listener: Listener | None = None
         self._extending: asyncio.Task[None] | None = None
 
@@ -98,11 +97,11 @@ class _Session:
                 await self._store.extend_late(self.late, pair, lease)
 
     def _lanes(self) -> tuple[Lane, ...]:
-        return self.puts, self.claims, self.leases, self.late, self.ends, self.looks, self.people
+        return self.claims, self.leases, self.late, self.ends, self.looks, self.people
 
     async def finished(self) -> None:
         """Wait for what was handed over."""
-        await self.gather.finished()
+        await self.puts.finished()
         for lane in self._lanes():
             await lane.finished()
 
@@ -113,6 +112,7 @@ class _Session:
         if self._extending is not None:
             with suppress(RuntimeError):  # Its loop is closed, and the task with it.
                 self._extending.get_loop().call_soon_threadsafe(self._extending.cancel)
+        self.puts.close()
         for lane in self._lanes():
             lane.close()
         self.lent.close()
@@ -140,7 +140,7 @@ class PostgresStore(Backend):
         """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
         self.news = News()
         self._bell = Bell()
-        self._blocking = BlockingLanes(self._address)
+        self.puts = Puts(self._address, self._line, self.news, self._bell)
         self._lent = BlockingLanes(self._address)
         self._sessions = Sessions(lambda: _Session(self, self._address))
         self._opening = threading.Lock()
@@ -161,7 +161,7 @@ class PostgresStore(Backend):
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
         await self._sessions.close()
-        self._blocking.close()
+        self.puts.close()
         self._lent.close()
 
     async def _session(self) -> _Session:
@@ -179,28 +179,17 @@ class PostgresStore(Backend):
 
     # The line
 
-    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs, all of them or none."""
-        if not jobs:
-            return []
-        return list(await (await self._session()).gather.submit(jobs))
+        return await (await self._session()).puts.put(jobs, shared=shared) if jobs else []
 
-    async def put_gathered(self, jobs: Sequence[NewJob]) -> Sequence[bool]:
-        """Accept the jobs of several callers in one statement."""
-        session = await self._session()
-        fresh = await self._line.put(session.puts, jobs, self._bell.word(WORK))
-        self.news.bump(WORK)
-        return fresh
-
-    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs from synchronous code, in the calling thread."""
         if not jobs:
             return []
         if not self._is_open:
             self._open()
-        fresh = self._line.put_blocking(self._blocking, jobs, self._bell.word(WORK))
-        self.news.bump(WORK)
-        return fresh
+        return self.puts.blocking(jobs, shared=shared)
 
     # With the application's own data
 

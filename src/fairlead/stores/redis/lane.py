@@ -1,8 +1,9 @@
 """Connections of our own: one for each kind of work, so that none of it waits for another.
 
 A lane opens its connections when they are first used and again after they broke. A call
-that got no answer is not repeated here: whoever made it knows whether that is safe. A
-connection on which an answer may still be on its way is never used again.
+that got no answer is `Unanswered`, and not repeated here: whoever made it knows whether that is
+safe. If nothing was said to any node, it is only `StoreUnavailable`. A connection on which an
+answer may still be on its way is never used again.
 """
 
 import asyncio
@@ -59,11 +60,14 @@ class Wire:
         self._kind = nonblocking.UnixDomainSocketConnection if node.path else kinds[address.tls]
         self._connection: nonblocking.AbstractConnection | None = None
         self._loop = asyncio.get_running_loop()
+        self.asked = False
+        """Whether anything was said in the present conversation."""
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to commands, an error where there is one."""
         try:
             connection = await self._opened()
+            self.asked = True
             await connection.send_packed_command(
                 b"".join(map(hiredis.pack_command, commands)), check_health=False
             )
@@ -166,6 +170,8 @@ class Lane:
         except TimeoutError as problem:
             raise typed(problem, self._address, self._patience) from problem
         try:
+            for wire in self._wires.values():
+                wire.asked = False
             heard: list[Any] | StoreError | None = None
             while True:
                 try:
@@ -187,8 +193,11 @@ class Lane:
                 replies = await self._drive(asking)
         except (exceptions.RedisError, OSError) as problem:
             self._nodes.doubt()
-            raise typed(problem, self._address, self._patience) from problem
-        return checked(commands, replies, self._address, together=together)
+            raise typed(problem, self._address, self._patience, asked=self._asked()) from problem
+        return checked(commands, replies, self._address, together=together, asked=self._asked())
+
+    def _asked(self) -> bool:
+        return any(wire.asked for wire in self._wires.values())
 
     async def _drive(self, asking: Asking) -> list[Any]:
         replies: Replies | None = None
@@ -246,6 +255,7 @@ class BlockingLanes:
         """Hold a conversation, in the calling thread."""
         together = together and not self._address.is_cluster
         heard: list[Any] | StoreError | None = None
+        asked: set[Node] = set()
         while True:
             try:
                 commands = go_on(talk, heard)
@@ -253,19 +263,21 @@ class BlockingLanes:
                 result: T = end.value
                 return result
             try:
-                heard = self._answers(commands, together=together)
+                heard = self._answers(commands, asked, together=together)
             except StoreError as problem:
                 heard = problem
 
-    def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
+    def _answers(self, commands: list[Command], asked: set[Node], *, together: bool) -> list[Any]:
+        """Return the answers to commands, and add those to whom something was said."""
+        address = self._address
         try:
             asking = self._nodes.answered(enclosed(commands, together=together))
-            replies = self._drive(asking)
+            replies = self._drive(asking, asked)
         except (exceptions.RedisError, OSError) as problem:
-            raise typed(problem, self._address, self._address.timeout) from problem
-        return checked(commands, replies, self._address, together=together)
+            raise typed(problem, address, address.timeout, asked=bool(asked)) from problem
+        return checked(commands, replies, address, together=together, asked=bool(asked))
 
-    def _drive(self, asking: Asking) -> list[Any]:
+    def _drive(self, asking: Asking, asked: set[Node]) -> list[Any]:
         replies: Replies | None = None
         while True:
             try:
@@ -277,9 +289,9 @@ class BlockingLanes:
                 time.sleep(wanted)
                 replies = {}
             else:
-                replies = {node: self._ask(node, each) for node, each in wanted.items()}
+                replies = {node: self._ask(node, each, asked) for node, each in wanted.items()}
 
-    def _ask(self, node: Node, commands: list[Command]) -> list[Any]:
+    def _ask(self, node: Node, commands: list[Command], asked: set[Node]) -> list[Any]:
         places = self._places.get(node)
         if places is None:
             places = self._places.setdefault(node, deque([None] * MOST_BLOCKING))
@@ -287,10 +299,12 @@ class BlockingLanes:
         connection = self._taken(places)
         try:
             if connection is not None:
+                asked.add(node)
                 # Puts may be repeated, so that one which was closed meanwhile does no harm.
                 with suppress(exceptions.ConnectionError):
                     return _said(connection, packed, len(commands))
             connection = self._opened(node)
+            asked.add(node)
             return _said(connection, packed, len(commands))
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
             return [problem] * len(commands)
@@ -353,7 +367,12 @@ def enclosed(commands: list[Command], *, together: bool) -> list[Command]:
 
 
 def checked(
-    commands: list[Command], replies: list[Any], address: Address, *, together: bool
+    commands: list[Command],
+    replies: list[Any],
+    address: Address,
+    *,
+    together: bool,
+    asked: bool,
 ) -> list[Any]:
     """Return the answers, or raise the first error among them."""
     answers = replies
@@ -364,9 +383,9 @@ def checked(
         return answers
     for command, each in zip(commands, answers, strict=False):
         if isinstance(each, Exception) and not isinstance(command, Tried):
-            raise typed(each, address, address.timeout) from each
+            raise typed(each, address, address.timeout, asked=asked) from each
     return [
-        typed(each, address, address.timeout) if isinstance(each, Exception) else each
+        typed(each, address, address.timeout, asked=asked) if isinstance(each, Exception) else each
         for each in answers
     ]
 

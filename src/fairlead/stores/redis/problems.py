@@ -10,6 +10,7 @@ from fairlead.core.errors import (
     StoreFull,
     StoreRefused,
     StoreUnavailable,
+    Unanswered,
 )
 from fairlead.stores.redis.address import Address
 
@@ -72,8 +73,10 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
 """What to do about an error, by its kind and a word in it; the first that fits."""
 
 
-def typed(problem: Exception, address: Address, patience: float) -> FairleadError:
-    """Return one of our own errors for one of the driver's."""
+def typed(
+    problem: Exception, address: Address, patience: float, *, asked: bool = False
+) -> FairleadError:
+    """Return one of our own errors for one of the driver's; `asked` if a node was."""
     if isinstance(problem, exceptions.OutOfMemoryError):
         return StoreFull(
             address.url,
@@ -93,7 +96,15 @@ def typed(problem: Exception, address: Address, patience: float) -> FairleadErro
         for kinds, word, remedy in _REMEDIES
         if isinstance(problem, kinds) and word in words.lower()
     )
-    return StoreUnavailable(address.url, f"{words.rstrip('.')}; {remedy}")
+    kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable
+    return kind(address.url, f"{words.rstrip('.')}; {remedy}")
+
+
+def _is_silence(problem: Exception) -> bool:
+    """Say whether a node may have done what it was asked, and did not come to say so."""
+    if isinstance(problem, exceptions.BusyLoadingError | exceptions.AuthenticationError):
+        return False
+    return isinstance(problem, exceptions.ConnectionError | exceptions.TimeoutError | OSError)
 
 
 _REFUSED = "REFUSED "

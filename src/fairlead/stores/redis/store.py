@@ -6,7 +6,10 @@ import threading
 import warnings
 import weakref
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from fairlead.core.admin import (
     ALL,
@@ -21,7 +24,7 @@ from fairlead.core.admin import (
     Worker,
 )
 from fairlead.core.clock import Clock, SystemClock
-from fairlead.core.errors import ConfigError, FairleadWarning
+from fairlead.core.errors import ConfigError, FairleadWarning, Unanswered
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State, size_of
 from fairlead.core.outcome import Settlement
@@ -50,6 +53,7 @@ from fairlead.stores.redis.repair import Repair
 from fairlead.stores.redis.shares import MOST_AT_ONCE
 from fairlead.stores.redis.talk import Conversation
 from fairlead.stores.redis.wake import Listener
+from fairlead.stores.repeat import arepeated, repeated
 from fairlead.stores.sessions import Sessions
 from fairlead.stores.untransacted import Untransacted
 
@@ -70,6 +74,7 @@ class _Session:
         self._nodes = nodes
         self._address = address
         self.puts = Lane(address, nodes)
+        self.repeats = Lane(address, nodes)
         self.claims = Lane(address, nodes)
         self.leases = Lane(address, nodes)
         self.ends = Lane(address, nodes)
@@ -97,7 +102,8 @@ class _Session:
         return self.listener
 
     def _lanes(self) -> tuple[Lane, ...]:
-        return self.puts, self.claims, self.leases, self.ends, self.looks, self.people
+        lines = (self.puts, self.repeats, self.claims, self.leases, self.ends)
+        return *lines, self.looks, self.people
 
     async def finished(self) -> None:
         """Wait for what was handed over."""
@@ -178,28 +184,51 @@ class RedisStore(Untransacted, Backend):
 
     # The line
 
-    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs, all of them or none."""
         if not jobs:
             return []
-        return list(await (await self._session()).gather(jobs).submit(jobs))
+        session = await self._session()
+        try:
+            return list(await session.gather(jobs).submit(jobs))
+        except Unanswered as lost:
+            again = partial(self._put_on, session.repeats, jobs)
+            known = await arepeated(lost, lambda _: again(), self._address.timeout)
+            return [True] * len(jobs) if shared else known
 
     async def put_gathered(self, jobs: Sequence[NewJob]) -> Sequence[bool]:
         """Accept the jobs of several callers together."""
-        session = await self._session()
-        talk = self._line.put(jobs, self._bell.word(WORK))
-        fresh = await session.puts.hold(talk, together=True)
+        return await self._put_on((await self._session()).puts, jobs)
+
+    async def _put_on(self, lane: Lane, jobs: Sequence[NewJob]) -> list[bool]:
+        fresh = await lane.hold(self._line.put(jobs, self._bell.word(WORK)), together=True)
         self.news.bump(WORK)
         return fresh
 
-    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs from synchronous code, in the calling thread."""
         if not jobs:
             return []
         if not self._is_open:
             self._open()
-        talk = self._line.put(jobs, self._bell.word(WORK))
-        fresh = self._blocking.hold(talk, together=True)
+        try:
+            fresh = self._put_blocking(self._blocking, jobs)
+        except Unanswered as lost:
+            self._blocking.close()  # What else is idle may be as deaf.
+            fresh = repeated(lost, partial(self._put_anew, jobs), self._address.timeout)
+        # The lane says things twice if its connection was closed meanwhile.
+        return [True] * len(jobs) if shared else fresh
+
+    def _put_anew(self, jobs: Sequence[NewJob], patience: float) -> list[bool]:
+        """Put on connections of its own."""
+        lanes = BlockingLanes(replace(self._address, timeout=patience), self._nodes)
+        try:
+            return self._put_blocking(lanes, jobs)
+        finally:
+            lanes.close()
+
+    def _put_blocking(self, lanes: BlockingLanes, jobs: Sequence[NewJob]) -> list[bool]:
+        fresh = lanes.hold(self._line.put(jobs, self._bell.word(WORK)), together=True)
         self.news.bump(WORK)
         return fresh
 

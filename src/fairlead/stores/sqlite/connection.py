@@ -279,6 +279,11 @@ def is_busy(problem: sqlite3.Error) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def is_disk_error(problem: sqlite3.Error) -> bool:
+    """Say whether the disk did not do what it was told."""
+    return (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_IOERR
+
+
 def typed(problem: sqlite3.Error, place: Place) -> StoreError:
     """Turn what the driver raises into our own error, with a next step."""
     code = (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF

@@ -25,20 +25,22 @@ from fairlead.core.admin import (
     check_count,
 )
 from fairlead.core.clock import SECOND, Clock, SystemClock
-from fairlead.core.errors import ConfigError, did_you_mean
+from fairlead.core.errors import ConfigError, Unanswered, did_you_mean
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, Job, JobRecord, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.core.text import brief
+from fairlead.stores.repeat import arepeated, repeated
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
-from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
+from fairlead.stores.sqlite.connection import Place, typed
 from fairlead.stores.sqlite.line import SqliteLine, complete, put_rows
-from fairlead.stores.sqlite.migrate import applied, check_current, migrate
+from fairlead.stores.sqlite.migrate import applied, check_current
+from fairlead.stores.sqlite.session import Session
 from fairlead.stores.sqlite.sound import AT_ONCE
 from fairlead.stores.sqlite.talk import ask
 from fairlead.stores.sqlite.transaction import (
@@ -47,88 +49,10 @@ from fairlead.stores.sqlite.transaction import (
     check_shared,
     transaction,
 )
-from fairlead.stores.sqlite.wake import Watch, watch_file
-from fairlead.stores.sqlite.writer import Verb, Writer, WriterClosed
+from fairlead.stores.sqlite.writer import Verb, WriterClosed
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-
-class _Session:
-    """What is open: the writer, connections for reading, and a watch per event loop."""
-
-    def __init__(self, place: Place, clock: Clock) -> None:
-        self._place = place
-        first = place.connect()
-        lock = WriteLock(place)
-        try:
-            migrate(first, place, lock, clock)
-            self.writer = Writer(place)
-        except BaseException:
-            first.close()
-            raise
-        finally:
-            lock.close()
-        first.text_factory = _lenient
-        self._idle = [first]
-        self._reading = 0
-        self._closing = False
-        self._change = threading.Condition()
-        self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
-
-    def read(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Ask something of the file, on a connection that nobody else reads with meanwhile.
-
-        A long question (an audit, say) holds up no short one.
-        """
-        with self._change:
-            if self._closing:
-                raise WriterClosed
-            self._reading += 1
-            connection = self._idle.pop() if self._idle else None
-        try:
-            if connection is None:
-                connection = self._reader()
-            return patiently(self._place, lambda: question(connection))
-        finally:
-            with self._change:
-                self._reading -= 1
-                if connection is not None:
-                    self._idle.append(connection)
-                self._change.notify_all()
-
-    def _reader(self) -> sqlite3.Connection:
-        """Connect for people: a text that somebody damaged is shown as far as it can be read."""
-        connection = self._place.connect()
-        connection.text_factory = _lenient
-        return connection
-
-    def watch(self) -> Watch:
-        """Return the running loop's watch, and drop those of loops that are no more."""
-        loop = asyncio.get_running_loop()
-        with self._change:
-            if self._closing:
-                raise WriterClosed
-            for ended in [other for other in self._watches if other.is_closed()]:
-                self._watches.pop(ended).close()
-            if loop not in self._watches:
-                self._watches[loop] = watch_file(self._place)
-            return self._watches[loop]
-
-    def close(self) -> None:
-        """Finish what was handed over and let go of everything."""
-        with self._change:
-            self._closing = True
-            self._change.wait_for(lambda: not self._reading)
-        for each in self._watches.values():
-            each.close()
-        self.writer.close()
-        for reader in self._idle:
-            reader.close()
-
-
-def _lenient(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
 
 
 class SqliteStore(Backend):
@@ -141,7 +65,7 @@ class SqliteStore(Backend):
         self._clock = clock or SystemClock()
         self._line = SqliteLine(self._clock)
         self._hand = admin.SqliteHand(self._clock, self._line.look_again)
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._opening = threading.Lock()
         _stores.add(self)
 
@@ -162,15 +86,15 @@ class SqliteStore(Backend):
             if session is not None:
                 session.close()
 
-    async def _opened(self) -> _Session:
+    async def _opened(self) -> Session:
         if self._session is not None:
             return self._session
         return await asyncio.to_thread(self._open)
 
-    def _open(self) -> _Session:
+    def _open(self) -> Session:
         with self._opening:
             if self._session is None:
-                self._session = _Session(self._place, self._clock)
+                self._session = Session(self._place, self._clock)
             return self._session
 
     def close_before_fork(self) -> None:
@@ -200,19 +124,35 @@ class SqliteStore(Backend):
             except WriterClosed:
                 await asyncio.to_thread(self._forget, session)
 
-    def _forget(self, session: _Session) -> None:
+    async def _write_surely(
+        self, verb: Verb[Item, Answer], items: Sequence[Item]
+    ) -> Sequence[Answer]:
+        """Do the same with what is recognised when it is repeated: again, if there is no answer."""
+        try:
+            return await self._write(verb, items)
+        except Unanswered as lost:
+            again = partial(self._write, verb, items)
+            return await arepeated(lost, lambda _: again(), self._place.patience)
+
+    def _forget(self, session: Session) -> None:
         with self._opening:
             if self._session is session:
                 self._session = None
 
     # The line
 
-    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs, all of them or none."""
-        return list(await self._write(self._line.put, jobs))
+        return list(await self._write_surely(self._line.put, jobs))
 
-    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
         """Accept new jobs from synchronous code, in the calling thread."""
+        try:
+            return self._put_blocking(jobs)
+        except Unanswered as lost:
+            return repeated(lost, lambda _: self._put_blocking(jobs), self._place.patience)
+
+    def _put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
         while True:
             session = self._session or self._open()
             try:

@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from fairlead.core.errors import StoreError, StoreUnavailable
+from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered
 from fairlead.stores.sqlite.checkpoint import Checkpointer
-from fairlead.stores.sqlite.connection import Place, WriteLock, typed
+from fairlead.stores.sqlite.connection import Place, WriteLock, is_disk_error, typed
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -155,7 +155,7 @@ class Writer:
             else:
                 for verb in dict.fromkeys(request.verb for request in batch):
                     self._do(connection, verb, [r for r in batch if r.verb == verb])
-            connection.execute("COMMIT")
+            self._commit(connection)
         except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
             self._roll_back()
             if not batch:
@@ -175,6 +175,16 @@ class Writer:
             raise
         self._answer(batch)
         self._log_is_long = self._log_is_long or self._checkpointer.is_due()
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        """Commit; after an error of the disk nobody knows whether the log has it."""
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as problem:
+            told = typed(problem, self._place)
+            if is_disk_error(problem) and isinstance(told, StoreUnavailable):
+                raise Unanswered(told.url, told.problem) from problem
+            raise
 
     def _gather(self, batch: list[_Request[Any, Any]]) -> list[_Request[Any, Any]]:
         """Take what has gathered, up to a limit; into the list, so that no interrupt loses it."""

@@ -477,6 +477,7 @@ EXCEPTION WHEN unique_violation THEN
 END $$;
 
 -- Adds jobs. Our own connections and the application's call it alike. Of many jobs a put says how many.
+-- One whose ids somebody else may be putting says for how many milliseconds it may wait for that.
 -- Returns null if all jobs are new, else the ids of those that are. To a producer what another user
 -- put is new: the answer is the same whether there is such a job or not.
 CREATE FUNCTION put(batch text) RETURNS text LANGUAGE plpgsql
@@ -495,6 +496,9 @@ DECLARE
     fresh  text[]; -- The jobs that were added; null if all were.
     known  text[];
 BEGIN
+    IF doc ? 'wait' THEN
+        PERFORM set_config('lock_timeout', doc->>'wait', true);
+    END IF;
     IF doc ? 'job' THEN
         IF doc ? 'kinds' THEN
             PERFORM refuse_put('a put has a job or kinds, not both');

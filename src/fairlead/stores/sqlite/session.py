@@ -1,0 +1,92 @@
+"""What a store has open on its file: the writer, connections for reading, a watch per loop."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from fairlead.core.clock import Clock
+from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
+from fairlead.stores.sqlite.migrate import migrate
+from fairlead.stores.sqlite.wake import Watch, watch_file
+from fairlead.stores.sqlite.writer import Writer, WriterClosed
+
+Answer = TypeVar("Answer")
+
+
+class Session:
+    """What is open: the writer, connections for reading, and a watch per event loop."""
+
+    def __init__(self, place: Place, clock: Clock) -> None:
+        self._place = place
+        first = place.connect()
+        lock = WriteLock(place)
+        try:
+            migrate(first, place, lock, clock)
+            self.writer = Writer(place)
+        except BaseException:
+            first.close()
+            raise
+        finally:
+            lock.close()
+        first.text_factory = _lenient
+        self._idle = [first]
+        self._reading = 0
+        self._closing = False
+        self._change = threading.Condition()
+        self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
+
+    def read(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Ask something of the file, on a connection that nobody else reads with meanwhile.
+
+        A long question (an audit, say) holds up no short one.
+        """
+        with self._change:
+            if self._closing:
+                raise WriterClosed
+            self._reading += 1
+            connection = self._idle.pop() if self._idle else None
+        try:
+            if connection is None:
+                connection = self._reader()
+            return patiently(self._place, lambda: question(connection))
+        finally:
+            with self._change:
+                self._reading -= 1
+                if connection is not None:
+                    self._idle.append(connection)
+                self._change.notify_all()
+
+    def _reader(self) -> sqlite3.Connection:
+        """Connect for people: a text that somebody damaged is shown as far as it can be read."""
+        connection = self._place.connect()
+        connection.text_factory = _lenient
+        return connection
+
+    def watch(self) -> Watch:
+        """Return the running loop's watch, and drop those of loops that are no more."""
+        loop = asyncio.get_running_loop()
+        with self._change:
+            if self._closing:
+                raise WriterClosed
+            for ended in [other for other in self._watches if other.is_closed()]:
+                self._watches.pop(ended).close()
+            if loop not in self._watches:
+                self._watches[loop] = watch_file(self._place)
+            return self._watches[loop]
+
+    def close(self) -> None:
+        """Finish what was handed over and let go of everything."""
+        with self._change:
+            self._closing = True
+            self._change.wait_for(lambda: not self._reading)
+        for each in self._watches.values():
+            each.close()
+        self.writer.close()
+        for reader in self._idle:
+            reader.close()
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
