@@ -56,7 +56,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "queue": ("name",),
     "worker": ("id", "pools"),
     "paused": ("queue",),
-    "audit": ("id", "who", "verb", "target", "job_id", "before", "by_user"),
+    "audit": ("id", "who", "verb", "target", "job_id", "before", "by_user", "answers"),
 }
 _OF_A_JOB = {"job": "id", "finished": "id", "dead": "id", "attempt": "job_id"}
 _LISTS: dict[str, object] = {

@@ -40,7 +40,18 @@ TABLES = {
     ),
     "worker": ("id", "capable", "pools", "processes", "started_at", "live_until"),
     "paused": ("queue",),
-    "audit": ("seq", "id", "done_at", "who", "verb", "target", "count", "job_id", "before"),
+    "audit": (
+        "seq",
+        "id",
+        "done_at",
+        "who",
+        "verb",
+        "target",
+        "count",
+        "job_id",
+        "before",
+        "answers",
+    ),
     "migration": ("version", "applied_at"),
 }
 NEVER_SOUND = {

@@ -40,7 +40,7 @@ CHANGES = (
     "COPY {schema}.job (id, queue, task, version, payload, options) FROM STDIN",
     "SELECT {schema}.take_back('{{}}', NULL, '0', 'f', true, 0)",
     "SELECT {schema}.add_all('{{}}', 0)",
-    "SELECT {schema}.note('[]', 0, NULL, NULL, 0)",
+    "SELECT {schema}.note('[]', 0, 0)",
     "UPDATE {schema}.retention SET before = 9000000000000000",
     "DROP TABLE {schema}.job",
 )

@@ -136,7 +136,7 @@ async def test_the_lines_of_a_deleted_job_are_found_in_all_its_lives(
     times = []
     for queue in ("mail", "mail", "other"):
         times.append(await ended(shop, job_id, clock, queue))
-        assert await shop.delete([job_id], FINAL, BY) == [job_id]
+        assert await shop.delete([job_id], FINAL, by()) == [job_id]
         assert [line.finished_at for line in await shop.attempts(job_id)] == times
     times.append(await ended(shop, job_id, clock, "third"))
     assert [line.finished_at for line in await shop.attempts(job_id)] == times

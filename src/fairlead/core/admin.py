@@ -3,7 +3,10 @@
 Looking changes nothing and reads one state of the store per call. Acting takes
 job ids and an `Action`, which says who does it; what was done is added to the
 audit log in the same atomic step, so the log and the jobs never disagree. Each
-acting call happens as a whole or not at all, and may be repeated.
+acting call happens as a whole or not at all, and may be repeated: under the same action
+the same call is done once, and answered as it was then, for as long as the audit log has its line
+(`core.answers`). Without an answer a store repeats it itself, for as long as an answer may take,
+and then raises `Unanswered`.
 """
 
 from abc import ABC, abstractmethod
@@ -101,7 +104,8 @@ class Action(msgspec.Struct, frozen=True):
     """Something a person does: who, what, and to which jobs, in words.
 
     One action may take many calls; they share its id, and are one line of the
-    audit log with one count and the time of the last. Calls of another action under the
+    audit log with one count and the time of the last. A call that asks for the same as one
+    before it, in the same order, is a repeat. Calls of another action under the
     same id are refused; on Redis, where queues keep lines, they get a line of their own.
     """
 

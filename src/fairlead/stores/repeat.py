@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+from fairlead.core.admin import Action
 from fairlead.core.errors import StoreUnavailable, Unanswered
 
 Answer = TypeVar("Answer")
@@ -45,6 +46,17 @@ async def arepeated(
         except TimeoutError:
             break
     raise lost
+
+
+async def acted(act: Callable[[], Awaitable[Answer]], by: Action, patience: float) -> Answer:
+    """Do what a person asks for; again, if there is no answer."""
+    try:
+        try:
+            return await act()
+        except Unanswered as lost:
+            return await arepeated(lost, lambda _: act(), patience)
+    except Unanswered as lost:
+        raise Unanswered(lost.url, lost.problem, action=by) from lost
 
 
 def _pauses(patience: float) -> Iterator[tuple[float, float]]:

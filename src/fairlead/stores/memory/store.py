@@ -1,7 +1,8 @@
 """The store of `memory://`: the line, and what people ask of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from fairlead.core.admin import (
     matches,
     reused,
 )
+from fairlead.core.answers import answer_in, mark_of, with_answer
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
@@ -30,12 +32,15 @@ from fairlead.core.store import Backend
 from fairlead.stores.memory.entry import Entry, revived
 from fairlead.stores.memory.line import MemoryLine
 
+T = TypeVar("T")
+
 
 class _Noted(msgspec.Struct):
     """A line of the audit log, which calls of the same action add to."""
 
     line: AuditLine
     job_id: JobId | None
+    answers: str = ""
 
 
 class MemoryStore(MemoryLine, Backend):
@@ -50,10 +55,7 @@ class MemoryStore(MemoryLine, Backend):
     async def find(self, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
         with self._lock:
-            entry = self._live.get(job_id)
-            if entry is not None:
-                return entry.record()
-            return self._finished.get(job_id) or self._dead.get(job_id)
+            return self._record(job_id)
 
     def _meant(self, which: Filter) -> list[JobRecord]:
         """Return the jobs that the filter means, newest first."""
@@ -200,8 +202,11 @@ class MemoryStore(MemoryLine, Backend):
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
         touched = {}
+        mark = mark_of("cancel", list(job_ids), sorted(states), reason)
         with self._lock:
-            self._check(by)
+            past = self._past(by, mark, job_ids)
+            if past is not None:
+                return {job_id: record for job_id in past if (record := self._record(job_id))}
             now = self._clock.now()
             for job_id in job_ids:
                 entry = self._live.get(job_id)
@@ -214,7 +219,7 @@ class MemoryStore(MemoryLine, Backend):
                     self._displace(entry)
                     self._finish(entry, State.CANCELLED, now, reason)
                     touched[job_id] = self._finished[job_id]
-            self._add(by, len(touched), job_ids)
+            self._add(by, mark, job_ids, touched, job_id=_only(job_ids))
         self._notify()
         return touched
 
@@ -222,11 +227,14 @@ class MemoryStore(MemoryLine, Backend):
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
+        mark = mark_of("revive", list(job_ids), sorted(states))
         with self._lock:
-            self._check(by)
+            past = self._past(by, mark, job_ids)
+            if past is not None:
+                return past
             now = self._clock.now()
             done = [job_id for job_id in job_ids if self._revive(job_id, states, now)]
-            self._add(by, len(done), job_ids)
+            self._add(by, mark, job_ids, done, job_id=_only(job_ids))
         self._notify()
         return done
 
@@ -261,81 +269,109 @@ class MemoryStore(MemoryLine, Backend):
 
     async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
         """Replace the payload of a dead letter, if it still is `was`."""
+        mark = mark_of("edit", job_id, was, payload, version)
         with self._lock:
             job = self._dead.get(job_id)
+            if self._is_repeat(by, mark):
+                return True
             if job is None or job.payload != was:
                 return False
-            self._check(by, was)
+            self._past(by, mark, [job_id], was)
             self._dead[job_id] = replace(job, payload=payload, version=version)
-            self._add(by, 1, [job_id], was)
+            self._add(by, mark, [job_id], [job_id], was, job_id=job_id)
             return True
 
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Forget final jobs for good."""
+        mark = mark_of("delete", list(job_ids), sorted(states))
         with self._lock:
-            self._check(by)
-            deleted = []
+            past = self._past(by, mark, job_ids)
+            if past is not None:
+                return past
+            deleted: list[JobId] = []
             for job_id in job_ids:
                 place = self._place_of(job_id, states)
                 if place is not None:
                     del place[job_id]
                     deleted.append(job_id)
-            self._add(by, len(deleted), job_ids)
+            self._add(by, mark, job_ids, deleted, job_id=_only(job_ids))
         return deleted
 
     async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
-        with self._lock:
-            self._check(by)
-            new = queue not in self._paused
-            self._paused.add(queue)
-            self._add(by, new)
-        return new
+        return self._switch("pause", queue, by, to=True)
 
     async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
+        return self._switch("resume", queue, by, to=False)
+
+    def _switch(self, verb: str, queue: str, by: Action, *, to: bool) -> bool:
+        mark = mark_of(verb, queue)
         with self._lock:
-            self._check(by)
-            was = queue in self._paused
-            self._paused.discard(queue)
-            self._add(by, was)
+            past = self._past(by, mark, [queue])
+            if past is not None:
+                return bool(past)
+            is_new = (queue in self._paused) != to
+            self._paused.add(queue) if to else self._paused.discard(queue)
+            self._add(by, mark, [queue], [queue] if is_new else [])
         self._notify()
-        return was
+        return is_new
 
     async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
+        mark = mark_of("note", check_count(count), job_id)
         with self._lock:
-            self._check(by)
-            self._add(by, check_count(count), [job_id] if job_id else ())
+            if self._past(by, mark, ()) is None:
+                self._add(by, mark, (), (), count=count, job_id=job_id)
 
-    def _check(self, by: Action, before: str | None = None) -> None:
-        """Raise if another action has this id; before anything is changed."""
+    def _record(self, job_id: JobId) -> JobRecord | None:
+        entry = self._live.get(job_id)
+        if entry is not None:
+            return entry.record()
+        return self._finished.get(job_id) or self._dead.get(job_id)
+
+    def _past(
+        self, by: Action, mark: str, asked: Iterable[T], before: str | None = None
+    ) -> list[T] | None:
+        """Return to which of these the call was done, if it is a repeat.
+
+        Raises if another action has this id; before anything is changed.
+        """
         noted = self._audit_log.get(by.id)
         if noted is None:
-            return
-        line = noted.line
-        is_same = (line.who, line.verb, line.target) == (by.who, by.verb, by.target)
-        if not is_same or line.before is not None or before is not None:
+            return None
+        past = answer_in(noted.answers, mark, asked)
+        replaces = noted.line.before is not None or before is not None
+        if not _is_of(noted.line, by) or (past is None and replaces):
             raise reused(by)
+        return past
+
+    def _is_repeat(self, by: Action, mark: str) -> bool:
+        noted = self._audit_log.get(by.id)
+        is_known = noted is not None and answer_in(noted.answers, mark, ()) is not None
+        return is_known and noted is not None and _is_of(noted.line, by)
 
     def _add(
         self,
         by: Action,
-        count: int,
-        job_ids: Collection[JobId] = (),
+        mark: str,
+        asked: Collection[T],
+        done: Collection[T],
         before: str | None = None,
+        count: int | None = None,
+        job_id: JobId | None = None,
     ) -> None:
+        """Add a call to the line of its action, with its answer."""
+        count = len(done) if count is None else count
+        now = self._clock.now()
         noted = self._audit_log.get(by.id)
         if noted is None:
-            job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
-            line = AuditLine(self._clock.now(), by.who, by.verb, by.target, int(count), before)
-            self._audit_log[by.id] = _Noted(line, job_id)
-        else:
-            noted.line = replace(
-                noted.line, count=noted.line.count + count, done_at=self._clock.now()
-            )
+            line = AuditLine(now, by.who, by.verb, by.target, 0, before)
+            noted = self._audit_log[by.id] = _Noted(line, job_id)
+        noted.line = replace(noted.line, count=noted.line.count + count, done_at=now)
+        noted.answers = with_answer(noted.answers, mark, list(asked), done)
 
     # The store itself
 
@@ -398,3 +434,13 @@ def _group(jobs: list[JobRecord]) -> ErrorGroup:
         last_at=max(times),
         job=newest.id,
     )
+
+
+def _only(job_ids: Collection[JobId]) -> JobId | None:
+    """Return the id of a job that is alone."""
+    return next(iter(job_ids)) if len(job_ids) == 1 else None
+
+
+def _is_of(line: AuditLine, by: Action) -> bool:
+    """Say whether a line of the audit log is that of an action."""
+    return (line.who, line.verb, line.target) == (by.who, by.verb, by.target)

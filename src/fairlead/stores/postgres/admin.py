@@ -159,7 +159,7 @@ class Hand:
         **more: object,
     ) -> list[JobId]:
         """Do something to jobs, or to a queue; returns the ids, or the queue, it was done to."""
-        doc = {"at": self._at(), "verb": verb, "ids": list(job_ids), "states": list(states)}
+        doc = {"at": self._at(), "verb": verb, "ids": list(job_ids), "states": sorted(states)}
         [(touched,)] = await lane.ask(self._sql["act"], to_json(doc | {"by": astuple(by)} | more))
         return list(touched)
 

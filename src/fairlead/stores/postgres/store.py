@@ -47,12 +47,15 @@ from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.puts import Puts
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.postgres.wake import Listener
+from fairlead.stores.repeat import acted
 from fairlead.stores.sessions import Sessions
 
 Answer = TypeVar("Answer")
 
 PEOPLE_SECONDS = 600.0
 """How long an answer to a person's question may take; an audit reads everything."""
+ACT_SECONDS = 60.0
+"""How long an answer to what a person does may take: it waits for who has the jobs locked."""
 POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
 _TELL = "SELECT pg_catalog.pg_notify(%s::pg_catalog.text, %s::pg_catalog.text)"
@@ -72,6 +75,7 @@ class _Session:
         self.ends = Lane(address)
         self.looks = Lane(address)
         self.people = Lane(address, PEOPLE_SECONDS)
+        self.acts = Lane(address, max(ACT_SECONDS, address.timeout))
         self.lent = LentLanes(address)
         self.listener: Listener | None = None
         self._extending: asyncio.Task[None] | None = None
@@ -97,7 +101,8 @@ class _Session:
                 await self._store.extend_late(self.late, pair, lease)
 
     def _lanes(self) -> tuple[Lane, ...]:
-        return self.claims, self.leases, self.late, self.ends, self.looks, self.people
+        workers = (self.claims, self.leases, self.late, self.ends)
+        return *workers, self.looks, self.people, self.acts
 
     async def finished(self) -> None:
         """Wait for what was handed over."""
@@ -378,36 +383,39 @@ class PostgresStore(Backend):
         states: Collection[State] = LIVE,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
-        lane = (await self._session()).people
-        touched = await self._act("cancel", by, job_ids, states, reason=reason)
-        found = [await self._hand.find(lane, job_id) for job_id in touched]
-        return {record.id: record for record in found if record is not None}
+        lane = (await self._session()).acts
+
+        async def cancel() -> dict[JobId, JobRecord]:
+            touched = await self._act("cancel", by, job_ids, states, reason=reason)
+            found = [await self._hand.find(lane, job_id) for job_id in touched]
+            return {record.id: record for record in found if record is not None}
+
+        return await self._surely(cancel, by)
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
-        return await self._act("revive", by, job_ids, states)
+        return await self._surely(lambda: self._act("revive", by, job_ids, states), by)
 
     async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
         """Replace the payload of a dead letter, if it still is `was`."""
-        return bool(
-            await self._act("edit", by, [job_id], was=was, payload=payload, version=version)
-        )
+        new: dict[str, Any] = {"was": was, "payload": payload, "version": version}
+        return bool(await self._surely(lambda: self._act("edit", by, [job_id], **new), by))
 
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Forget final jobs for good."""
-        return await self._act("delete", by, job_ids, states)
+        return await self._surely(lambda: self._act("delete", by, job_ids, states), by)
 
     async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
-        return bool(await self._act("pause", by, queue=queue))
+        return bool(await self._surely(lambda: self._act("pause", by, queue=queue), by))
 
     async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
-        return bool(await self._act("resume", by, queue=queue))
+        return bool(await self._surely(lambda: self._act("resume", by, queue=queue), by))
 
     async def _act(
         self,
@@ -417,7 +425,7 @@ class PostgresStore(Backend):
         states: Collection[State] = (),
         **more: object,
     ) -> list[JobId]:
-        lane = (await self._session()).people
+        lane = (await self._session()).acts
         told = {"tell": WORK} if verb in ("revive", "resume", "cancel") else {}
         touched = await self._hand.act(lane, verb, by, job_ids, states, **more, **told)
         self._line.heads.look()
@@ -426,7 +434,12 @@ class PostgresStore(Backend):
 
     async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
-        await self._hand.note((await self._session()).people, by, count, job_id)
+        lane = (await self._session()).acts
+        await self._surely(lambda: self._hand.note(lane, by, count, job_id), by)
+
+    async def _surely(self, act: Callable[[], Awaitable[Answer]], by: Action) -> Answer:
+        """Do what a person asks for; again, if there is no answer."""
+        return await acted(act, by, self._address.timeout)
 
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""

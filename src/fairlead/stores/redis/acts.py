@@ -35,6 +35,7 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
     count: Runs
     before: str | None
     job_id: str | None
+    answers: str = ""
 
 
 class _Told(msgspec.Struct, frozen=True):

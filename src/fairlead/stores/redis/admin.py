@@ -226,7 +226,7 @@ class Hand:
         states: Collection[State],
     ) -> Conversation[dict[JobId, JobRecord]]:
         """Cancel waiting jobs at once, and mark running ones."""
-        values = (pack(list(states)), reason)
+        values = (pack(sorted(states)), reason)
         answers = yield from self._act("cancel", job_ids, by, values, ENDED)
         touched: dict[JobId, JobRecord] = {}
         for queue, ids, several in answers:
@@ -240,7 +240,7 @@ class Hand:
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> Conversation[list[JobId]]:
         """Let jobs run again, or sooner."""
-        answers = yield from self._act("revive", job_ids, by, (pack(list(states)),), WORK)
+        answers = yield from self._act("revive", job_ids, by, (pack(sorted(states)),), WORK)
         return _in_order(job_ids, answers)
 
     def edit(
@@ -259,7 +259,7 @@ class Hand:
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> Conversation[list[JobId]]:
         """Forget final jobs for good."""
-        answers = yield from self._act("delete", job_ids, by, (pack(list(states)),), None)
+        answers = yield from self._act("delete", job_ids, by, (pack(sorted(states)),), None)
         for queue, ids, _ in answers:
             yield from self._queues.strike([each.decode() for each in ids], queue)
         return _in_order(job_ids, answers)
@@ -277,10 +277,8 @@ class Hand:
         That is the ids of those that it was done to, and what is told of them. A call that has read
         enough leaves the rest to another. Damage in one queue does not keep us from the others.
         """
-        # Where they were need not be where they are, and a person means them wherever they are.
-        self._queues.drop(job_ids)
         told = yield from self._acts.told(by, job_ids)
-        where = yield from self._queues.where(job_ids)
+        where = yield from self._queues.meant(job_ids)
         news: tuple[Word, ...] = () if word is None else (self._keys.news, word)
         parts = [
             (queue, some) for queue, ids in where.items() for some in pieces(ids, _MOST_AT_ONCE)

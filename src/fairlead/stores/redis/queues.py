@@ -96,6 +96,25 @@ class Queues:
                 grouped.setdefault(found[job_id], []).append(JobId(job_id))
         return grouped
 
+    def meant(self, job_ids: Collection[JobId]) -> Conversation[dict[str, list[JobId]]]:
+        """Return the jobs that a person means by the queue they are in, or were in.
+
+        Those that are nowhere may have been deleted by a call that is repeated now. Its answer is
+        in the queue that their ids lead to.
+        """
+        self.drop(job_ids)  # Where they were need not be where they are.
+        found = yield from self.where(job_ids)
+        places = {job_id: queue for queue, ids in found.items() for job_id in ids}
+        if len(places) == len(set(job_ids)):
+            return found
+        by_mark = {mark_of(name): name for name in (yield from self.names())}
+        grouped: dict[str, list[JobId]] = {}
+        for job_id in job_ids:
+            queue = places.get(job_id) or by_mark.get(job_id[-4:])
+            if queue is not None:
+                grouped.setdefault(queue, []).append(job_id)
+        return grouped
+
     def _look_for(self, job_ids: Sequence[str]) -> Conversation[dict[str, str]]:
         """Ask the queues that their marks lead to, and the list of strays."""
         names, strays = yield from spared(

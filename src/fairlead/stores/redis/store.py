@@ -5,7 +5,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -53,7 +53,7 @@ from fairlead.stores.redis.repair import Repair
 from fairlead.stores.redis.shares import MOST_AT_ONCE
 from fairlead.stores.redis.talk import Conversation
 from fairlead.stores.redis.wake import Listener
-from fairlead.stores.repeat import arepeated, repeated
+from fairlead.stores.repeat import acted, arepeated, repeated
 from fairlead.stores.sessions import Sessions
 from fairlead.stores.untransacted import Untransacted
 
@@ -360,38 +360,39 @@ class RedisStore(Untransacted, Backend):
         states: Collection[State] = LIVE,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
-        return await self._act(self._hand.cancel(job_ids, reason, by, states))
+        return await self._act(lambda: self._hand.cancel(job_ids, reason, by, states), by)
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
-        return await self._act(self._hand.revive(job_ids, states, by))
+        return await self._act(lambda: self._hand.revive(job_ids, states, by), by)
 
     async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
         """Replace the payload of a dead letter, if it still is `was`."""
-        return await self._act(self._hand.edit(job_id, was, payload, version, by))
+        return await self._act(lambda: self._hand.edit(job_id, was, payload, version, by), by)
 
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Forget final jobs for good."""
-        return await self._act(self._hand.delete(job_ids, states, by))
+        return await self._act(lambda: self._hand.delete(job_ids, states, by), by)
 
     async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
-        return await self._act(self._hand.pause(queue, by))
+        return await self._act(lambda: self._hand.pause(queue, by), by)
 
     async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
-        return await self._act(self._hand.resume(queue, by))
+        return await self._act(lambda: self._hand.resume(queue, by), by)
 
     async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
-        await self._ask(self._hand.note(by, count, job_id))
+        await self._act(lambda: self._hand.note(by, count, job_id), by)
 
-    async def _act(self, talk: Conversation[T]) -> T:
-        done = await self._ask(talk)
+    async def _act(self, talk: Callable[[], Conversation[T]], by: Action) -> T:
+        """Do what a person asks for; again, if there is no answer."""
+        done = await acted(lambda: self._ask(talk()), by, self._address.timeout)
         self.news.bump(WORK)
         return done
 
@@ -403,7 +404,9 @@ class RedisStore(Untransacted, Backend):
         """Put right what the audit finds."""
         repair = Repair(self.keys, self._queues, self._clock)
         try:
-            return await self._act(repair.all())
+            done = await self._ask(repair.all())
+            self.news.bump(WORK)
+            return done
         finally:  # Whatever came after: what was done is written down.
             if repair.done:
                 await self.note(by, len(repair.done))

@@ -18,6 +18,7 @@ from fairlead.core.admin import (
     Worker,
     reused,
 )
+from fairlead.core.answers import answer_in, mark_of, with_answer
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, Job, JobRecord, State
@@ -254,6 +255,12 @@ class SqliteHand:
         return [self._cancel(connection, request) for request in requests]
 
     def _cancel(self, connection: sqlite3.Connection, request: Request) -> dict[JobId, JobRecord]:
+        touched = self._once(connection, request, "cancel", self._cancel_now)
+        with exact(connection):
+            found = {job_id: find(connection, job_id) for job_id in touched}
+        return {job_id: record for job_id, record in found.items() if record is not None}
+
+    def _cancel_now(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
         ids = to_json(list(request.job_ids))
         touched: list[JobId] = []
         if State.RUNNING in request.states:
@@ -264,17 +271,14 @@ class SqliteHand:
             seqs = [seq for seq, _ in waiting]
             refused = cancel_waiting(connection, seqs, request.reason, self._clock.now())
             touched += [job_id for seq, job_id in waiting if seq not in refused]
-        self._note(connection, request.by, len(touched), request.job_ids)
-        with exact(connection):
-            found = {job_id: find(connection, job_id) for job_id in touched}
-        return {job_id: record for job_id, record in found.items() if record is not None}
+        return touched
 
     def revive(
         self, connection: sqlite3.Connection, requests: Sequence[Request]
     ) -> list[list[JobId]]:
         """Put jobs back into the line, due now."""
         self._look_again()
-        return [self._revive(connection, request) for request in requests]
+        return [self._once(connection, each, "revive", self._revive) for each in requests]
 
     def _revive(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
         ended = to_json([state for state in request.states if state in FINISHED])
@@ -285,14 +289,13 @@ class SqliteHand:
             lifted = _ids(connection, f"lift_{place}", values)
             _ids(connection, f"drop_{place}", {"ids": to_json(lifted), "states": ended})
             revived += lifted
-        self._note(connection, request.by, len(revived), request.job_ids)
         return revived
 
     def delete(
         self, connection: sqlite3.Connection, requests: Sequence[Request]
     ) -> list[list[JobId]]:
         """Forget final jobs."""
-        return [self._delete(connection, request) for request in requests]
+        return [self._once(connection, each, "delete", self._delete) for each in requests]
 
     def _delete(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
         ended = to_json([state for state in request.states if state in FINISHED])
@@ -300,18 +303,35 @@ class SqliteHand:
         deleted = _ids(connection, "drop_finished", values)
         if State.DEAD in request.states:
             deleted += _ids(connection, "drop_dead", values)
-        self._note(connection, request.by, len(deleted), request.job_ids)
         return deleted
+
+    def _once(
+        self, connection: sqlite3.Connection, request: Request, verb: str, do: "_Do"
+    ) -> list[JobId]:
+        """Do something to jobs, and write it down; of a repeat, say what the first came to."""
+        asked = list(request.job_ids)
+        call = _Call(request.by, mark_of(verb, asked, sorted(request.states), request.reason))
+        past = _past(connection, call)
+        done = answer_in(past, call.mark, asked)
+        if done is None:
+            done = do(connection, request)
+            answers = with_answer(past, call.mark, asked, set(done))
+            self._note(connection, call.by, len(done), answers, _only(asked))
+        return done
 
     def edit(self, connection: sqlite3.Connection, edits: Sequence[Edit]) -> list[bool]:
         """Replace payloads of dead letters, and keep the old ones in the audit log."""
         return [self._edit(connection, edit) for edit in edits]
 
     def _edit(self, connection: sqlite3.Connection, edit: Edit) -> bool:
+        call = _Call(edit.by, mark_of("edit", *edit[:4]))
+        if _is_repeat(connection, call):
+            return True
         values = {"id": edit.job_id, "was": edit.was, "payload": edit.payload}
         done = tell(connection, "edit", version=edit.version, **values) > 0
         if done:
-            self._note(connection, edit.by, 1, [edit.job_id], edit.was)
+            answers = with_answer(_past(connection, call, edit.was), call.mark, (), ())
+            self._note(connection, edit.by, 1, answers, edit.job_id, edit.was)
         return done
 
     def pause(
@@ -329,16 +349,25 @@ class SqliteHand:
     def _switch(
         self, connection: sqlite3.Connection, statement: str, queue: str, by: Action
     ) -> bool:
-        changed = tell(connection, statement, queue=queue)
-        self._note(connection, by, changed)
-        return changed > 0
+        call = _Call(by, mark_of(statement, queue))
+        past = _past(connection, call)
+        done = answer_in(past, call.mark, [queue])
+        if done is None:
+            done = [queue] * tell(connection, statement, queue=queue)
+            answers = with_answer(past, call.mark, [queue], done)
+            self._note(connection, by, len(done), answers)
+        return bool(done)
 
     def note(
         self, connection: sqlite3.Connection, items: Sequence[tuple[Action, int, JobId | None]]
     ) -> list[None]:
         """Add to the audit log what was done by other verbs."""
         for by, number, job_id in items:
-            self._note(connection, by, number, [job_id] if job_id else ())
+            call = _Call(by, mark_of("note", number, job_id))
+            past = _past(connection, call)
+            if answer_in(past, call.mark, ()) is None:
+                answers = with_answer(past, call.mark, (), ())
+                self._note(connection, by, number, answers, job_id)
         return [None] * len(items)
 
     def repair(
@@ -363,7 +392,8 @@ class SqliteHand:
                     raise_unless_damage(problem)
                 refused[damage.place] = f"{NOT_MENDED} this: {damage.problem}; SQLite: {problem}"
         if mended:
-            self._note(connection, by, len(mended))
+            past = _past(connection, _Call(by, ""))
+            self._note(connection, by, len(mended), past)
         return Repaired(mended, refused)
 
     def _note(
@@ -371,13 +401,54 @@ class SqliteHand:
         connection: sqlite3.Connection,
         by: Action,
         number: int,
-        job_ids: Collection[JobId] = (),
+        answers: str,
+        job_id: JobId | None = None,
         before: str | None = None,
     ) -> None:
-        job_id = next(iter(job_ids)) if len(job_ids) == 1 else None
+        """Add a call to the line of its action, with all answers of that."""
         line = msgspec.structs.asdict(by) | {"job_id": job_id, "before": before}
-        if not tell(connection, "note", now=self._clock.now(), count=number, **line):
-            raise reused(by)
+        now = self._clock.now()
+        tell(connection, "note", now=now, count=number, answers=answers, **line)
+
+
+class _Call(NamedTuple):
+    """A call that a person made: who, and the mark of what is asked."""
+
+    by: Action
+    mark: str
+
+
+_Do = Callable[[sqlite3.Connection, Request], list[JobId]]
+
+
+def _past(connection: sqlite3.Connection, call: _Call, before: str | None = None) -> str:
+    """Return the answers of an action so far; raise if another one has its id."""
+    row = connection.execute(statements()["noted"], {"id": call.by.id}).fetchone()
+    if row is None:
+        return ""
+    *line, replaced, answers = row
+    is_new = answer_in(answers, call.mark, ()) is None
+    if line != _line(call.by) or (is_new and (replaced is not None or before is not None)):
+        raise reused(call.by)
+    return answers if isinstance(answers, str) else ""
+
+
+def _is_repeat(connection: sqlite3.Connection, call: _Call) -> bool:
+    """Say whether a call was made before."""
+    row = connection.execute(statements()["noted"], {"id": call.by.id}).fetchone()
+    if row is None:
+        return False
+    *line, _, answers = row
+    return line == _line(call.by) and answer_in(answers, call.mark, ()) is not None
+
+
+def _line(by: Action) -> list[str]:
+    return [by.who, by.verb, by.target]
+
+
+def _only(job_ids: Sequence[JobId]) -> JobId | None:
+    """Return the id of a job that is alone."""
+    return job_ids[0] if len(job_ids) == 1 else None
 
 
 @contextmanager

@@ -319,6 +319,7 @@ NOTES = Table(
         "count": Column(Runs, _ZERO),
         "job_id": _TEXT_OR_NOTHING,
         "before": _TEXT_OR_NOTHING,
+        "answers": _TEXT,
     },
 )
 STEPS = Table(

@@ -32,7 +32,7 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.core.text import brief
-from fairlead.stores.repeat import arepeated, repeated
+from fairlead.stores.repeat import acted, arepeated, repeated
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import all_damages, audit
@@ -133,6 +133,10 @@ class SqliteStore(Backend):
         except Unanswered as lost:
             again = partial(self._write, verb, items)
             return await arepeated(lost, lambda _: again(), self._place.patience)
+
+    async def _act(self, verb: Verb[Item, Answer], item: Item, by: Action) -> Answer:
+        """Do what a person asks for; again, if there is no answer."""
+        return (await acted(lambda: self._write(verb, [item]), by, self._place.patience))[0]
 
     def _forget(self, session: Session) -> None:
         with self._opening:
@@ -334,36 +338,36 @@ class SqliteStore(Backend):
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
         request = Request(job_ids, by, states, reason)
-        return (await self._write(self._hand.cancel, [request]))[0]
+        return await self._act(self._hand.cancel, request, by)
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
-        return (await self._write(self._hand.revive, [Request(job_ids, by, states)]))[0]
+        return await self._act(self._hand.revive, Request(job_ids, by, states), by)
 
     async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
         """Replace the payload of a dead letter, if it still is `was`."""
         edit = Edit(job_id, was, payload, version, by)
-        return (await self._write(self._hand.edit, [edit]))[0]
+        return await self._act(self._hand.edit, edit, by)
 
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Forget final jobs for good."""
-        return (await self._write(self._hand.delete, [Request(job_ids, by, states)]))[0]
+        return await self._act(self._hand.delete, Request(job_ids, by, states), by)
 
     async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""
-        return (await self._write(self._hand.pause, [(queue, by)]))[0]
+        return await self._act(self._hand.pause, (queue, by), by)
 
     async def resume(self, queue: str, by: Action) -> bool:
         """Let jobs of this queue start again."""
-        return (await self._write(self._hand.resume, [(queue, by)]))[0]
+        return await self._act(self._hand.resume, (queue, by), by)
 
     async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
         """Add to the audit log something that was done by other verbs."""
-        await self._write(self._hand.note, [(by, check_count(count), job_id)])
+        await self._act(self._hand.note, (by, check_count(count), job_id), by)
 
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""

@@ -183,7 +183,8 @@ CREATE TABLE worker (
 
 -- The audit log: what people did, to which jobs in words, and to how many. What was done to
 -- single jobs is found by their id; before is the payload that an edit replaced. who is what the
--- program says, by_user whom the database knows it as.
+-- program says, by_user whom the database knows it as. answers are what its calls were answered, for who
+-- repeats one: see take_line.
 CREATE TABLE audit (
     seq     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id      text COLLATE "C" NOT NULL UNIQUE,
@@ -194,7 +195,8 @@ CREATE TABLE audit (
     count   integer NOT NULL,
     job_id  text COLLATE "C",
     before  text,
-    by_user text    NOT NULL DEFAULT session_user
+    by_user text    NOT NULL DEFAULT session_user,
+    answers text    NOT NULL DEFAULT ''
 );
 CREATE INDEX audit_job ON audit (job_id) WHERE job_id IS NOT NULL;
 

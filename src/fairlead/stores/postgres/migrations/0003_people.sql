@@ -106,37 +106,76 @@ END $$;
 -- Calls of one action add to one line, which has the time of the last and the job of the first. None
 -- comes more than an hour after the one before: else an id of long ago would hide an action of today.
 -- The line of an edit, which keeps what was replaced, stays as it is.
-CREATE FUNCTION note(
-    by_ jsonb, count_ integer, job_ids text[], before_ text, at bigint
-) RETURNS void LANGUAGE plpgsql
+--
+-- A line also keeps what each of its calls was answered (core/answers.py): the mark of the call, and to
+-- which of what it asked for nothing was done, by place from 0: ;8c1f:0,4; says all but the first and the fifth.
+
+-- What a call asks for, as a short text.
+CREATE FUNCTION mark_of(doc jsonb) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT left(encode(sha256(convert_to((doc - 'at' - 'by' - 'tell')::text, 'UTF8')), 'hex'), 16)
+$$;
+
+-- Take the line of an action, and keep it from others until this transaction ends: who repeats a call
+-- waits here for the first. Tells what this call was answered, null if it is new; whether the line is; and
+-- whether it is that of another action, so that the call must not add to it. Nobody is told what another
+-- user was answered.
+CREATE FUNCTION take_line(
+    by_ jsonb, mark text, job_ids text[], at bigint,
+    OUT past text, OUT is_new boolean, OUT is_other boolean
+) LANGUAGE plpgsql
 AS $$
 DECLARE
-    one text := CASE WHEN cardinality(job_ids) = 1 THEN job_ids[1] END;
+    one  text := CASE WHEN cardinality(job_ids) = 1 THEN job_ids[1] END;
+    line audit;
 BEGIN
     IF '' IN (coalesce(by_->>0, ''), coalesce(by_->>1, ''), coalesce(by_->>2, '')) THEN
         RAISE 'an action needs its id, who and verb: say who does what, for the audit log'
-            USING ERRCODE = 'JQ001';
-    END IF;
-    IF coalesce(count_, -1) < 0 THEN
-        RAISE 'an action is done to 0 jobs or more, not to %', quote_nullable(count_)
             USING ERRCODE = 'JQ001';
     END IF;
     IF octet_length(by_::text) > 20000 THEN
         RAISE 'id, who, verb and target of an action have at most 20,000 bytes'
             USING ERRCODE = 'JQ001';
     END IF;
-    INSERT INTO audit (id, done_at, who, verb, target, count, job_id, before)
-    VALUES (by_->>0, at, by_->>1, by_->>2, by_->>3, count_, one, before_)
-    ON CONFLICT (id) DO UPDATE SET
-        count = audit.count + excluded.count, done_at = greatest(audit.done_at, excluded.done_at)
-    WHERE (audit.by_user, audit.who, audit.verb, audit.target)
-          = (excluded.by_user, excluded.who, excluded.verb, excluded.target)
-      AND audit.before IS NULL AND excluded.before IS NULL
-      AND audit.done_at > excluded.done_at - 3600000000;
-    IF NOT FOUND THEN
-        RAISE 'the audit log has another action with the id %; give each action a new id',
-            quote_literal(by_->>0) USING ERRCODE = 'JQ001';
+    INSERT INTO audit (id, done_at, who, verb, target, count, job_id)
+    VALUES (by_->>0, at, by_->>1, by_->>2, by_->>3, 0, one)
+    ON CONFLICT (id) DO NOTHING;
+    is_new := FOUND;
+    SELECT * INTO line FROM audit WHERE id = by_->>0 FOR UPDATE;
+    is_other := (line.by_user, line.who, line.verb, line.target)
+                IS DISTINCT FROM (session_user::text, by_->>1, by_->>2, by_->>3);
+    IF NOT is_other THEN
+        past := substring(line.answers FROM ';' || mark || ':([0-9,]*);');
+        is_other := past IS NULL AND NOT is_new
+                    AND (line.before IS NOT NULL OR line.done_at <= at - 3600000000);
     END IF;
+END $$;
+
+CREATE FUNCTION refuse_line(by_ jsonb) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE 'the audit log has another action with the id %; give each action a new id',
+        quote_literal(by_->>0) USING ERRCODE = 'JQ001';
+END $$;
+
+-- Add to the line of an action what a call of it did, and how it is answered.
+CREATE FUNCTION add_to_line(id_ text, count_ integer, before_ text, mark text, missed text, at bigint)
+RETURNS void LANGUAGE sql
+AS $$
+    UPDATE audit SET
+        count = count + count_, done_at = greatest(done_at, at), before = coalesce(before_, before),
+        answers = concat(answers, ';' || mark || ':' || missed || ';')
+    WHERE id = id_
+$$;
+
+-- Write down what was done, in a call that is not repeated.
+CREATE FUNCTION note(by_ jsonb, count_ integer, at bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF (SELECT is_other FROM take_line(by_, NULL, NULL, at)) THEN
+        PERFORM refuse_line(by_);
+    END IF;
+    PERFORM add_to_line(by_->>0, count_, NULL, NULL, NULL, at);
 END $$;
 
 -- Keep what ended for so long at least, whatever keep= workers have; null leaves it to them.
@@ -154,7 +193,7 @@ BEGIN
         jsonb_build_array(
             gen_random_uuid(), who, 'retain', coalesce(period::text, 'as workers say')
         ),
-        0, NULL, NULL, stamp()
+        0, stamp()
     );
 END $$;
 
@@ -165,8 +204,22 @@ DECLARE
     at      bigint := coalesce(moment((doc->>'at')::bigint), stamp());
     ids     text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'ids'));
     states  text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'states'));
+    asked   text[] := CASE WHEN doc ? 'queue' THEN ARRAY[doc->>'queue'] ELSE ids END;
+    edits   boolean := (doc->>'verb') IS NOT DISTINCT FROM 'edit';
+    mark    text   := mark_of(doc);
+    line    record;
     touched text[] := '{}';
 BEGIN
+    line := take_line(doc->'by', mark, ids, at);
+    IF line.is_other AND NOT edits THEN
+        PERFORM refuse_line(doc->'by');
+    END IF;
+    IF line.past IS NOT NULL THEN
+        RETURN ARRAY(
+            SELECT one FROM unnest(asked) WITH ORDINALITY AS a(one, n)
+            WHERE (n - 1)::text <> ALL (string_to_array(line.past, ',')) ORDER BY n
+        );
+    END IF;
     -- In the order of their ids, so that two people who act on the same jobs wait for one another.
     PERFORM FROM job WHERE id = ANY (ids) ORDER BY id FOR UPDATE;
     touched := CASE doc->>'verb'
@@ -178,11 +231,20 @@ BEGIN
         WHEN 'resume' THEN resume(doc->>'queue')
     END;
     -- What changed nothing is noted all the same, but for an edit.
-    IF doc->>'verb' IS DISTINCT FROM 'edit' THEN
-        PERFORM note(doc->'by', cardinality(touched), ids, NULL, at);
-    ELSIF cardinality(touched) > 0 THEN
-        PERFORM note(doc->'by', 1, touched, doc->>'was', at);
+    IF edits AND cardinality(touched) = 0 THEN
+        DELETE FROM audit WHERE id = doc #>> '{by,0}' AND line.is_new;
+        RETURN touched;
     END IF;
+    IF edits AND NOT line.is_new THEN
+        PERFORM refuse_line(doc->'by');
+    END IF;
+    PERFORM add_to_line(
+        doc #>> '{by,0}', cardinality(touched), CASE WHEN edits THEN doc->>'was' END, mark, (
+            SELECT coalesce(string_agg((n - 1)::text, ',' ORDER BY n), '')
+            FROM unnest(asked) WITH ORDINALITY AS a(one, n)
+            WHERE one NOT IN (SELECT unnest(touched))
+        ), at
+    );
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', 0));
     END IF;
@@ -325,10 +387,21 @@ END $$;
 CREATE FUNCTION noted(batch text) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    doc jsonb := document(batch);
+    doc  jsonb   := document(batch);
+    at   bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
+    mark text    := mark_of(doc);
+    done integer := doc->>'count';
+    line record;
 BEGIN
-    PERFORM note(
-        doc->'by', (doc->>'count')::integer, ARRAY(SELECT jsonb_array_elements_text(doc->'ids')),
-        NULL, coalesce(moment((doc->>'at')::bigint), stamp())
-    );
+    IF coalesce(done, -1) < 0 THEN
+        RAISE 'an action is done to 0 jobs or more, not to %', quote_nullable(done)
+            USING ERRCODE = 'JQ001';
+    END IF;
+    line := take_line(doc->'by', mark, ARRAY(SELECT jsonb_array_elements_text(doc->'ids')), at);
+    IF line.is_other THEN
+        PERFORM refuse_line(doc->'by');
+    END IF;
+    IF line.past IS NULL THEN
+        PERFORM add_to_line(doc #>> '{by,0}', done, NULL, mark, '', at);
+    END IF;
 END $$;

@@ -485,7 +485,7 @@ BEGIN
         END IF;
     END LOOP;
     IF done > 0 THEN
-        PERFORM note(doc->'by', done, '{}', NULL, at);
+        PERFORM note(doc->'by', done, at);
     END IF;
     RETURN jsonb_build_array(
         to_jsonb(told), CASE WHEN place <= cardinality(kinds) THEN place END, start

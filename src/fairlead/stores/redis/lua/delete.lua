@@ -3,9 +3,12 @@
 --   ARGV: now, ids, states, who does it (see write_act)
 --   answers the ids of those that were deleted, and how many it looked at before it had read enough
 local now, states = clock(ARGV[1]), set_of(ARGV[3])
+local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('delete', ARGV[2], ARGV[3])
+local past, missed = past_of(ARGV[4], mark)
+if past then return { past_ids(ids, past, missed), past } end
 local log_start = gone_before()
 local touched, looked, left = {}, 0, MOST_READ
-for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
+for _, id in ipairs(ids) do
   if left < 0 then break end
   local ending, bytes = end_in(id, states)
   looked, left = looked + 1, left - bytes
@@ -25,5 +28,5 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
     touched[#touched + 1] = id
   end
 end
-write_act(ARGV[4], #touched, now, nil)
+write_act(ARGV[4], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
 return { touched, looked }

@@ -391,22 +391,75 @@ local function tell(channel, word)
   if word ~= '' then call('PUBLISH', channel, word) end
 end
 
--- Write down what a person did; calls of one action are one line with one count.
---   text: [id, number, who, verb, target, job_id]
-local function write_act(text, count, now, before)
-  local by = cmsgpack.unpack(text)
-  local known = call('HGET', acted, by[1])
-  local is_read, line = pcall(cmsgpack.unpack, known or '')
-  if not is_read or type(line) ~= 'table' or not is_count(line[5]) then line = known and {} end
-  if line and (not line[5] or line[6] or before) then -- Each edit keeps what it replaced.
-    by[1], line = by[1] .. ' ' .. by[2], nil
-  end
-  if line then
-    line[1], line[5] = now, line[5] + count
-  else
-    line = { now, by[3], by[4], by[5], count, before, by[6] }
-    call('ZADD', acts, by[2], by[1])
-  end
-  call('HSET', acted, by[1], packed(line, 7))
+-- What people do. text: [id, number, who, verb, target, job_id], where the id is that of the action with a
+-- mark of who, verb and target. Calls of one action are one line with one count. The line also keeps what each
+-- of its calls was answered (core/answers.py): ;mark:looked:missed; where missed are the places, from 0,
+-- of what the call looked at and did nothing to.
+
+-- The line of an action; nil if there is none, and an empty one if it cannot be read.
+local function act_line(id)
+  local text = call('HGET', acted, id)
+  if not text then return nil end
+  local is_read, line = pcall(cmsgpack.unpack, text)
+  if not is_read or type(line) ~= 'table' or not is_count(line[5]) then return {} end
+  if type(line[8]) ~= 'string' then line[8] = '' end
+  return line
 end
 
+-- What a call of an action asks for, as a short text.
+local function mark_of(...)
+  local words = { ... }
+  for n = 1, #words do words[n] = #words[n] .. ' ' .. words[n] end
+  return string.sub(redis.sha1hex(table.concat(words)), 1, 16)
+end
+
+-- How such a call was answered before: how many it looked at, and a set of the places where it did nothing.
+-- Nil if it is new.
+local function past_of(text, mark)
+  local line = act_line(cmsgpack.unpack(text)[1])
+  if not line or not line[8] then return nil end
+  local _, last = string.find(line[8], ';' .. mark .. ':', 1, true)
+  local looked, places = string.match(last and line[8] or '', '^(%d+):([%d,]*);', (last or 0) + 1)
+  if not looked then return nil end
+  local missed = {}
+  for place in string.gmatch(places, '%d+') do missed[tonumber(place)] = true end
+  return tonumber(looked), missed
+end
+
+-- The ids that such a call touched.
+local function past_ids(ids, looked, missed)
+  local touched = {}
+  for n = 1, math.min(looked, #ids) do
+    if not missed[n - 1] then touched[#touched + 1] = ids[n] end
+  end
+  return touched
+end
+
+-- The places of what a call looked at and did not touch.
+local function missed_in(ids, looked, touched)
+  local is_touched, missed = {}, {}
+  for n = 1, #touched do is_touched[touched[n]] = true end
+  for n = 1, looked do
+    if not is_touched[ids[n]] then missed[#missed + 1] = n - 1 end
+  end
+  return table.concat(missed, ',')
+end
+
+-- Write down what a person did, and how it is answered. Each edit keeps what it replaced, in a line of its own.
+local function write_act(text, count, now, before, mark, looked, missed)
+  local by = cmsgpack.unpack(text)
+  local answer = ';' .. mark .. ':' .. looked .. ':' .. missed .. ';'
+  local line = act_line(by[1])
+  if line and line[5] and not line[6] and not before then
+    line[1], line[5], line[8] = now, line[5] + count, line[8] .. answer
+  else
+    if line and line[8] then -- Who repeats this looks there.
+      line[8] = line[8] .. answer
+      call('HSET', acted, by[1], packed(line, 8))
+    end
+    if line then by[1] = by[1] .. ' ' .. by[2] end
+    line = { now, by[3], by[4], by[5], count, before, by[6], answer }
+    call('ZADD', acts, by[2], by[1])
+  end
+  call('HSET', acted, by[1], packed(line, 8))
+end

@@ -4,6 +4,9 @@
 --   ARGV: now, ids, states, who does it (see write_act), channel, word to tell there
 --   answers the ids of those that were revived, and how many it looked at before it had read enough
 local now, states = clock(ARGV[1]), set_of(ARGV[3])
+local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('revive', ARGV[2], ARGV[3])
+local past, missed = past_of(ARGV[4], mark)
+if past then return { past_ids(ids, past, missed), past } end
 
 -- Forget an expiry that has passed; any other is watched again.
 local function renew_expiry(id, body, run)
@@ -54,7 +57,7 @@ local function again(id, body)
 end
 
 local touched, looked, left = {}, 0, MOST_READ
-for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
+for _, id in ipairs(ids) do
   if left < 0 then break end
   local text = call('HGET', bodies, id) or ''
   looked, left = looked + 1, left - #text
@@ -63,6 +66,6 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
     touched[#touched + 1] = id
   end
 end
-write_act(ARGV[4], #touched, now, nil)
+write_act(ARGV[4], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
 if #touched > 0 then tell(ARGV[5], ARGV[6]) end
 return { touched, looked }

@@ -4,7 +4,8 @@ ALTER TABLE fairlead_worker ADD COLUMN processes  INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE fairlead_worker ADD COLUMN started_at INTEGER NOT NULL DEFAULT 0;
 
 -- The audit log: what people did, to which jobs in words, and to how many. What was done to
--- single jobs is found by their id; before is the payload that an edit replaced.
+-- single jobs is found by their id; before is the payload that an edit replaced. answers are what
+-- its calls were answered (core/answers.py), for those who repeat one.
 CREATE TABLE fairlead_audit (
     seq     INTEGER PRIMARY KEY,
     id      TEXT    NOT NULL UNIQUE,
@@ -14,7 +15,8 @@ CREATE TABLE fairlead_audit (
     target  TEXT    NOT NULL,
     count   INTEGER NOT NULL,
     job_id  TEXT,
-    before  TEXT
+    before  TEXT,
+    answers TEXT    NOT NULL DEFAULT ''
 );
 CREATE INDEX fairlead_audit_job ON fairlead_audit (job_id) WHERE job_id IS NOT NULL;
 

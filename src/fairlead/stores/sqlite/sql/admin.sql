@@ -240,12 +240,14 @@ WHERE id = :id AND payload = :was
 -- name: note
 -- One action is one line, however many calls it takes, with the time of the last. An id that another
 -- action has changes nothing, nor does that of an edit, whose old payload the line keeps.
-INSERT INTO fairlead_audit (id, done_at, who, verb, target, count, job_id, before)
-VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before)
+INSERT INTO fairlead_audit (id, done_at, who, verb, target, count, job_id, before, answers)
+VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before, :answers)
 ON CONFLICT (id) DO UPDATE SET
-    count = iif(typeof(count) = 'integer', count, 0) + excluded.count, done_at = excluded.done_at
-WHERE (who, verb, target) = (excluded.who, excluded.verb, excluded.target)
-  AND before IS NULL AND excluded.before IS NULL
+    count = iif(typeof(count) = 'integer', count, 0) + excluded.count, done_at = excluded.done_at,
+    answers = excluded.answers
+
+-- name: noted
+SELECT who, verb, target, before, answers FROM fairlead_audit WHERE id = :id
 
 -- name: audit_log
 SELECT done_at, who, verb, target, count, before FROM fairlead_audit ORDER BY seq DESC LIMIT :limit
