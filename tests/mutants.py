@@ -29,6 +29,8 @@ SESSIONS = "tests/system/test_postgres_sessions.py"
 RIGHTS = "tests/stores/test_postgres_rights.py"
 ATTACKS = "tests/stores/test_postgres_attacks.py"
 TRAPS = "tests/stores/test_postgres_traps.py"
+UNANSWERED = "tests/face/test_unanswered.py"
+REPEATED = "tests/stores/test_repeated_acts.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -47,9 +49,8 @@ MUTANTS = [
     Mutant(
         "an answer comes after the commit (I1)",
         f"{SQLITE}/writer.py",
-        '            connection.execute("COMMIT")\n        except Exception',
-        '            self._answer(batch)\n            connection.execute("COMMIT")\n'
-        "        except Exception",
+        "            self._commit(connection)\n        except Exception",
+        "            self._answer(batch)\n            self._commit(connection)\n        except Exception",
         "tests/stores/test_sqlite.py",
     ),
     Mutant(
@@ -357,7 +358,7 @@ MUTANTS = [
     ),
     Mutant(
         "a connection is not used again while a cancelled question still runs on it (F19)",
-        f"{SQLITE}/store.py",
+        f"{SQLITE}/session.py",
         "                connection = self._reader()\n",
         "                connection = self._reader()\n            self._idle.append(connection)\n",
         "tests/stores/test_sqlite.py",
@@ -866,8 +867,8 @@ MUTANTS = [
     Mutant(
         "the old arguments are kept",
         f"{SQLITE}/admin.py",
-        "self._note(connection, edit.by, 1, [edit.job_id], edit.was)",
-        "self._note(connection, edit.by, 1, [edit.job_id])",
+        "self._note(connection, edit.by, 1, answers, edit.job_id, edit.was)",
+        "self._note(connection, edit.by, 1, answers, edit.job_id)",
         "tests/stores/test_admin.py",
     ),
     Mutant(
@@ -1255,6 +1256,140 @@ MUTANTS = [
         "if size >= most_bytes or",
         "if",
         "tests/face/test_enqueue.py::test_enqueue_many_cuts_a_stream_of_large_jobs",
+    ),
+    Mutant(
+        "a put without an answer is repeated from threads (F80), PostgreSQL",
+        f"{POSTGRES}/puts.py",
+        "known = repeated(lost, lambda left: self._blocking(self._alone, jobs, left), patience)",
+        "raise",
+        f"{UNANSWERED}::test_a_put_whose_answer_is_lost_is_repeated",
+    ),
+    Mutant(
+        "a put without an answer is repeated on a loop (F80), PostgreSQL",
+        f"{POSTGRES}/puts.py",
+        "known = await arepeated(lost, lambda left: self._alone(jobs, left), self._patience)",
+        "raise",
+        f"{UNANSWERED}::test_a_put_whose_answer_is_lost_is_repeated",
+    ),
+    Mutant(
+        "a put without an answer is repeated on a loop (F80), Redis",
+        f"{REDIS}/store.py",
+        "known = await arepeated(lost, lambda _: again(), self._address.timeout)",
+        "raise",
+        f"{UNANSWERED}::test_a_put_whose_answer_is_lost_is_repeated",
+    ),
+    Mutant(
+        "a commit that nobody knows of is repeated (F80), SQLite",
+        f"{SQLITE}/writer.py",
+        "if is_disk_error(problem) and isinstance(told, StoreUnavailable):",
+        "if False:",
+        "tests/stores/test_sqlite.py",
+    ),
+    Mutant(
+        "what could not be asked did not happen (L9), PostgreSQL",
+        f"{POSTGRES}/lane.py",
+        "kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable",
+        "kind = Unanswered",
+        f"{UNANSWERED}::test_what_was_never_sent_is_no_job",
+    ),
+    Mutant(
+        "what could not be asked did not happen (L9), Redis",
+        f"{REDIS}/problems.py",
+        "kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable",
+        "kind = Unanswered",
+        f"{UNANSWERED}::test_what_was_never_sent_is_no_job",
+    ),
+    Mutant(
+        "what was asked may have happened (L9), PostgreSQL",
+        f"{POSTGRES}/lane.py",
+        "    kind = Unanswered if asked else StoreUnavailable\n",
+        "    kind = StoreUnavailable\n",
+        f"{UNANSWERED}::test_without_any_answer_the_error_has_all_it_takes_to_make_sure",
+    ),
+    Mutant(
+        "a job whose put was repeated is told of as new (F80)",
+        f"{POSTGRES}/puts.py",
+        "            known = repeated(lost, lambda left: self._blocking(self._alone, jobs, left), patience)\n"
+        "            return [True] * len(jobs) if shared else known",
+        "            return repeated(lost, lambda left: self._blocking(self._alone, jobs, left), patience)",
+        f"{UNANSWERED}::test_a_job_that_is_repeated_is_told_of_as_new",
+    ),
+    Mutant(
+        "who may wait for a transaction goes alone, on a loop",
+        "app.py",
+        "fresh = await self.store.put(jobs)",
+        "fresh = await self.store.put(jobs, shared=True)",
+        f"{UNANSWERED}::test_who_waits_for_a_transaction_holds_up_nobody_else",
+    ),
+    Mutant(
+        "who may wait for a transaction goes alone, in threads",
+        f"{POSTGRES}/puts.py",
+        "        self._alone = BlockingLanes(address)\n",
+        "        self._alone = self._shared\n",
+        f"{UNANSWERED}::test_threads_that_wait_for_a_transaction_hold_up_no_other",
+    ),
+    Mutant(
+        "who waits for a transaction waits under a lock time-out",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "        PERFORM set_config('lock_timeout', doc->>'wait', true);\n",
+        "        NULL;\n",
+        f"{UNANSWERED}::test_a_wait_for_a_transaction_ends_by_the_servers_word",
+    ),
+    Mutant(
+        "an error that travels leaves the handle behind",
+        "core/errors.py",
+        '{**self.__dict__, "job": None}',
+        "self.__dict__",
+        f"{UNANSWERED}::test_an_error_with_a_handle_can_travel",
+    ),
+    Mutant(
+        "an act without an answer is repeated (F80)",
+        "stores/repeat.py",
+        "            return await arepeated(lost, lambda _: act(), patience)\n",
+        "            raise\n",
+        f"{REPEATED}::test_an_act_whose_answer_is_lost_is_done_once",
+    ),
+    Mutant(
+        "a repeated act is recognised (F80), memory and SQLite",
+        "core/answers.py",
+        "    if found is None:\n",
+        "    if True:\n",
+        REPEATED,
+    ),
+    Mutant(
+        "a repeated act is recognised (F80), PostgreSQL",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "    IF line.past IS NOT NULL THEN\n",
+        "    IF false THEN\n",
+        REPEATED,
+    ),
+    Mutant(
+        "a repeated act is recognised (F80), Redis",
+        f"{REDIS}/lua/moves.lua",
+        "  if not looked then return nil end\n",
+        "  if true then return nil end\n",
+        REPEATED,
+    ),
+    Mutant(
+        "each batch of an action is recognised by itself, PostgreSQL",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "(doc - 'at' - 'by' - 'tell')::text",
+        "(doc->>'verb')",
+        f"{REPEATED}::test_each_batch_of_an_action_is_recognised_by_itself",
+    ),
+    Mutant(
+        "a repeated delete finds its answer though the jobs are gone, Redis",
+        f"{REDIS}/queues.py",
+        "places.get(job_id) or by_mark.get(job_id[-4:])",
+        "places.get(job_id)",
+        f"{REPEATED}::test_a_repeated_delete_says_what_was_deleted",
+    ),
+    Mutant(
+        "nobody gets the answer of another's action (T26), PostgreSQL",
+        f"{POSTGRES}/migrations/0003_people.sql",
+        "    IF NOT is_other THEN\n",
+        "    IF true THEN\n",
+        f"{REPEATED}::test_nobody_gets_the_answer_of_another_action",
     ),
     Mutant(
         "large jobs of several callers do not gather (I22)",
@@ -1854,7 +1989,7 @@ MUTANTS = [
     Mutant(
         "a repair is written into the audit log",
         f"{POSTGRES}/migrations/0005_repair.sql",
-        "        PERFORM note(doc->'by', done, '{}', NULL, at);\n",
+        "        PERFORM note(doc->'by', done, at);\n",
         "        NULL;\n",
         f"{PG_DAMAGE}::test_an_operator_mends_and_it_is_in_the_audit_log",
     ),
@@ -2029,22 +2164,22 @@ MUTANTS = [
     Mutant(
         "an id of an action long ago hides no action of today",
         f"{POSTGRES}/migrations/0003_people.sql",
-        "\n      AND audit.done_at > excluded.done_at - 3600000000;",
-        ";",
+        "(line.before IS NOT NULL OR line.done_at <= at - 3600000000)",
+        "line.before IS NOT NULL",
         RIGHTS,
     ),
     Mutant(
         "an action may take hours",
         f"{POSTGRES}/migrations/0003_people.sql",
-        ", done_at = greatest(audit.done_at, excluded.done_at)\n",
-        "\n",
+        " done_at = greatest(done_at, at),",
+        "",
         RIGHTS,
     ),
     Mutant(
         "a line of the audit log keeps its job",
         f"{POSTGRES}/migrations/0003_people.sql",
-        ", done_at = greatest(audit.done_at, excluded.done_at)\n",
-        ", done_at = greatest(audit.done_at, excluded.done_at), job_id = NULL\n",
+        " done_at = greatest(done_at, at),",
+        " done_at = greatest(done_at, at), job_id = NULL,",
         RIGHTS,
     ),
     Mutant(
@@ -2094,15 +2229,15 @@ MUTANTS = [
     Mutant(
         "an action adds to no line of another, PostgreSQL",
         f"{POSTGRES}/migrations/0003_people.sql",
-        "    IF NOT FOUND THEN\n        RAISE 'the audit log",
-        "    IF false THEN\n        RAISE 'the audit log",
+        "    IF line.is_other AND NOT edits THEN",
+        "    IF false THEN",
         "tests/stores/test_admin.py",
     ),
     Mutant(
         "an action adds to no line of another, SQLite",
-        f"{SQLITE}/sql/admin.sql",
-        "WHERE (who, verb, target) = (excluded.who, excluded.verb, excluded.target)\n  AND",
-        "WHERE",
+        f"{SQLITE}/admin.py",
+        "    if line != _line(call.by) or (is_new",
+        "    if (is_new",
         "tests/stores/test_admin.py",
     ),
     Mutant(
@@ -2172,8 +2307,8 @@ MUTANTS = [
     Mutant(
         "the line of an edit names its job",
         f"{POSTGRES}/migrations/0003_people.sql",
-        "        PERFORM note(doc->'by', 1, touched, doc->>'was', at);",
-        "        PERFORM note(doc->'by', 1, ids, doc->>'was', at);",
+        "CASE WHEN edits THEN given[1:1] ELSE given END",
+        "given",
         ATTACKS,
     ),
     Mutant(
@@ -2186,8 +2321,8 @@ MUTANTS = [
     Mutant(
         "a large put is all or nothing",
         f"{POSTGRES}/line.py",
-        "            with connection.transaction():\n                for some, text in parts:",
-        "            if parts:\n                for some, text in parts:",
+        "            with connection.transaction():\n                return put(connection)",
+        "            return put(connection)",
         f"{ATTACKS}::test_a_put_of_many_megabytes_is_all_or_nothing",
     ),
     Mutant(

@@ -138,6 +138,7 @@ class Command(_Quoting):
             EnqueueError,
             FairleadError,
             JobNotFound,
+            Unanswered,
             UnknownTask,
             did_you_mean,
         )
@@ -155,8 +156,18 @@ class Command(_Quoting):
             raise Problem(str(problem), Exit.NOT_FOUND) from None
         except DecodeError as problem:
             raise Problem(f"{problem}; `fairlead doctor` says what else is damaged") from None
+        except Unanswered as problem:
+            told = f"{problem.url}: {problem.problem}"
+            raise Problem(f"{told}. {_made_sure(problem.call)}") from None
         except FairleadError as problem:
             raise Problem(str(problem)) from None
+
+
+def _made_sure(call: Any) -> str:  # noqa: ANN401 (a `Call`, which is not loaded before it is used)
+    """Say how to find out what became of a command that got no answer."""
+    if call is not None:
+        return f"Job {call.id} may exist all the same: `fairlead jobs show {call.id}` tells"
+    return "It may have been done all the same. Run the command again: it finds what is left"
 
 
 def _add_variable(option: click.Option, prefix: str | None) -> None:

@@ -57,7 +57,7 @@ def enqueue(
     call = bound.written(payload)
 
     async def put(store: Backend) -> JobRecord:
-        await app.aput(call)
+        await app.aenqueue_many([call])
         try:
             await store.note(action("enqueue", known.name), 1, call.id)
         except StoreError as problem:

@@ -379,7 +379,8 @@ class Admin(ABC):
         sentence says why, which begins with NOT_MENDED. A number or a mark that follows from others
         is written anew. A job that cannot be put right becomes a dead letter, reason `unreadable`,
         with as much of it as can be kept; what is not a job is removed. Nothing that is sound
-        changes. Works in bounded steps, and may be repeated. What was done is in the audit log.
+        changes. Works in bounded steps, and may be repeated: a repeat mends what is left, and tells
+        of that alone. What was done is in the audit log, each damage once.
         """
 
     @abstractmethod

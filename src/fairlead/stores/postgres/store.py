@@ -455,7 +455,7 @@ class PostgresStore(Backend):
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
         lane, schema = (await self._session()).people, self._address.quoted_schema
-        done = await repair(lane, schema, self._line.at(), by)
+        done = await self._surely(lambda: repair(lane, schema, self._line.at(), by), by)
         self._line.heads.look()
         self.news.bump(WORK)
         return done

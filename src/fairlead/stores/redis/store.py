@@ -404,9 +404,7 @@ class RedisStore(Untransacted, Backend):
         """Put right what the audit finds."""
         repair = Repair(self.keys, self._queues, self._clock)
         try:
-            done = await self._ask(repair.all())
-            self.news.bump(WORK)
-            return done
+            return await self._act(repair.all, by)
         finally:  # Whatever came after: what was done is written down.
             if repair.done:
                 await self.note(by, len(repair.done))

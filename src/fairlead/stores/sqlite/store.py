@@ -389,9 +389,9 @@ class SqliteStore(Backend):
             before = len(mended)
             for at in range(0, len(open_), AT_ONCE):
                 some = (by, open_[at : at + AT_ONCE])
-                for told in await self._write(self._hand.repair, [some]):
-                    mended += told.mended
-                    refused |= told.refused
+                told = await self._act(self._hand.repair, some, by)
+                mended += told.mended
+                refused |= told.refused
             if len(mended) == before:
                 return [*mended, *refused.values()]
 

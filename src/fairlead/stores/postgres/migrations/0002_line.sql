@@ -1374,7 +1374,7 @@ BEGIN
                     gen_random_uuid(), session_user, 'upkeep',
                     format('all that ended before %s', to_timestamp(limit_ / 1000000))
                 ),
-                counts[4], NULL, NULL, at
+                counts[4], at
             );
         END IF;
     ELSE

@@ -202,10 +202,11 @@ AS $$
 DECLARE
     doc     jsonb  := document(batch);
     at      bigint := coalesce(moment((doc->>'at')::bigint), stamp());
-    ids     text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'ids'));
+    edits   boolean := (doc->>'verb') IS NOT DISTINCT FROM 'edit';
+    given   text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'ids'));
+    ids     text[] := CASE WHEN edits THEN given[1:1] ELSE given END;
     states  text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'states'));
     asked   text[] := CASE WHEN doc ? 'queue' THEN ARRAY[doc->>'queue'] ELSE ids END;
-    edits   boolean := (doc->>'verb') IS NOT DISTINCT FROM 'edit';
     mark    text   := mark_of(doc);
     line    record;
     touched text[] := '{}';
@@ -393,13 +394,13 @@ DECLARE
     done integer := doc->>'count';
     line record;
 BEGIN
-    IF coalesce(done, -1) < 0 THEN
-        RAISE 'an action is done to 0 jobs or more, not to %', quote_nullable(done)
-            USING ERRCODE = 'JQ001';
-    END IF;
     line := take_line(doc->'by', mark, ARRAY(SELECT jsonb_array_elements_text(doc->'ids')), at);
     IF line.is_other THEN
         PERFORM refuse_line(doc->'by');
+    END IF;
+    IF coalesce(done, -1) < 0 THEN
+        RAISE 'an action is done to 0 jobs or more, not to %', quote_nullable(done)
+            USING ERRCODE = 'JQ001';
     END IF;
     IF line.past IS NULL THEN
         PERFORM add_to_line(doc #>> '{by,0}', done, NULL, mark, '', at);
