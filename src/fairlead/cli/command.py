@@ -163,7 +163,7 @@ class Command(_Quoting):
             raise Problem(str(problem)) from None
 
 
-def _made_sure(call: Any) -> str:  # noqa: ANN401 (a `Call`, which is not loaded before it is used)
+def _made_sure(call: Any) -> str:
     """Say how to find out what became of a command that got no answer."""
     if call is not None:
         return f"Job {call.id} may exist all the same: `fairlead jobs show {call.id}` tells"
