@@ -13,6 +13,7 @@ from psycopg import errors
 from fairlead.core.admin import Action
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import ConfigError, EnqueueError
+from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, NewJob, State
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
@@ -594,3 +595,44 @@ async def test_a_worker_forgets_nothing_that_an_operator_wants_kept(
 def test_only_an_operator_says_what_is_kept(yard: Yard, kind: str) -> None:  # noqa: F811
     with yard.connection(kind) as connection, pytest.raises(errors.InsufficientPrivilege):
         connection.execute(f"SELECT {yard.schema}.retain('1 day')")
+
+
+# Answers that the audit log keeps
+
+
+async def test_the_id_of_an_action_tells_another_user_nothing(yard: Yard) -> None:  # noqa: F811
+    """T26: he gets no answer of it, and the same refusal whatever it was asked and came to."""
+    owner = store_for(yard.server.url(schema=yard.schema))
+    first, other = store_for(yard.url("operator", "a_")), store_for(yard.url("operator", "b_"))
+    jobs = [new_job() for _ in range(2)]
+    await owner.put(jobs)
+    ids = [job.id for job in jobs]
+    action = Action("018f", "ada", "cancel", "two jobs")
+    assert set(await first.cancel(ids, "no", action)) == set(ids)
+    told = set()
+    for asked in (ids, ids[:1], [JobId("no-such-job")]):
+        with pytest.raises(ConfigError) as refused:
+            await other.cancel(asked, "no", action)
+        told.add(str(refused.value))
+    assert len(told) == 1
+    assert set(await first.cancel(ids, "no", action)) == set(ids)
+    for store in (owner, first, other):
+        await store.close()
+
+
+@pytest.mark.parametrize("damage", ["", ";", ";;:.", "%s", "%s:", "%s:9,,x."])
+async def test_a_damaged_answer_harms_only_itself(yard: Yard, damage: str) -> None:  # noqa: F811
+    """I22: nobody can read it, so the call is done as if it were new; the next one is kept."""
+    owner = store_for(yard.server.url(schema=yard.schema))
+    job = new_job()
+    await owner.put([job])
+    action = Action("018f", "ada", "cancel", "a job")
+    assert set(await owner.cancel([job.id], "no", action)) == {job.id}
+    [(kept,)] = yard.server.execute(f"SELECT answers FROM {yard.schema}.audit")
+    damaged = damage % kept.split(":")[0] if "%s" in damage else damage
+    yard.server.execute(f"UPDATE {yard.schema}.audit SET answers = %s", damaged)
+    assert await owner.cancel([job.id], "no", action) == {}
+    assert await owner.cancel([job.id], "no", action) == {}
+    assert [line.count for line in await owner.audit_log()] == [1]
+    assert await owner.audit() == []
+    await owner.close()

@@ -301,7 +301,20 @@ def test_an_answer_takes_few_bytes_however_many_jobs_it_is_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["", ";", "x", None, b"x", "{mark}", "{mark}:", "{mark}:x;", "{mark};0"]
+    "damage",
+    [
+        "",
+        ";",
+        "x",
+        None,
+        b"x",
+        "{mark}",
+        "{mark}:",
+        ";{mark}",
+        ";{mark}:",
+        ";{mark}:x.",
+        ";{mark}.0",
+    ],
 )
 def test_what_cannot_be_read_is_no_answer(damage: object) -> None:
     mark = mark_of("pause", "mail")

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -35,7 +36,7 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
     count: Runs
     before: str | None
     job_id: str | None
-    answers: str = ""
+    answers: Any = ""
 
 
 class _Told(msgspec.Struct, frozen=True):

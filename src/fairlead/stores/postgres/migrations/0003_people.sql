@@ -108,7 +108,7 @@ END $$;
 -- The line of an edit, which keeps what was replaced, stays as it is.
 --
 -- A line also keeps what each of its calls was answered (core/answers.py): the mark of the call, and to
--- which of what it asked for nothing was done, by place from 0: ;8c1f:0,4; says all but the first and the fifth.
+-- which of what it asked for nothing was done, by place from 0: ;8c1f:0,4. says all but the first and the fifth.
 
 -- What a call asks for, as a short text.
 CREATE FUNCTION mark_of(doc jsonb) RETURNS text LANGUAGE sql IMMUTABLE
@@ -145,7 +145,7 @@ BEGIN
     is_other := (line.by_user, line.who, line.verb, line.target)
                 IS DISTINCT FROM (session_user::text, by_->>1, by_->>2, by_->>3);
     IF NOT is_other THEN
-        past := substring(line.answers FROM ';' || mark || ':([0-9,]*);');
+        past := substring(line.answers FROM ';' || mark || ':([0-9,]*)[.]');
         is_other := past IS NULL AND NOT is_new
                     AND (line.before IS NOT NULL OR line.done_at <= at - 3600000000);
     END IF;
@@ -164,7 +164,7 @@ RETURNS void LANGUAGE sql
 AS $$
     UPDATE audit SET
         count = count + count_, done_at = greatest(done_at, at), before = coalesce(before_, before),
-        answers = concat(answers, ';' || mark || ':' || missed || ';')
+        answers = concat(answers, ';' || mark || ':' || missed || '.')
     WHERE id = id_
 $$;
 

@@ -393,7 +393,7 @@ end
 
 -- What people do. text: [id, number, who, verb, target, job_id], where the id is that of the action with a
 -- mark of who, verb and target. Calls of one action are one line with one count. The line also keeps what each
--- of its calls was answered (core/answers.py): ;mark:looked:missed; where missed are the places, from 0,
+-- of its calls was answered (core/answers.py): ;mark:looked:missed. where missed are the places, from 0,
 -- of what the call looked at and did nothing to.
 
 -- The line of an action; nil if there is none, and an empty one if it cannot be read.
@@ -418,8 +418,7 @@ end
 local function past_of(text, mark)
   local line = act_line(cmsgpack.unpack(text)[1])
   if not line or not line[8] then return nil end
-  local _, last = string.find(line[8], ';' .. mark .. ':', 1, true)
-  local looked, places = string.match(last and line[8] or '', '^(%d+):([%d,]*);', (last or 0) + 1)
+  local looked, places = string.match(line[8], ';' .. mark .. ':(%d+):([%d,]*)%.')
   if not looked then return nil end
   local missed = {}
   for place in string.gmatch(places, '%d+') do missed[tonumber(place)] = true end
@@ -448,7 +447,7 @@ end
 -- Write down what a person did, and how it is answered. Each edit keeps what it replaced, in a line of its own.
 local function write_act(text, count, now, before, mark, looked, missed)
   local by = cmsgpack.unpack(text)
-  local answer = ';' .. mark .. ':' .. looked .. ':' .. missed .. ';'
+  local answer = ';' .. mark .. ':' .. looked .. ':' .. missed .. '.'
   local line = act_line(by[1])
   if line and line[5] and not line[6] and not before then
     line[1], line[5], line[8] = now, line[5] + count, line[8] .. answer
