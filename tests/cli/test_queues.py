@@ -5,8 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from fairlead import Call, Unanswered
+from fairlead.cli.command import AppCommand
 from tests.cli.shop import (
     APP,
     SHOP,
@@ -23,7 +27,9 @@ from tests.cli.shop import (
     told,
     with_store,
 )
+from tests.words import by, new_job
 
+CALL: Call[None] = Call(new_job())
 HOLD = """
 
 @app.task(name="hold", queue="mail")
@@ -182,3 +188,28 @@ def test_a_waiting_job_is_explained_by_its_live_worker(folder: Path, live: str) 
         told_again["basis"],
     )
     (folder / "go").touch()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            Unanswered("redis://here", "no answer within 5 s", action=by("pause")),
+            "It may have been done all the same. Run the command again: it finds what is left",
+        ),
+        (
+            Unanswered("redis://here", "no answer within 5 s", calls=(CALL,)),
+            f"Job {CALL.id} may exist all the same: `fairlead jobs show {CALL.id}` tells",
+        ),
+    ],
+)
+def test_a_command_without_an_answer_says_how_to_make_sure(error: Unanswered, told: str) -> None:
+    """F80: in the words of the command line; a program would repeat the call."""
+
+    @click.command(cls=AppCommand)
+    def act() -> None:
+        raise error
+
+    answer = CliRunner().invoke(act, [])
+    assert answer.exit_code == 1
+    assert answer.output == f"Error: redis://here: no answer within 5 s. {told}\n"

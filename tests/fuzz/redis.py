@@ -97,6 +97,7 @@ ACT = {
     "count": "number",
     "before": "text",
     "job_id": "text",
+    "answers": "text",
 }
 ARRAYS = {
     "body": BODY,
@@ -222,7 +223,7 @@ class RedisVictim(Victim):
         *("inf", "minus inf", "late fraction", "huge"),
         *("string", "set", "hash", "zset", "stream"),
     }
-    anything_goes = ("worker.pools", "settings.paused", "end.cancel")
+    anything_goes = ("worker.pools", "settings.paused", "end.cancel", "act.answers")
 
     def __init__(self, url: str, writer: Any = None) -> None:
         address = Address.of(url)
