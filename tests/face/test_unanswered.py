@@ -305,7 +305,7 @@ def test_threads_that_wait_for_a_transaction_hold_up_no_other(way: Way) -> None:
 @pytest.mark.parametrize("enqueue", ["blocking", "on a loop"])
 def test_a_wait_for_a_transaction_ends_by_the_servers_word(way: Way, enqueue: str) -> None:
     """The lock time-out comes before the caller's: the server undid it, and nothing lingers there."""
-    app = way.app(SHORT)
+    app = way.app(2)
     app.open()
     task = task_of(app)
     call = task.call(1)

@@ -118,7 +118,7 @@ def put_parts(
 
 def lock_timeout(patience: float) -> int:
     """Return for how many milliseconds to wait for a lock: the server is to tell, not our clock."""
-    return max(1, int(800 * patience))
+    return max(1, int(500 * patience))
 
 
 def _in_order(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
