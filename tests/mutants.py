@@ -350,6 +350,13 @@ MUTANTS = [
         "tests/face/test_commit.py",
     ),
     Mutant(
+        "who begins after an outage takes nothing from those who saw it",
+        "runtime/keeper.py",
+        "return any(at <= ours - self._workshop.terms.heartbeat * SECOND for at in began.values())",
+        "return bool(began)",
+        "tests/runtime/test_parts.py",
+    ),
+    Mutant(
         "what a heartbeat cannot read costs no other lease (I22)",
         "runtime/contact.py",
         "            if is_outage(problem):\n                raise\n            self.tell(",
@@ -1619,6 +1626,13 @@ MUTANTS = [
         "core/codec.py",
         "            if len(payload) > PAYLOAD_LIMIT:\n                raise PayloadTooLarge(self.task, len(payload)",
         "            if False:\n                raise PayloadTooLarge(self.task, len(payload)",
+        "tests/core/test_codec.py",
+    ),
+    Mutant(
+        "a call that Python would refuse is refused, on every Python",
+        "core/codec.py",
+        "        elif name in positional:\n",
+        "        elif name in positional:\n            bound[name] = value\n        elif name in bound:\n",
         "tests/core/test_codec.py",
     ),
     Mutant(

@@ -387,6 +387,10 @@ def shadowed(a, /, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, A
     return a, kwargs
 
 
+def optional_shadowed(a=1, b=2, /, c=3, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN201
+    return a, b, c, kwargs
+
+
 def oddly_named(self, cls=1, _private=2, größe=3, type=4):  # type: ignore[no-untyped-def]  # noqa: PLC2401, A002, ANN001, ANN201
     return self, cls, _private, größe, type
 
@@ -432,6 +436,11 @@ def call(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         (only_variadic, call(args=1, kwargs=2)),
         (shadowed, call(1, a=2)),
         (shadowed, call(1, b=2)),
+        (optional_shadowed, call()),
+        (optional_shadowed, call(a=5)),
+        (optional_shadowed, call(b=5, c=6)),
+        (optional_shadowed, call(7, a=5, b=6)),
+        (optional_shadowed, call(7, 8, 9, a=5)),
         (oddly_named, call(0)),
         (oddly_named, call(self=0, cls=5, _private=6, größe=7, type=8)),
     ],
@@ -467,6 +476,8 @@ def test_the_worker_makes_the_same_call(
         (mixed, call(b=1)),
         (shadowed, call()),
         (shadowed, call(a=1)),
+        (optional_shadowed, call(1, 2, 3, c=4)),
+        (optional_shadowed, call(1, 2, 3, 4)),
     ],
     ids=lambda value: value.__name__ if callable(value) else repr(value),
 )

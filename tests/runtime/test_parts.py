@@ -11,7 +11,7 @@ import pytest
 
 from fairlead import Fairlead
 from fairlead.core import events
-from fairlead.core.clock import SECOND
+from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.events import Bus, Event
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
@@ -33,6 +33,7 @@ from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.runtime.board import ASYNC, NEVER, PROCESS, THREAD, UNCLEAR, Board, Mark
 from fairlead.runtime.contact import LONGEST_PAUSE, Contact
 from fairlead.runtime.feeder import Feeder
+from fairlead.runtime.keeper import Keeper
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.narrate import narrate, narrate_late, narrate_start
 from fairlead.runtime.pool import Slots
@@ -346,6 +347,23 @@ async def test_a_call_that_took_long_is_as_good_as_an_outage() -> None:
     ours.found(now - 8)
     assert ours.spares(now)
     assert not heard, "the store was slow, not away"
+
+
+@pytest.mark.parametrize(("seconds", "spares"), [(None, True), (4.9, True), (5.1, False)])
+async def test_who_begins_spares_what_looks_lost_unless_another_has_seen_the_store_for_a_heartbeat(
+    seconds: float | None, spares: bool
+) -> None:
+    """Workers that begin together after an outage learn nothing of it from each other."""
+    clock = ManualClock()
+    workshop = Fairlead("memory://", clock=clock).workshop()
+    if seconds is not None:
+        other = Keeper(workshop, "other", dict, lambda *_: None)
+        await other.begin()
+        clock.advance(seconds)
+    ours = Keeper(workshop, "ours", dict, lambda *_: None)
+    await ours.begin()
+    now = asyncio.get_running_loop().time()
+    assert ours.contact.spares(now + 4) is spares
 
 
 # Names

@@ -238,7 +238,7 @@ def test_who_was_frozen_for_longer_than_a_lease_is_told_what_it_lost(seed: int) 
     _check(world)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(40))
 def test_who_begins_after_an_outage_takes_nothing_from_those_who_saw_it(seed: int) -> None:
     async def scenario(world: World) -> None:
         await asyncio.sleep(1.0)

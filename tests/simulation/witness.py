@@ -304,7 +304,8 @@ class Witness:
             for seen in self._live.pop(dead, []):
                 seen.ended = "late" if late else "killed"
                 self.note("end", seen.id, seen.fence, seen.ended)
-                if crashed and self._external(seen.task):
+                # What was taken over before it died was unclear from that moment on.
+                if crashed and self._external(seen.task) and not seen.taken_rightly:
                     self.facts[seen.id].unclear = True
 
     def _blame(self, process: Process, at: str) -> None:

@@ -40,6 +40,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^.`\[]*)")
 # A struct binds these as a function does; positional-only ones it would also take by name.
 _PLAIN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
 class Signature:
@@ -182,9 +184,7 @@ class Signature:
         try:
             if self._plain:
                 return self._struct(*args, **kwargs)
-            # `*args` and `**kwargs` become one list and one object in the payload.
-            bound = inspect.Signature(self._parameters).bind(*args, **kwargs).arguments
-            return self._struct(**bound)
+            return self._struct(**_bound(self._parameters, args, kwargs))
         except TypeError as problem:
             raise EncodeError(
                 self.task, None, f"{cut(_lower(str(problem)), SHOWN)}; it takes {self.takes}"
@@ -202,11 +202,11 @@ class Signature:
             value = getattr(call, parameter.name)
             if value is msgspec.UNSET:
                 continue
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            if parameter.kind is _VAR_POSITIONAL:
                 # Names before `*args` must travel by position too.
                 args = [*args, *kwargs.values(), *value]
                 kwargs = {}
-            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            elif parameter.kind is _VAR_KEYWORD:
                 kwargs.update(value)
             elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                 args.append(value)
@@ -278,6 +278,38 @@ _UNFIT = (
 )
 
 
+def _bound(
+    parameters: list[inspect.Parameter], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by parameter; the struct refuses what is missing.
+
+    `*args` and `**kwargs` become one list and one object. Not by `inspect.Signature.bind`:
+    that of 3.13 takes some calls that the function itself refuses, and earlier ones refuse
+    some that it takes.
+    """
+    kinds = {parameter.kind: parameter.name for parameter in parameters}
+    rest, others = kinds.get(_VAR_POSITIONAL), kinds.get(_VAR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in _POSITIONAL]
+    bound: dict[str, Any] = dict(zip(positional, args, strict=False))
+    if len(args) > len(positional):
+        if rest is None:
+            raise TypeError(f"Takes {len(positional)} arguments by position, not {len(args)}")
+        bound[rest] = args[len(positional) :]
+    by_name = {p.name for p in parameters if p.kind in _PLAIN}
+    for name, value in kwargs.items():
+        if name in by_name:
+            if name in bound:
+                raise TypeError(f"Argument {name!r} given by name and position")
+            bound[name] = value
+        elif others is not None:
+            bound.setdefault(others, {})[name] = value
+        elif name in positional:
+            raise TypeError(f"Argument {name!r} is taken by position only")
+        else:
+            raise TypeError(f"Unexpected keyword argument {name!r}")
+    return bound
+
+
 def _typed(task: str, function: Callable[..., Any]) -> tuple[list[inspect.Parameter], Any]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -317,9 +349,9 @@ def _struct_of(task: str, parameters: list[inspect.Parameter]) -> type[msgspec.S
 
 
 def _field(parameter: inspect.Parameter) -> Any:  # noqa: ANN401 (defstruct's own mixed tuples)
-    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+    if parameter.kind is _VAR_POSITIONAL:
         return (parameter.name, list[parameter.annotation], msgspec.UNSET)  # type: ignore[name-defined]
-    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+    if parameter.kind is _VAR_KEYWORD:
         return (parameter.name, dict[str, parameter.annotation], msgspec.UNSET)  # type: ignore[name-defined]
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, parameter.annotation)

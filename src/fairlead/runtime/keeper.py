@@ -12,6 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from fairlead.core.admin import PoolShare, Worker
+from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
@@ -61,15 +62,22 @@ class Keeper:
     async def begin(self) -> None:
         """Announce the worker before it claims anything.
 
-        If no other worker is live, either there is none, or the store was away until
-        now, and passed leases may belong to jobs that still run. A worker that drains
-        takes the first for granted: it would end before it could find out.
+        If no other worker has been live for a heartbeat, the store may have been away until
+        now, and passed leases may belong to jobs that still run: workers that begin
+        together learn nothing from each other. A worker that drains does not wait for
+        that: it would end before it could find out.
         """
-        if not self._workshop.terms.drain and not await self._workshop.store.workers():
+        await self._try("announce this worker", self.announce)
+        if not self._workshop.terms.drain and not await self._others_saw_no_outage():
             now = asyncio.get_running_loop().time()
             self.contact.spare_until = now + self._workshop.terms.heartbeat
-        await self._try("announce this worker", self.announce)
         self.spare()
+
+    async def _others_saw_no_outage(self) -> bool:
+        """Say whether a live worker began at least a heartbeat before this one, by the store."""
+        began = {worker.id: worker.started_at for worker in await self._workshop.store.workers()}
+        ours = began.pop(self._worker, 0)
+        return any(at <= ours - self._workshop.terms.heartbeat * SECOND for at in began.values())
 
     async def announce(self) -> None:
         """Say which tasks this worker knows, and what it serves them with."""
