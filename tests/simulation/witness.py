@@ -18,6 +18,9 @@ from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Extended
 from tests.simulation.loop import Process
 
+Before = dict[tuple[JobId, int], JobRecord | None]
+"""The jobs of stale settlements, as they were."""
+
 UNCOUNTED = ("returned", "snoozed", "crashed")
 
 
@@ -179,8 +182,11 @@ class Witness:
         seen = self.facts[job_id].current
         return seen if seen is not None and seen.fence == fence else None
 
-    def before_settle(self, settlements: Sequence[Settlement]) -> dict[JobId, JobRecord | None]:
-        return {s.id: self._look(s.id) for s in settlements if self._is_stale(s)}
+    def before_settle(self, settlements: Sequence[Settlement]) -> Before:
+        """Look at what stale settlements must not change; the current one of a job may be with them."""
+        current = {s.id for s in settlements if not self._is_stale(s)}
+        stale = [s for s in settlements if self._is_stale(s)]
+        return {(s.id, s.fence): None if s.id in current else self._look(s.id) for s in stale}
 
     def _is_stale(self, settlement: Settlement) -> bool:
         current = self.facts[settlement.id].current
@@ -191,15 +197,16 @@ class Witness:
         process: Process,
         settlements: Sequence[Settlement],
         written: Mapping[JobId, Settlement],
-        before: Mapping[JobId, JobRecord | None],
+        before: Before,
     ) -> None:
         for settlement in settlements:
-            job_id = settlement.id
-            taken = job_id in written
+            job_id, pair = settlement.id, (settlement.id, settlement.fence)
+            taken = job_id in written and written[job_id].fence == settlement.fence
             self.note("settle", job_id, settlement.fence, process.name, settlement.outcome, taken)
-            if job_id in before:
+            if pair in before:
                 self.counts["stale"] += 1
-                if taken or self._look(job_id) != before[job_id]:
+                record = before[pair]
+                if taken or (record is not None and self._look(job_id) != record):
                     self.complain("I6: a stale settlement changes nothing", job_id)
             elif taken:
                 self._end(self.facts[job_id], settlement)
