@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types servers tests mutants chaos cluster powercut bench bench-flat bench-compare demo recording format clean
+.PHONY: help test lint types servers tests pythons mutants chaos cluster powercut bench bench-flat bench-compare demo recording format clean
 
 help: ## Print this list.
 	@echo "make targets:"
@@ -32,6 +32,10 @@ servers: $(READY) ## PostgreSQL, PgBouncer and Redis for the tests: installed if
 tests: servers ## All tests, three at a time: many of them wait.
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
+
+# ONLY=3.12,3.13 tries these alone, JOBS=1 one test at a time.
+pythons: $(READY) ## The fast suites on every Python from 3.11 on that is found, pyenv's too.
+	@$(BIN)/python -m tests.pythons --only "$(ONLY)" $(if $(JOBS),--jobs $(JOBS))
 
 # A run that is cut goes on where it stopped. MINUTES=8 ends it after that time, SLICE=1/4 takes a
 # quarter, SINCE=<commit> those of changed files, FILES= and ONLY= parts of paths and promises;
@@ -76,7 +80,7 @@ format: $(READY) ## Let ruff format the code.
 	@$(BIN)/ruff check --fix src tests examples docs
 
 clean: ## Remove the venv and all caches.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -11,12 +11,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fairlead import Fairlead
+from fairlead.bench.servers.programs import MissingProgram
 from fairlead.core.clock import ManualClock
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.redis.functions import LIBRARY
+from tests.needs import without
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -34,6 +36,26 @@ settings.load_profile("fairlead")
 # A shell lets what it starts in the background ignore Ctrl-C, and programs that tests start would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    """Skip what needs a server program that this machine does not have."""
+    yield from _without_programs()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Do the same where the test itself starts the server."""
+    yield from _without_programs()
+
+
+def _without_programs() -> Generator[None, None, None]:
+    try:
+        return (yield)
+    except MissingProgram as problem:
+        without(str(problem))
+
 
 STORES = tuple(os.environ.get("FAIRLEAD_STORES", "memory sqlite postgres redis").split())
 """The stores that tests of all stores are run on; `cluster` is one, and has a target of its own."""

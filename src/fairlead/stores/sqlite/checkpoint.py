@@ -14,6 +14,7 @@ import fcntl
 import os
 import sqlite3
 import time
+from contextlib import ExitStack, closing
 
 from fairlead.stores.sqlite.connection import Place, WriteLock, is_busy
 
@@ -29,22 +30,23 @@ class Checkpointer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._connection = place.connect()
-        self._lock = WriteLock(place)
-        self._side = place.open_beside("-checkpoint")
-        # The log has no locks of its own, so a descriptor of ours disturbs nobody.
-        self._log = os.open(place.wal, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        page = self._connection.execute("PRAGMA page_size").fetchone()[0]
+        with ExitStack() as opened:
+            self._connection = opened.enter_context(closing(place.connect()))
+            self._lock = opened.enter_context(closing(WriteLock(place)))
+            self._side = place.open_beside("-checkpoint")
+            opened.callback(os.close, self._side)
+            # The log has no locks of its own, so a descriptor of ours disturbs nobody.
+            self._log = os.open(place.wal, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            opened.callback(os.close, self._log)
+            page = self._connection.execute("PRAGMA page_size").fetchone()[0]
+            self._opened = opened.pop_all()
         self._frame = page + _FRAME_HEADER
         self._limit = LONG_LOG
         self._asked = 0
 
     def close(self) -> None:
         """Let go of the file."""
-        self._connection.close()
-        self._lock.close()
-        os.close(self._side)
-        os.close(self._log)
+        self._opened.close()
 
     def is_due(self) -> bool:
         """Say whether the log is long enough to be worth a checkpoint.

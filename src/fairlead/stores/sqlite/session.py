@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from typing import TypeVar
 
 from fairlead.core.clock import Clock
@@ -20,16 +21,12 @@ class Session:
 
     def __init__(self, place: Place, clock: Clock) -> None:
         self._place = place
-        first = place.connect()
-        lock = WriteLock(place)
-        try:
-            migrate(first, place, lock, clock)
+        with ExitStack() as opened:
+            first = opened.enter_context(closing(place.connect()))
+            with closing(WriteLock(place)) as lock:
+                migrate(first, place, lock, clock)
             self.writer = Writer(place)
-        except BaseException:
-            first.close()
-            raise
-        finally:
-            lock.close()
+            opened.pop_all()
         first.text_factory = _lenient
         self._idle = [first]
         self._reading = 0

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any, Generic, TypeVar
 
 from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered
@@ -67,9 +67,12 @@ class Writer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._lock = WriteLock(place)
-        self._connection: sqlite3.Connection | None = place.connect()
-        self._checkpointer = Checkpointer(place)
+        with ExitStack() as opened:
+            self._lock = opened.enter_context(closing(WriteLock(place)))
+            connection = opened.enter_context(closing(place.connect()))
+            self._checkpointer = Checkpointer(place)
+            opened.pop_all()
+        self._connection: sqlite3.Connection | None = connection
         self._pending: deque[_Request[Any, Any]] = deque()
         self._turn = threading.Lock()
         self._bell = threading.Event()
