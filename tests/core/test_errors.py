@@ -84,6 +84,10 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "sqlite:///jobs.db: database is locked",
     ),
     (
+        errors.StoreGone("sqlite:///jobs.db", "the file was removed; put it back"),
+        "sqlite:///jobs.db: the file was removed; put it back",
+    ),
+    (
         errors.StoreFull("redis://localhost:6379/0", "the server is at its maxmemory"),
         "redis://localhost:6379/0: the server is at its maxmemory",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead import Fairlead
+from fairlead import Fairlead, StoreGone
 from fairlead.core import events
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.events import Bus, Event
@@ -315,6 +315,15 @@ async def test_an_outage_is_told_once_and_its_end_once(monkeypatch: pytest.Monke
     assert [type(event) for event in heard] == [events.StoreLost, events.StoreFound]
     await ours.lost(OSError("away"), now)
     assert pauses.seconds[-1] <= 0.1, "the next outage begins anew"
+
+
+async def test_a_store_that_is_gone_is_left_to_tell_to_who_ends_the_worker_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, heard = contact()
+    Pauses(monkeypatch)
+    await ours.lost(StoreGone("sqlite:///jobs.db", "removed"), asyncio.get_running_loop().time())
+    assert heard == []
 
 
 async def test_an_outage_longer_than_a_lease_spares_what_looks_lost(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -13,9 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import ConfigError, SchemaOutdated, StoreError, StoreUnavailable, Unanswered
+from fairlead import (
+    ConfigError,
+    SchemaOutdated,
+    StoreError,
+    StoreFull,
+    StoreGone,
+    StoreUnavailable,
+    Unanswered,
+)
 from fairlead.core.admin import Migration
 from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, State
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import checkpoint, connection, wake
@@ -288,7 +298,7 @@ async def test_a_full_disk_refuses_and_recovers(path: Path) -> None:
     writer = (await store._opened()).writer
     pages = writer._connection.execute("PRAGMA page_count").fetchone()[0]
     writer._connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreUnavailable, match="full; free some space, nothing was accepted"):
+    with pytest.raises(StoreFull, match="full; free some space, nothing was accepted"):
         await store.put([NewJob(j.id, "t", "mail", "x" * 9000) for j in (new_job(), new_job())])
     [job] = await claim(store, slots=1)
     writer._connection.execute("PRAGMA max_page_count = 1000000")
@@ -362,12 +372,44 @@ async def test_a_file_that_is_gone_takes_no_more_jobs(path: Path, fate: str) -> 
     """What is written to a removed file is nowhere, so it must not be acknowledged."""
     store = store_for(f"sqlite:///{path}")
     await store.put([new_job()])
+    store.check_there()
     path.unlink()
     if fate == "replaced":
         path.touch()
     for _ in range(2):
-        with pytest.raises(StoreError, match="removed or replaced while it was open.*put it back"):
+        with pytest.raises(StoreGone, match="removed or replaced while this program .*put it back"):
             await store.put([new_job()])
+    with pytest.raises(StoreGone):
+        store.check_there()
+    await store.close()
+
+
+async def test_a_file_that_is_gone_answers_nobody_and_is_not_made_anew(path: Path) -> None:
+    """What is read there is not what others see, and an empty file would hide that it is gone."""
+    store = store_for(f"sqlite:///{path}")
+    await store.put([new_job()])
+    path.unlink()
+    for call in (
+        lambda: store.find(JobId("x")),
+        lambda: store.wait(0),
+        lambda: store.atransaction().__aenter__(),
+        lambda: asyncio.to_thread(lambda: store.transaction().__enter__()),
+        lambda: asyncio.to_thread(store.put_blocking, [new_job()]),
+    ):
+        with pytest.raises(StoreGone):
+            await call()
+    assert not path.exists()
+    await store.close()
+
+
+async def test_a_folder_that_is_gone_is_told_like_the_file(path: Path) -> None:
+    path.parent.joinpath("in").mkdir()
+    store = store_for(f"sqlite:///{path.parent}/in/jobs.db")
+    await store.put([new_job()])
+    shutil.rmtree(path.parent / "in")
+    (path.parent / "in").touch()
+    with pytest.raises(StoreGone):
+        await store.put([new_job()])
     await store.close()
 
 

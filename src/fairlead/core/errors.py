@@ -15,6 +15,7 @@
     │   ├── StoreUnavailable
     │   │   ├── Unanswered
     │   │   └── StoreFull
+    │   ├── StoreGone               it was removed or replaced; nothing here can help
     │   ├── StoreRefused            it answered, and will say the same again
     │   └── SchemaOutdated
     ├── LeaseLost                   told to a handler that came too late
@@ -224,6 +225,14 @@ class Unanswered(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """The store has no room for another job."""
+
+
+class StoreGone(StoreError):
+    """The store was removed or replaced while this program used it."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"{url}: {problem}")
 
 
 class StoreRefused(StoreError):

@@ -97,6 +97,13 @@ class Store(ABC):
         schema, never half of one.
         """
 
+    def check_there(self) -> None:  # noqa: B027 (most stores are never gone)
+        """Raise `StoreGone` if what was opened is there no more, and will not come back.
+
+        Workers ask this ten times a second, so it must not cost more than a look at a file. Servers
+        come back: there it says nothing.
+        """
+
     @abstractmethod
     async def close(self) -> None:
         """Let go of connections and threads. Work that was handed over is finished first."""

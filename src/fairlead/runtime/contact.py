@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from random import Random
 from typing import TypeVar
 
-from fairlead.core.errors import FairleadError, StoreError, StoreRefused
+from fairlead.core.errors import FairleadError, StoreError, StoreGone, StoreRefused
 from fairlead.core.events import Bus, StoreFound, StoreLost, Trouble
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
@@ -94,11 +94,12 @@ class Contact:
         """Take note of a failed call that began at `since`, and wait before the next.
 
         The pause grows from try to try and is jittered, so that many workers
-        do not come back in step.
+        do not come back in step. A store that is gone is told by who ends the worker for it.
         """
         if self._lost_at is None:
             self._lost_at = since
-            self._events.emit(StoreLost(self._worker, str(problem)))
+            if not isinstance(problem, StoreGone):
+                self._events.emit(StoreLost(self._worker, str(problem)))
         pause = min(LONGEST_PAUSE, self._heartbeat / 2, FIRST_PAUSE * 2**self._tries)
         self._tries = min(self._tries + 1, 16)  # No power is beyond a float, however long it takes.
         await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))

@@ -5,13 +5,16 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-from fairlead.core.errors import ConfigError
+from fairlead.core.errors import ConfigError, StoreGone
 from fairlead.core.events import Trouble
 from fairlead.runtime.board import Board
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Workshop
+
+_LOOK_SECONDS = 1.0
+"""How often it looks whether the store is still there."""
 
 
 class EmbeddedWorker:
@@ -42,7 +45,7 @@ class EmbeddedWorker:
         keeper = Keeper(self._workshop, self.name, lambda: {self.name: self._board}, self._tell)
         await keeper.begin()
         self._worker = Worker(self._workshop, self.name, self._board, self._target)
-        self._working = asyncio.create_task(self._worker.run())
+        self._working = asyncio.create_task(self._work(self._worker))
         self._working.add_done_callback(self._on_end)
         self._keeper_loop = keeper_loop = asyncio.new_event_loop()
         # Not in this loop: a handler that blocks it must not cost the others their leases.
@@ -63,11 +66,25 @@ class EmbeddedWorker:
         finally:
             await asyncio.to_thread(self._thread.join)
 
+    async def _work(self, worker: Worker) -> None:
+        """Let the stations work until they are stopped, or until the store is gone for good."""
+        working = asyncio.ensure_future(worker.run())
+        try:
+            while not working.done():
+                self._workshop.store.check_there()
+                await asyncio.wait([working], timeout=_LOOK_SECONDS)
+        except BaseException:
+            working.cancel()
+            raise
+        await working
+
     def _on_end(self, working: asyncio.Task[None]) -> None:
         """When the stations end, by order or by a fault, renew leases no more."""
         if not working.cancelled() and (problem := working.exception()) is not None:
-            told = f"the worker has ended: {problem!r}; its jobs run again when their leases pass"
-            self._workshop.events.emit(Trouble(self.name, told))
+            told = f"{problem!r}; its jobs run again when their leases pass"
+            if isinstance(problem, StoreGone):
+                told = str(problem)
+            self._workshop.events.emit(Trouble(self.name, f"the worker has ended: {told}"))
         with suppress(RuntimeError):  # The keeper has ended already.
             if self._keeper_loop is not None:
                 self._keeper_loop.call_soon_threadsafe(self._stop_keeping)

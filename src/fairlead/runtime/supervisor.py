@@ -81,10 +81,12 @@ class Supervisor:
         keeping = asyncio.create_task(self._keeper.run())
         try:
             while not (self._ended and not self._children and not self._burying):
-                self._tick()
-                await asyncio.sleep(TICK)
+                # Nothing that runs can be settled any more, so nobody waits for it.
+                self._workshop.store.check_there()
                 if keeping.done():
                     keeping.result()  # It never ends by itself: this raises what ended it.
+                self._tick()
+                await asyncio.sleep(TICK)
         finally:
             keeping.cancel()
             for child in self._children:

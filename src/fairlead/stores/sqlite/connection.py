@@ -32,7 +32,14 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from fairlead.core.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
+from fairlead.core.errors import (
+    ConfigError,
+    StoreError,
+    StoreFull,
+    StoreGone,
+    StoreRefused,
+    StoreUnavailable,
+)
 from fairlead.core.text import brief
 from fairlead.stores.sqlite.trust import NotTrusted, Way, check_file, check_side, follow, is_link
 
@@ -211,6 +218,8 @@ class Place:
         return handle
 
     def _cannot_open(self, problem: OSError) -> StoreUnavailable:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StoreFull(self.url, f"{problem.strerror}{_FULL}")
         return StoreUnavailable(
             self.url,
             f"cannot open {problem.filename or 'the file'}: {problem.strerror}; check that the "
@@ -221,9 +230,27 @@ class Place:
         """Say which file has this name now; None if there is none."""
         try:
             found = os.stat(self._name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_dev, found.st_ino
+
+    def check_still(self, file: tuple[int, int] | None) -> None:
+        """Raise unless this is the file that has the name now: what we wrote would go nowhere."""
+        if self.identity() != file:
+            raise StoreGone(
+                self.url,
+                "the file was removed or replaced while this program had it open, so nothing can "
+                "be stored any more; put it back, from a backup if need be, and start this program "
+                "again",
+            )
+
+    def is_full(self) -> bool:
+        """Say whether the disk has no room for another page, or for another file."""
+        try:
+            disk = os.statvfs(self.path.parent)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _LEAST_ROOM or (disk.f_files > 0 == disk.f_favail)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         for pragma in self._pragmas():
@@ -289,6 +316,8 @@ def typed(problem: sqlite3.Error, place: Place) -> StoreError:
     code = (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF
     if code in _DAMAGE or str(problem).startswith("Could not decode"):
         return StoreRefused(place.url, str(problem))
+    if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and place.is_full()):
+        return StoreFull(place.url, f"{problem}{_FULL}")
     remedy = _REMEDIES.get(code)
     if remedy is None and not isinstance(problem, sqlite3.OperationalError):
         return StoreError(f"{place.url}: {problem}")
@@ -302,8 +331,12 @@ _DAMAGE = {
 """What SQLite says of values and rows, and will say again; everything else is about the file."""
 
 
+_FULL = "; free some space, nothing was accepted that is not on disk"
+_LEAST_ROOM = 64 * 1024
+_PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+"""What SQLite says when it cannot make or lengthen a side file, for want of room or otherwise."""
+
 _REMEDIES = {
-    sqlite3.SQLITE_FULL: "; free some space, nothing was accepted that is not on disk",
     sqlite3.SQLITE_READONLY: "; let this user write the file and its folder",
     sqlite3.SQLITE_NOTADB: "; name another file, this one belongs to something else",
     sqlite3.SQLITE_CORRUPT: "; restore a backup, or rescue what is left with `sqlite3 .recover`",

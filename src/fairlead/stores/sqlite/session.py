@@ -39,6 +39,7 @@ class Session:
 
         A long question (an audit, say) holds up no short one.
         """
+        self.writer.check_file()
         with self._change:
             if self._closing:
                 raise WriterClosed
@@ -63,6 +64,7 @@ class Session:
 
     def watch(self) -> Watch:
         """Return the running loop's watch, and drop those of loops that are no more."""
+        self.writer.check_file()
         loop = asyncio.get_running_loop()
         with self._change:
             if self._closing:

@@ -75,6 +75,12 @@ class SqliteStore(Backend):
         """Connect, and bring the schema up to date."""
         await self._opened()
 
+    def check_there(self) -> None:
+        """Raise if the file was removed or replaced while it is open."""
+        session = self._session
+        if session is not None:
+            session.writer.check_file()
+
     async def close(self) -> None:
         """Finish what was handed over and let go of the file."""
         await asyncio.to_thread(self._close)
@@ -177,13 +183,13 @@ class SqliteStore(Backend):
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Give a connection that has the write lock, for one transaction."""
-        self._open()
+        self._open().writer.check_file()
         return transaction(self._place)
 
     @asynccontextmanager
     async def atransaction(self) -> AsyncIterator[AsyncConnection]:
         """Give a connection for coroutines that has the write lock, for one transaction."""
-        await self._opened()
+        (await self._opened()).writer.check_file()
         async with atransaction(self._place) as connection:
             yield connection
 

@@ -151,7 +151,7 @@ class Writer:
             since = self._pending[0].since if self._pending else None
             self._lock.begin(connection, since)
             self._gather(batch)
-            self._check_file()
+            self.check_file()
             if len(batch) == 1:
                 # Alone it needs no savepoint: if it fails, so does the transaction.
                 batch[0].succeed(batch[0].verb(connection, batch[0].items))
@@ -236,13 +236,9 @@ class Writer:
         """Return what callers are told: the driver's errors as our own."""
         return typed(problem, self._place) if isinstance(problem, sqlite3.Error) else problem
 
-    def _check_file(self) -> None:
-        """Raise if the file was removed or replaced: what we write would go nowhere."""
-        if self._place.identity() != self._file:
-            raise StoreError(
-                f"{self._place.url}: the file was removed or replaced while it was open, so "
-                "nothing can be stored any more; put it back, and restart this program"
-            )
+    def check_file(self) -> None:
+        """Raise if the file was removed or replaced."""
+        self._place.check_still(self._file)
 
     def _overdue(self) -> list[_Request[Any, Any]]:
         """Take out those who waited for the lock as long as they were told to."""
