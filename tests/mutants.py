@@ -68,6 +68,34 @@ MUTANTS = [
         "tests/stores/test_sqlite.py",
     ),
     Mutant(
+        "SQLAlchemy knows that its transaction on SQLite has begun (P2)",
+        f"{SQLITE}/foreign.py",
+        "        return connection.exec_driver_sql(\n            sql, tuple(values) if isinstance(values, list) else values\n        )\n",
+        "        raw = connection.connection.driver_connection\n        return raw.execute(sql, values)\n",
+        "tests/face/test_foreign_sqlite.py",
+    ),
+    Mutant(
+        "a connection that commits by itself ends no job, SQLite (I7)",
+        f"{SQLITE}/store.py",
+        "        if not jobs and mine.commits_itself:\n            raise commits_itself()\n",
+        "",
+        "tests/face/test_foreign_sqlite.py",
+    ),
+    Mutant(
+        "a connection to another file is refused, whatever its library",
+        f"{SQLITE}/foreign.py",
+        "if not theirs or Place(Path(theirs)).identity() != place.identity():",
+        "if not theirs:",
+        "tests/face/test_foreign_sqlite.py",
+    ),
+    Mutant(
+        "errors of statements in the caller's transaction stay its library's own, SQLite",
+        f"{SQLITE}/foreign.py",
+        "        return self._problem or problem\n",
+        "        return problem\n",
+        "tests/face/test_foreign_sqlite.py",
+    ),
+    Mutant(
         "who reads from a file that is gone is told",
         f"{SQLITE}/session.py",
         "        self.writer.check_file()\n        with self._change:",
@@ -267,15 +295,15 @@ MUTANTS = [
     Mutant(
         "the job is part of the caller's transaction (I2)",
         f"{SQLITE}/store.py",
-        "return put_rows(connection, jobs, self._clock.now())",
-        "put_rows(connection, jobs, self._clock.now()); return connection.commit()",
+        "return put_rows(mine, jobs, self._clock.now())",
+        "return (put_rows(mine, jobs, self._clock.now()), mine._raw.commit())[0]",
         "tests/face/test_transaction.py",
     ),
     Mutant(
         "a run that lost its lease commits no rows (I7)",
         f"{SQLITE}/line.py",
-        "job = _current(cursor, [settlement.id]).get((settlement.id, settlement.fence))",
-        "job = next(iter(_current(cursor, [settlement.id]).values()), None)",
+        "job = _current(connection, [settlement.id]).get((settlement.id, settlement.fence))",
+        "job = next(iter(_current(connection, [settlement.id]).values()), None)",
         "tests/face/test_commit.py",
     ),
     Mutant(
@@ -288,7 +316,7 @@ MUTANTS = [
     Mutant(
         "a job is done with its handler's rows (I7)",
         f"{SQLITE}/line.py",
-        "    for problem in _write_settlements(cursor, [(job, settlement)], now).values():\n"
+        "    for problem in _write_settlements(connection, [(job, settlement)], now).values():\n"
         "        raise problem\n",
         "",
         "tests/face/test_commit.py",
@@ -303,7 +331,7 @@ MUTANTS = [
     Mutant(
         "the fence is read under the write lock",
         f"{SQLITE}/line.py",
-        '    tell(cursor, "take_write_lock")\n',
+        '    tell(connection, "take_write_lock")\n',
         "",
         "tests/stores/test_sqlite_transaction.py",
     ),

@@ -76,7 +76,7 @@ def test_a_connection_to_another_file_is_refused(app: Fairlead, tmp_path: Path) 
             task.using(connection=other).enqueue()
         other.close()
     with pytest.raises(
-        ConfigError, match=r"must be a sqlite3\.Connection to .*, not builtins\.str"
+        ConfigError, match=r"to the same SQLite file, not builtins\.str; pass a sqlite3 connection"
     ):
         task.using(connection="jobs.db").enqueue()
     assert count(app) == 1

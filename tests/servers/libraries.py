@@ -1,11 +1,12 @@
-"""The libraries by which applications talk to PostgreSQL, each under the same names.
+"""The libraries by which applications talk to PostgreSQL and SQLite, each under the same names.
 
-`LIBRARIES` opens a connection of each to a URL. What a test does with one is
+`LIBRARIES`, and `FILE_LIBRARIES` for a path, opens a connection of each to a URL. What a test does with one is
 written once, as a coroutine: `go` runs it on a loop if the library is async, and
 without any if it is not, because some refuse to be used beside a running loop.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
@@ -228,7 +229,106 @@ LIBRARIES: dict[str, Library] = {
     "django": _django,
 }
 
-ASYNC = tuple(name for name in LIBRARIES if "async" in name)
+
+# SQLite
+
+
+@asynccontextmanager
+async def _sqlite3(path: str) -> AsyncIterator[Mine]:
+    connection = sqlite3.connect(path)
+    try:
+        yield Mine(connection)
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def _sqlite3_by_hand(path: str) -> AsyncIterator[Mine]:
+    """A connection that commits each statement by itself, with a transaction begun on it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN")
+    try:
+        yield Mine(connection)
+    finally:
+        connection.close()
+
+
+def _file_alchemy(kind: Callable[[sqlalchemy.Engine], Any], *, begins: bool = False) -> Library:
+    @asynccontextmanager
+    async def opened(path: str) -> AsyncIterator[Mine]:
+        engine = sqlalchemy.create_engine(f"sqlite:///{path}", poolclass=NullPool)
+        if begins:
+            _begin_for_real(engine)
+        connection = kind(engine)
+        try:
+            yield Alchemy(connection)
+        finally:
+            connection.close()
+            engine.dispose()
+
+    return opened
+
+
+def _begin_for_real(engine: sqlalchemy.Engine) -> None:
+    """Do what SQLAlchemy's documentation says for those who want SQLite's transactions whole."""
+
+    @sqlalchemy.event.listens_for(engine, "connect")
+    def leave_it(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @sqlalchemy.event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _file_async_alchemy(kind: Callable[[aio.AsyncEngine], Any]) -> Library:
+    @asynccontextmanager
+    async def opened(path: str) -> AsyncIterator[Mine]:
+        engine = aio.create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
+        try:
+            async with kind(engine) as connection:
+                yield AsyncAlchemy(connection)
+        finally:
+            await engine.dispose()
+
+    return opened
+
+
+def _file_django(*, debug: bool = False) -> Library:
+    @asynccontextmanager
+    async def opened(path: str) -> AsyncIterator[Mine]:
+        if not settings.configured:
+            settings.configure(USE_TZ=True, DATABASES={})
+            django.setup()
+        django.db.connections.databases[path] = django.db.connections.configure_settings(
+            {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": path}}
+        )["default"]
+        connection = django.db.connections[path]
+        connection.force_debug_cursor = debug
+        connection.set_autocommit(False)
+        try:
+            yield Mine(connection)
+        finally:
+            connection.close()
+            del django.db.connections[path]
+
+    return opened
+
+
+FILE_LIBRARIES: dict[str, Library] = {
+    "sqlite3": _sqlite3,
+    "sqlite3 with BEGIN": _sqlite3_by_hand,
+    "sqlalchemy connection": _file_alchemy(sqlalchemy.Engine.connect),
+    "sqlalchemy session": _file_alchemy(orm.Session),
+    "sqlalchemy session with BEGIN": _file_alchemy(orm.Session, begins=True),
+    "sqlalchemy scoped session": _file_alchemy(_scoped),
+    "async sqlalchemy connection": _file_async_alchemy(aio.AsyncEngine.connect),
+    "async sqlalchemy session": _file_async_alchemy(aio.AsyncSession),
+    "django": _file_django(),
+    "django with DEBUG": _file_django(debug=True),
+}
+
+ASYNC = tuple(name for name in (*LIBRARIES, *FILE_LIBRARIES) if "async" in name)
 
 
 def go(name: str, work: Coroutine[Any, Any, Value]) -> Value:

@@ -145,8 +145,10 @@ async def test_a_connection_that_commits_each_statement_is_refused(
     await store.put([new_job()])
     [job] = await claim(store)
     conn = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
-    with pytest.raises(ConfigError, match='conn.execute."BEGIN IMMEDIATE". before the block'):
+    with pytest.raises(ConfigError, match="this one commits every statement by itself"):
         store.complete_within(conn, done(job))
+    with pytest.raises(ConfigError, match="this one commits every statement by itself"):
+        store.put_within(conn, [])
     conn.execute("BEGIN")
     assert store.complete_within(conn, done(job)) is not None
     conn.execute("COMMIT")

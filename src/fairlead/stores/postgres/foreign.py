@@ -1,8 +1,7 @@
 """Connections of the application's own, of whatever library.
 
 What we do on one is a plain statement with one text parameter, so all that differs
-is how a library takes a statement. None is imported: a connection tells by its
-class where it comes from.
+is how a library takes a statement.
 """
 
 import inspect
@@ -17,6 +16,14 @@ from psycopg import pq
 from psycopg.rows import tuple_row
 
 from fairlead.core.errors import ConfigError
+from fairlead.stores.foreign import (
+    ALCHEMY,
+    ASYNC_ALCHEMY,
+    commits_itself,
+    is_async,
+    kind_of,
+    stranger,
+)
 from fairlead.stores.postgres.address import Address, told
 from fairlead.stores.postgres.lane import is_ours, refusal
 from fairlead.stores.postgres.owners import check_called, question_of
@@ -41,16 +48,12 @@ class Executor(msgspec.Struct, frozen=True):
 
 def executor_for(connection: object) -> Executor:
     """Return how a connection of the application's runs a statement."""
-    for base in type(connection).__mro__:
-        found = _EXECUTORS.get((base.__module__.partition(".")[0], base.__name__))
-        if found is not None:
-            return found
+    found = kind_of(connection, _EXECUTORS)
+    if found is not None:
+        return found
     if getattr(connection, "vendor", None) == "postgresql":
         return _DJANGO
-    raise ConfigError(
-        f"connection= must be a connection to the same PostgreSQL database, not "
-        f"{type(connection).__module__}.{type(connection).__qualname__}; pass {_KNOWN}"
-    )
+    raise stranger(connection, "the same PostgreSQL database", _KNOWN)
 
 
 class Caller:
@@ -115,19 +118,13 @@ def check(connection: Any, *, is_async: bool) -> None:  # noqa: ANN401 (as above
     """Raise unless a transaction on this connection can be shared from here, and is there."""
     executor = executor_for(connection) if is_async else _plain(connection)
     if executor.idle(connection):
-        raise ConfigError(
-            "job.commit(conn) needs a connection with an open transaction; this one commits every "
-            "statement by itself; begin one first, or leave conn out"
-        )
+        raise commits_itself()
 
 
 def _plain(connection: Any) -> Executor:  # noqa: ANN401 (as above)
     executor = executor_for(connection)
     if executor.is_async:
-        raise ConfigError(
-            f"{type(connection).__qualname__} is an async connection; use it from a coroutine, "
-            "with `await task.using(connection=…).aenqueue(…)` or `async with job.commit(conn)`"
-        )
+        raise is_async(connection)
     return executor
 
 
@@ -230,10 +227,6 @@ _EXECUTORS = {
     ),
     ("asyncpg", "Connection"): _ASYNCPG,
     ("asyncpg", "PoolConnectionProxy"): _ASYNCPG,
-    ("sqlalchemy", "Connection"): _SYNC,
-    ("sqlalchemy", "Session"): _SYNC,
-    ("sqlalchemy", "scoped_session"): _SYNC,
-    ("sqlalchemy", "AsyncConnection"): _ASYNC,
-    ("sqlalchemy", "AsyncSession"): _ASYNC,
-    ("sqlalchemy", "async_scoped_session"): _ASYNC,
+    **dict.fromkeys(ALCHEMY, _SYNC),
+    **dict.fromkeys(ASYNC_ALCHEMY, _ASYNC),
 }

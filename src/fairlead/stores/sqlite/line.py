@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import ConfigError, DecodeError
+from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, NewJob, Reason, State, read
 from fairlead.core.outcome import Settlement, overrule
@@ -27,7 +27,9 @@ from fairlead.core.selection import (
     can_run,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.stores.foreign import commits_itself
 from fairlead.stores.sqlite.claim import Claims
+from fairlead.stores.sqlite.foreign import Shared
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import decode_capable, exact
 from fairlead.stores.sqlite.statements import put_statement, statements
@@ -35,7 +37,6 @@ from fairlead.stores.sqlite.talk import (
     UNREADABLE,
     Hand,
     ask,
-    plain,
     raise_unless_damage,
     tell,
     to_json,
@@ -65,19 +66,18 @@ class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
 
 
-def put_rows(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: int) -> list[bool]:
+def put_rows(connection: Hand, jobs: Sequence[NewJob], now: int) -> list[bool]:
     """Add jobs on any connection to the file; says for each whether it is new."""
-    cursor = plain(connection)
     fresh: list[bool] = []
     start = 0
     for size in _PUT_SIZES:
         while len(jobs) - start >= size:
-            fresh += _put_some(cursor, jobs[start : start + size], now)
+            fresh += _put_some(connection, jobs[start : start + size], now)
             start += size
     return fresh
 
 
-def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[bool]:
+def _put_some(connection: Hand, jobs: Sequence[NewJob], now: int) -> list[bool]:
     values: list[object] = []
     for job in jobs:
         due = job.due_at(now)
@@ -98,16 +98,17 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
             job.payload,
             job.options,
         )
-    count = cursor.execute(put_statement(len(jobs)), values).rowcount
+    put = connection.execute(put_statement(len(jobs)), values)
+    count = put.rowcount
     if count == len(jobs):
         return [True] * len(jobs)
     if not count:
         return [False] * len(jobs)
-    upto = cursor.lastrowid or 0
-    added = _decode_ids(ask(cursor, "added", after=upto - count, upto=upto))
+    upto = put.lastrowid or 0
+    added = _decode_ids(ask(connection, "added", after=upto - count, upto=upto))
     if len(added) < count:
         ids = to_json([job.id for job in jobs])
-        added = _decode_ids(ask(cursor, "added_now", ids=ids, now=now))
+        added = _decode_ids(ask(connection, "added_now", ids=ids, now=now))
     fresh = []
     for job in jobs:
         fresh.append(job.id in added)
@@ -115,24 +116,20 @@ def _put_some(cursor: sqlite3.Cursor, jobs: Sequence[NewJob], now: int) -> list[
     return fresh
 
 
-def complete(connection: sqlite3.Connection, settlement: Settlement, now: int) -> Settlement | None:
+def complete(connection: Shared, settlement: Settlement, now: int) -> Settlement | None:
     """Write a done run inside a transaction on any connection to the file; never commits.
 
     Returns the settlement, or how it was overruled, or None if the fence has moved on.
     """
-    cursor = plain(connection)
-    tell(cursor, "take_write_lock")
+    tell(connection, "take_write_lock")
     if not connection.in_transaction:
-        raise ConfigError(
-            "job.commit(conn) needs a transaction on the connection, and it commits each "
-            'statement by itself; conn.execute("BEGIN IMMEDIATE") before the block'
-        )
-    job = _current(cursor, [settlement.id]).get((settlement.id, settlement.fence))
+        raise commits_itself()
+    job = _current(connection, [settlement.id]).get((settlement.id, settlement.fence))
     if job is None:
         return None
     if job.cancel is not None:
         return overrule(settlement, job.cancel)
-    for problem in _write_settlements(cursor, [(job, settlement)], now).values():
+    for problem in _write_settlements(connection, [(job, settlement)], now).values():
         raise problem
     return settlement
 

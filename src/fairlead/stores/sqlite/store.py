@@ -32,23 +32,20 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.core.text import brief
+from fairlead.stores.foreign import commits_itself
 from fairlead.stores.repeat import acted, arepeated, repeated
 from fairlead.stores.sqlite import admin
 from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, typed
+from fairlead.stores.sqlite.foreign import Shared, check_file, explained, shared, within
 from fairlead.stores.sqlite.line import SqliteLine, complete, put_rows
 from fairlead.stores.sqlite.migrate import applied, check_current
 from fairlead.stores.sqlite.session import Session
 from fairlead.stores.sqlite.sound import AT_ONCE
 from fairlead.stores.sqlite.talk import ask
-from fairlead.stores.sqlite.transaction import (
-    AsyncConnection,
-    atransaction,
-    check_shared,
-    transaction,
-)
+from fairlead.stores.sqlite.transaction import AsyncConnection, atransaction, transaction
 from fairlead.stores.sqlite.writer import Verb, WriterClosed
 
 Item = TypeVar("Item")
@@ -171,15 +168,19 @@ class SqliteStore(Backend):
                 self._forget(session)
 
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Put on the caller's own connection to the same file."""
-        self._check_shared(connection)
-        return put_rows(connection, jobs, self._clock.now())
+        """Put on the caller's own connection to the same file, of whatever library."""
+        return self._put_on(jobs, shared(connection))
 
     async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Put on an async connection of ours, or on the caller's own."""
-        if isinstance(connection, AsyncConnection):
-            return await connection.do(lambda plain: self.put_within(plain, jobs))
-        return self.put_within(connection, jobs)
+        """Put on an async connection, ours or the caller's, or on a plain one."""
+        return await within(connection, partial(self._put_on, jobs))
+
+    def _put_on(self, jobs: Sequence[NewJob], mine: Shared) -> list[bool]:
+        self._check_shared(mine)
+        if not jobs and mine.commits_itself:
+            raise commits_itself()
+        with explained(mine):
+            return put_rows(mine, jobs, self._clock.now())
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Give a connection that has the write lock, for one transaction."""
@@ -195,22 +196,24 @@ class SqliteStore(Backend):
 
     def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
         """Write that a run is done, inside a transaction."""
-        self._check_shared(connection)
-        try:
-            return complete(connection, settlement, self._clock.now())
-        except sqlite3.IntegrityError as problem:
-            raise typed(problem, self._place) from problem
+        return self._complete_on(settlement, shared(connection))
 
     async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Write that a run is done on an async connection of ours, or on the caller's own."""
-        if isinstance(connection, AsyncConnection):
-            return await connection.do(lambda plain: self.complete_within(plain, settlement))
-        return self.complete_within(connection, settlement)
+        """Write that a run is done on an async connection, ours or the caller's, or a plain one."""
+        return await within(connection, partial(self._complete_on, settlement))
 
-    def _check_shared(self, connection: sqlite3.Connection) -> None:
-        check_shared(self._place, connection)
+    def _complete_on(self, settlement: Settlement, mine: Shared) -> Settlement | None:
+        self._check_shared(mine)
+        with explained(mine):
+            try:
+                return complete(mine, settlement, self._clock.now())
+            except sqlite3.IntegrityError as problem:
+                raise typed(problem, self._place) from problem
+
+    def _check_shared(self, mine: Shared) -> None:
+        check_file(self._place, mine)
         if self._session is None:
-            if connection.in_transaction:
+            if mine.in_transaction:
                 check_current(self._place)
             self._open()
 

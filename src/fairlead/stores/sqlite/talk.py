@@ -1,14 +1,19 @@
 """How statements are run and their answers read; what a damaged row makes of both."""
 
 import sqlite3
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from fairlead.stores.sqlite.statements import statements
 
-Hand = sqlite3.Connection | sqlite3.Cursor
-"""What statements go through: on connections that are not ours a plain cursor, see `plain`."""
+
+class Hand(Protocol):
+    """What statements go through: a connection of ours, or what `foreign.py` makes of another's."""
+
+    def execute(self, sql: str, values: Any = ..., /) -> Any:  # noqa: ANN401 (each its own cursor)
+        """Run a statement; returns what has its rows, their number, and the last row's."""
+
 
 UNREADABLE = (sqlite3.OperationalError, sqlite3.DataError, msgspec.MsgspecError, UnicodeError)
 """What a row raises that somebody damaged: not text, not UTF-8, not a number."""
@@ -35,7 +40,8 @@ def ask(connection: Hand, statement: str, **values: object) -> Any:  # noqa: ANN
 
 def tell(connection: Hand, statement: str, **values: object) -> int:
     """Run a statement that changes rows; returns how many."""
-    return connection.execute(statements()[statement], values).rowcount
+    changed: int = connection.execute(statements()[statement], values).rowcount
+    return changed
 
 
 def raise_unless_damage(problem: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Transactions with the application's own rows: on connections of ours, or on its own.
+"""Transactions with the application's own rows, on connections of ours.
 
 A connection of ours waits for the write lock as the store's writer does, and has
 it from the first moment: a transaction that read first and wrote later could be
@@ -9,12 +9,10 @@ who wait for the lock could take every thread, and the one who has it none.
 """
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fairlead.core.errors import ConfigError
@@ -159,34 +157,3 @@ async def atransaction(place: Place) -> AsyncIterator[AsyncConnection]:
         await connection.end(well=False)
         raise
     await connection.end(well=True)
-
-
-def check_shared(place: Place, connection: Any) -> None:  # noqa: ANN401 (whatever was passed)
-    """Raise unless a transaction of this connection can hold jobs of this file."""
-    if isinstance(connection, AsyncConnection):
-        raise ConfigError(
-            "this connection is for coroutines; inside `async with job.commit()` write "
-            "`await task.aenqueue(…)`"
-        )
-    if not isinstance(connection, sqlite3.Connection):
-        raise ConfigError(
-            f"connection= must be a sqlite3.Connection to {place.path}, "
-            f"not {type(connection).__module__}.{type(connection).__qualname__}"
-        )
-    # A plain cursor: the caller may have set factories for rows and texts.
-    try:
-        cursor = connection.cursor()
-        cursor.row_factory = None
-        rows = cursor.execute("PRAGMA database_list").fetchall()
-    except sqlite3.ProgrammingError as problem:
-        raise ConfigError(
-            f"connection= cannot be used here: {problem} Pass an open connection, from the "
-            "thread that made it"
-        ) from None
-    theirs = next((os.fsdecode(row[2]) for row in rows if row[0] == 0), "")
-    if not theirs or Place(Path(theirs)).identity() != place.identity():
-        raise ConfigError(
-            f"the connection is to {theirs or 'an in-memory database'}, the jobs are in "
-            f"{place.path}; one transaction cannot span both, so point the app's URL "
-            "at your own file"
-        )
