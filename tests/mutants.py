@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "an answer comes after the commit (I1)",
         f"{SQLITE}/writer.py",
-        "            self._commit(connection)\n        except Exception",
-        "            self._answer(batch)\n            self._commit(connection)\n        except Exception",
+        "            self._commit(connection)\n        except WaitsForItself",
+        "            self._answer(batch)\n            self._commit(connection)\n        except WaitsForItself",
         "tests/stores/test_sqlite.py",
     ),
     Mutant(
@@ -87,6 +87,34 @@ MUTANTS = [
         "if not theirs or Place(Path(theirs)).identity() != place.identity():",
         "if not theirs:",
         "tests/face/test_foreign_sqlite.py",
+    ),
+    Mutant(
+        "a thread that waits for its own write lock is told at once",
+        f"{SQLITE}/holding.py",
+        "    if any(_writes(each, file) for each in near):\n",
+        "    if not near:\n",
+        "tests/stores/test_sqlite_holding.py",
+    ),
+    Mutant(
+        "a coroutine that waits for its own write lock is told at once",
+        f"{SQLITE}/holding.py",
+        "if any(_writes(each, file) for each in _reachable(_awaiting(task))):",
+        "if not task:",
+        "tests/stores/test_sqlite_holding.py",
+    ),
+    Mutant(
+        "who waits for another thread's write lock goes on waiting",
+        f"{SQLITE}/holding.py",
+        "    if has_it and _is_alone():\n",
+        "    if has_it:\n",
+        "tests/stores/test_sqlite_holding.py",
+    ),
+    Mutant(
+        "who waits for its own write lock fails alone",
+        f"{SQLITE}/writer.py",
+        "        except WaitsForItself:\n            raise  # The trouble of one caller; the others go on.\n",
+        "",
+        "tests/stores/test_sqlite_holding.py",
     ),
     Mutant(
         "errors of statements in the caller's transaction stay its library's own, SQLite",

@@ -143,7 +143,7 @@ def test_nothing_is_left_when_tests_are_killed() -> None:
 
 
 def test_a_missing_program_is_told_with_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(programs, "BINARIES", tmp_path)
     monkeypatch.setattr(programs, "ELSEWHERE", str(tmp_path))
@@ -151,8 +151,12 @@ def test_a_missing_program_is_told_with_what_to_install(
     with pytest.raises(MissingProgram, match="as root: apt install postgresql$"):
         PostgresServer().start()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(ensure, "IN_CI", True)
     with pytest.raises(SystemExit, match="apt install pgbouncer postgresql redis-server$"):
         ensure.main()
+    monkeypatch.setattr(ensure, "IN_CI", False)
+    ensure.main()
+    assert "are skipped: this needs postgres" in capsys.readouterr().out
 
 
 def test_the_newest_version_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -442,9 +443,9 @@ async def test_patience_counts_from_when_a_caller_came(
     began: list[float | None] = []
     begin = lock.begin
 
-    def remember(raw: sqlite3.Connection, since: float | None = None) -> None:
+    def remember(raw: sqlite3.Connection, since: float | None, look: Any) -> None:
         began.append(since)
-        begin(raw, since)
+        begin(raw, since, look)
 
     monkeypatch.setattr(lock, "begin", remember)
     before = time.monotonic()

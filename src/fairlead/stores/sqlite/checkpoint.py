@@ -71,6 +71,7 @@ class Checkpointer:
             fcntl.flock(self._side, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
+        self._connection.checkpoints = True
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             restarted = self._restart()
@@ -78,6 +79,7 @@ class Checkpointer:
             # A full disk, say. The log keeps everything, so nothing is lost by waiting.
             restarted = False
         finally:
+            self._connection.checkpoints = False
             fcntl.flock(self._side, fcntl.LOCK_UN)
         # A long reader keeps the log from starting anew: do not try again at every look.
         self._limit = LONG_LOG if restarted else self._limit + LONG_LOG

@@ -31,6 +31,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
+from weakref import WeakSet
 
 from fairlead.core.errors import (
     ConfigError,
@@ -47,10 +48,37 @@ Value = TypeVar("Value")
 
 OLDEST_SQLITE = (3, 35, 0)
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL"}
+UNUSUAL_WAIT = 0.2
+"""How many seconds a wait for the write lock takes before somebody asks who has it."""
 _TURNSTILE_PATIENCE = 1.0
 _DISTRUST = 10.0
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _creating = threading.Lock()
+
+
+class Own(sqlite3.Connection):
+    """A connection of ours."""
+
+    checkpoints = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may have the write lock now."""
+        with suppress(sqlite3.ProgrammingError):  # It is closed.
+            return self.in_transaction or self.checkpoints
+        return False
+
+
+_ours: WeakSet[Own] = WeakSet()
+
+
+def we_write() -> bool:
+    """Say whether a connection of ours, in whatever thread, may have a write lock now."""
+    try:
+        return any(connection.writes for connection in _ours)
+    except RuntimeError:  # Another thread has just connected.
+        return True
+
 
 SIDES = ("-turn", "-checkpoint", "-wal", "-shm", "-journal")
 """What the names of side files end with: two are ours, the others SQLite's."""
@@ -106,7 +134,7 @@ class Place:
         """Name a side file: the write-ahead log, a lock."""
         return self.path.with_name(self.path.name + ending)
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Own:
         """Open a connection that never waits by itself and never checkpoints."""
         self._check_way()
         with _creating:
@@ -121,12 +149,12 @@ class Place:
             raise
         return connection
 
-    def open(self) -> sqlite3.Connection:
+    def open(self) -> Own:
         """Open the file that is there, without making or changing anything."""
         self._check_way()
         return self._connected()
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> Own:
         """Open the file under the name that was checked, or none."""
         self._check_files()
         before = self.identity()
@@ -134,11 +162,17 @@ class Place:
         name = f"file://{quote(os.fsencode(self.path))}?mode=rw"
         try:
             connection = sqlite3.connect(
-                name, uri=True, timeout=0, isolation_level=None, check_same_thread=False
+                name,
+                uri=True,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=Own,
             )
         except sqlite3.Error as problem:
             raise typed(problem, self) from problem
         if _name_of(connection) == os.fsencode(self.path) and self.identity() == before:
+            _ours.add(connection)
             return connection
         connection.close()
         raise self._leads_elsewhere()
@@ -394,12 +428,19 @@ class WriteLock:
         """Let go of the side file."""
         os.close(self._turnstile)
 
-    def begin(self, connection: sqlite3.Connection, since: float | None = None) -> None:
+    def begin(
+        self,
+        connection: sqlite3.Connection,
+        since: float | None = None,
+        look: Callable[[], object] | None = None,
+    ) -> None:
         """Begin a write transaction, or raise `StoreUnavailable` when patience is over.
 
-        Patience is counted from `since`, a monotonic time, if it is given.
+        Patience is counted from `since`, a monotonic time, if it is given. If it takes
+        unusually long, `look` is called now and then, and may end the wait by raising.
         """
         inside = self.enter()
+        again = time.monotonic() + UNUSUAL_WAIT
         try:
             for _ in looks(self._place, since):
                 try:
@@ -408,6 +449,9 @@ class WriteLock:
                 except sqlite3.OperationalError as problem:
                     if not is_busy(problem):
                         raise
+                if look is not None and time.monotonic() >= again:
+                    look()
+                    again = time.monotonic() + 5 * UNUSUAL_WAIT
         finally:
             if inside:
                 self.leave()

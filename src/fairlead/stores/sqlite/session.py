@@ -28,7 +28,7 @@ class Session:
             self.writer = Writer(place)
             opened.pop_all()
         first.text_factory = _lenient
-        self._idle = [first]
+        self._idle: list[sqlite3.Connection] = [first]
         self._reading = 0
         self._closing = False
         self._change = threading.Condition()
@@ -44,7 +44,7 @@ class Session:
             if self._closing:
                 raise WriterClosed
             self._reading += 1
-            connection = self._idle.pop() if self._idle else None
+            connection: sqlite3.Connection | None = self._idle.pop() if self._idle else None
         try:
             if connection is None:
                 connection = self._reader()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from fairlead.core.errors import ConfigError
 from fairlead.stores.sqlite.connection import Place, WriteLock, typed
+from fairlead.stores.sqlite.holding import check_thread, inside
 
 Value = TypeVar("Value")
 
@@ -26,9 +27,10 @@ def transaction(place: Place) -> Iterator[sqlite3.Connection]:
     """Give a new connection that has the write lock; commits at the end, or rolls back."""
     with closing(place.connect()) as connection:
         with closing(WriteLock(place)) as lock:
-            _typed(place, lambda: lock.begin(connection))
+            _typed(place, lambda: lock.begin(connection, None, lambda: check_thread(place)))
         try:
-            yield connection
+            with inside(place):
+                yield connection
         except BaseException:
             # To close it would not do: SQLite waits for cursors that an error's traceback holds.
             with suppress(sqlite3.Error):
@@ -152,7 +154,8 @@ async def atransaction(place: Place) -> AsyncIterator[AsyncConnection]:
     connection = AsyncConnection()
     await connection.begin(place)
     try:
-        yield connection
+        with inside(place):
+            yield connection
     except BaseException:
         await connection.end(well=False)
         raise

@@ -24,7 +24,14 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered
 from fairlead.stores.sqlite.checkpoint import Checkpointer
-from fairlead.stores.sqlite.connection import Place, WriteLock, is_disk_error, typed
+from fairlead.stores.sqlite.connection import (
+    UNUSUAL_WAIT,
+    Place,
+    WriteLock,
+    is_disk_error,
+    typed,
+)
+from fairlead.stores.sqlite.holding import WaitsForItself, check_task, check_thread
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -38,7 +45,7 @@ ITEMS_PER_COMMIT = 2_000
 class _Request(Generic[Item, Answer]):
     """Items for one verb, and where the answers go."""
 
-    __slots__ = ("answers", "done", "error", "items", "since", "verb", "waiter")
+    __slots__ = ("answers", "done", "error", "items", "since", "task", "verb", "waiter")
 
     def __init__(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> None:
         self.verb = verb
@@ -47,6 +54,7 @@ class _Request(Generic[Item, Answer]):
         self.error: BaseException | None = None
         self.done = False
         self.since = time.monotonic()
+        self.task: asyncio.Task[Any] | None = None
         self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
     def succeed(self, answers: Sequence[Answer]) -> None:
@@ -86,17 +94,58 @@ class Writer:
         """Do this and return the answers, once they are committed."""
         request = _Request(verb, items)
         self._pending.append(request)
-        with self._turn:
-            self._refuse_if_closed(request)
-            while not request.done:
-                self._commit_some()
+        try:
+            self._take_turn()
+            try:
+                self._refuse_if_closed(request)
+                while not request.done:
+                    self._commit_some(self._check_caller)
+            finally:
+                self._turn.release()
+        except WaitsForItself:
+            self._withdraw(request)
+            raise
         if self._log_is_long:
             self._bell.set()
         return request.outcome()
 
+    def _take_turn(self) -> None:
+        """Wait for the turn; who has it may be waiting for a lock that this thread has."""
+        while not self._turn.acquire(timeout=UNUSUAL_WAIT):
+            check_thread(self._place)
+
+    def _check_caller(self) -> None:
+        """Raise if the thread that asks for the write lock has it; tell coroutines that do."""
+        check_thread(self._place)
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Have every coroutine that waits here asked, in its own loop, whether it has the lock."""
+        for request in list(self._pending):
+            if request.waiter is not None:
+                with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
+                    request.waiter[0].call_soon_threadsafe(self._ask_waiting, request)
+
+    def _ask_waiting(self, request: _Request[Any, Any]) -> None:
+        assert request.waiter is not None
+        error = check_task(self._place, request.task) if request.task is not None else None
+        if error is not None and self._withdraw(request):
+            request.error = error
+            _resolve([request.waiter[1]])
+
+    def _withdraw(self, request: _Request[Any, Any]) -> bool:
+        """Take back a request, if nobody is at it yet; what else is there goes on without it."""
+        try:
+            self._pending.remove(request)
+        except ValueError:
+            return False
+        self._bell.set()
+        return True
+
     async def submit(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
         """Do this from a running loop."""
         request = _Request(verb, items)
+        request.task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         request.waiter = (loop, loop.create_future())
         self._pending.append(request)
@@ -122,11 +171,8 @@ class Writer:
         self._lock.close()
 
     def _refuse_if_closed(self, request: _Request[Any, Any]) -> None:
-        if self._closed:
-            try:
-                self._pending.remove(request)
-            except ValueError:
-                return  # close() still saw it.
+        # If it is not there any more, close() still saw it.
+        if self._closed and self._withdraw(request):
             raise WriterClosed
 
     def _serve(self) -> None:
@@ -135,7 +181,7 @@ class Writer:
             self._bell.clear()
             while self._pending:
                 with self._turn:
-                    self._commit_some()
+                    self._commit_some(self._tell_waiting)
             if self._log_is_long:
                 self._log_is_long = False
                 with suppress(
@@ -143,13 +189,13 @@ class Writer:
                 ):  # The log keeps everything; there is a next time.
                     self._checkpointer.run()
 
-    def _commit_some(self) -> None:
+    def _commit_some(self, look: Callable[[], None] | None = None) -> None:
         """Do what has gathered, up to a limit, in one transaction; then answer."""
         batch: list[_Request[Any, Any]] = []
         try:
             connection = self._connection = self._connection or self._place.connect()
             since = self._pending[0].since if self._pending else None
-            self._lock.begin(connection, since)
+            self._lock.begin(connection, since, look)
             self._gather(batch)
             self.check_file()
             if len(batch) == 1:
@@ -159,6 +205,8 @@ class Writer:
                 for verb in dict.fromkeys(request.verb for request in batch):
                     self._do(connection, verb, [r for r in batch if r.verb == verb])
             self._commit(connection)
+        except WaitsForItself:
+            raise  # The trouble of one caller; the others go on.
         except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
             self._roll_back()
             if not batch:
