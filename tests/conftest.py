@@ -3,9 +3,12 @@
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +21,7 @@ from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.redis.functions import LIBRARY
+from fairlead.stores.sqlite.connection import Own
 from tests.needs import without
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
@@ -65,6 +69,25 @@ WITH_TRANSACTIONS = [name for name in STORES if name in ("sqlite", "postgres")]
 """Those that can share a transaction with the application's own rows."""
 CREWS = {"postgres": "crew_url", "redis": "redis_crew_url", "cluster": "cluster_crew_url"}
 """Stores on servers, and the fixture that gives a URL for a user who may do no more than he must."""
+
+
+@pytest.fixture(autouse=True)
+def _close_what_tests_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the SQLite connections of tests; Python 3.13 warns of those, and of ours, left open."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*args: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*args, **named)
+        if not isinstance(connection, Own):
+            opened.append(connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    yield
+    for connection in opened:
+        with suppress(sqlite3.ProgrammingError):  # Of a thread, which is no more.
+            connection.close()
 
 
 @pytest.fixture

@@ -1734,6 +1734,20 @@ MUTANTS = [
         "tests/core/test_codec.py",
     ),
     Mutant(
+        "a generator is no task",
+        "core/task.py",
+        "if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):",
+        "if inspect.isgeneratorfunction(function):",
+        "tests/core/test_task.py",
+    ),
+    Mutant(
+        "a job that would expire before it is due is refused",
+        "producer.py",
+        "if ends is not None and now < due >= ends:",
+        "if ends is not None and now < due > ends:",
+        "tests/face/test_enqueue.py",
+    ),
+    Mutant(
         "no character carries marks without end (T9)",
         "cli/table.py",
         "        if marks <= _MARKS:\n",

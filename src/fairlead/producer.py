@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.core.admin import Action
-from fairlead.core.clock import FAR_FUTURE, instant, span
+from fairlead.core.clock import FAR_FUTURE, SECOND, Clock, instant, span
 from fairlead.core.errors import (
     ConfigError,
     EncodeError,
@@ -78,6 +78,7 @@ class Producer(Protocol):
     store: Backend
     bridge: Bridge
     tasks: Registry
+    clock: Clock
 
     def new_id(self, queue: str) -> JobId:
         """Make an id for a job of this queue."""
@@ -109,6 +110,7 @@ class BoundTask(Generic[P, R]):
         self.task = task
         self._producer = producer
         self._template = template or task.template()
+        self._expires = self._template.ends_at(0) is not None
         self._connection = connection
         self.__wrapped__ = task.function
         self.__doc__ = task.function.__doc__
@@ -173,6 +175,8 @@ class BoundTask(Generic[P, R]):
 
     def written(self, payload: str) -> Call[R]:
         """Prepare a call whose arguments are JSON already, as `Signature.read` returns it."""
+        if self._expires:
+            _check_can_start(self._template, self._producer.clock.now())
         job_id = self._producer.new_id(self._template.queue)
         return Call(replace(self._template, id=job_id, payload=payload))
 
@@ -194,7 +198,8 @@ class BoundTask(Generic[P, R]):
         """Return the same task with other options for what is enqueued through it.
 
         `delay` and `run_at` put the start off; `priority` is a head start in
-        seconds; a job that has not started by `expires` never will. With
+        seconds; a job that has not started by `expires` never will, and one that would
+        be due only then is refused. With
         `connection`, the job is part of that connection's transaction.
         """
         changes: dict[str, Any] = {}
@@ -374,6 +379,20 @@ def _instant(name: str, value: datetime) -> int:
     except ValueError as problem:
         raise EnqueueError(f"{name}=: {problem}") from None
     return min(max(at, 0), FAR_FUTURE)
+
+
+def _check_can_start(job: NewJob, now: int) -> None:
+    """Refuse a job that would be due only when it has expired.
+
+    By this machine's clock, from which the caller has its instants.
+    """
+    due, ends = job.due_at(now), job.ends_at(now)
+    if ends is not None and now < due >= ends:
+        raise EnqueueError(
+            f"the job would never start: it is due in {(due - now) / SECOND:,.0f} s, and expires "
+            f"in {(ends - now) / SECOND:,.0f} s; start it earlier, with delay= or run_at=, or let "
+            "it expire later, with expires="
+        )
 
 
 def _labels(name: str, texts: Sequence[str]) -> tuple[str, ...]:

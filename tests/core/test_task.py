@@ -2,6 +2,7 @@ import datetime as dt
 import functools
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -364,3 +365,19 @@ def test_a_spawned_child_names_the_tasks_of_a_script_as_its_parent_does(tmp_path
     )
 
     assert run(tmp_path, "nightly.py") == ["nightly.send", "nightly.send"]
+
+
+def stream() -> Iterator[int]:
+    yield 1
+
+
+async def async_stream() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [stream, async_stream], ids=["plain", "async"])
+def test_a_generator_is_no_task(function: Callable[..., Any]) -> None:
+    """To call one runs nothing of it: every job would be done at once, with nothing done."""
+    told = rf"cannot be a generator like '{function.__name__}'.*return a list instead of yielding"
+    with pytest.raises(ConfigError, match=told):
+        Task("t", function, TaskOptions())

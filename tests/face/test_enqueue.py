@@ -115,6 +115,41 @@ def test_delay_run_at_and_expires(any_app: Fairlead) -> None:
     assert as_datetime(expires) == moment
 
 
+def later(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("start", "expires"),
+    [
+        ({"delay": 60}, 30),
+        ({"delay": 60}, 60),
+        ({"delay": 60}, later(30)),
+        ({"run_at": later(60)}, 30),
+        ({"run_at": later(60)}, later(30)),
+    ],
+    ids=["two spans", "at the same time", "until an instant", "at an instant", "two instants"],
+)
+def test_a_job_that_would_expire_before_it_is_due_is_refused(
+    any_app: Fairlead, start: dict[str, Any], expires: Any
+) -> None:
+    task = any_app.task(name="t")(lambda: None)
+    for late in (task.using(**start, expires=expires), task.using(**start).using(expires=expires)):
+        for enqueue in (late.enqueue, late.call):
+            with pytest.raises(
+                EnqueueError, match=r"would never start: it is due in .* expires in"
+            ):
+                enqueue()
+    assert any_app.bridge.run(any_app.store.count()) == {}
+
+
+@pytest.mark.parametrize("start", [{}, {"delay": 0}, {"run_at": later(-60)}, {"delay": 10}])
+def test_a_job_that_can_start_before_it_expires_is_accepted(
+    any_app: Fairlead, start: dict[str, Any]
+) -> None:
+    any_app.task(name="t")(lambda: None).using(**start, expires=30).enqueue()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

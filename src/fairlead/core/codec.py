@@ -428,7 +428,7 @@ _TOO_MANY_KEYS = (
 
 
 def check_keys(text: str) -> None:
-    """Raise `KeysRefused` if an object of this JSON has a key twice, or if there are too many.
+    """Raise if an object of this JSON has a key twice, or if there are too many.
 
     Decoders take the last of two and say nothing, so what a person reads first is not what runs.
     """

@@ -87,6 +87,11 @@ class Task:
             raise ConfigError(
                 f"a task must be a function, not {brief(function)}; wrap it with `def`"
             )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"a task cannot be a generator like {function.__qualname__!r}: to call one runs "
+                "none of its code; return a list instead of yielding, or loop inside the task"
+            )
         self.name = check_name("task", name)
         self.aliases = tuple(check_name("task", alias) for alias in aliases)
         self.function = function

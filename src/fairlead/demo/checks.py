@@ -1,6 +1,6 @@
 """What must be true after each scene, read from what the store kept. Pure.
 
-Each check returns what it found, for the story to tell, or raises `Unexpected`.
+Each check returns what it found, for the story to tell, or raises.
 """
 
 from collections import Counter, defaultdict
