@@ -125,7 +125,7 @@ def later(seconds: float) -> datetime:
         ({"delay": 60}, 30),
         ({"delay": 60}, 60),
         ({"delay": 60}, later(30)),
-        ({"run_at": later(60)}, 30),
+        ({"run_at": later(36_000)}, 30),
         ({"run_at": later(60)}, later(30)),
     ],
     ids=["two spans", "at the same time", "until an instant", "at an instant", "two instants"],
