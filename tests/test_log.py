@@ -1,5 +1,6 @@
 """Log lines: what they carry, how loud they are, and that nobody can forge one."""
 
+import asyncio
 import io
 import json
 import logging
@@ -7,12 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead import Fairlead, Queue, Retry
 from fairlead.core import events
-from fairlead.core.events import Bus, Event
+from fairlead.core.events import Bus, Event, LogStyle
 from fairlead.core.ids import JobId
-from fairlead.log import set_up
+from fairlead.log import LINES_A_SECOND, set_up, tell_events
 from tests.runtime.heard import Heard, ended
 
 WHOSE: tuple[Any, ...] = (JobId("0190-1"), "shop.pay", "mail", "order-7")
@@ -29,27 +31,42 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     ours.setLevel(before[1])
 
 
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Returns the time by which the log paces itself, to be changed."""
+    now = [1_000.0]
+    monkeypatch.setattr("fairlead.log._monotonic", lambda: now[0])
+    return now
+
+
 def fresh() -> None:
     """Have logging as in a fresh program; pytest puts its own handlers back for the next test."""
     logging.getLogger().handlers = []
 
 
 def lines(
-    written: Callable[[], str], *told: Event, level: str = "debug", style: str = "plain"
+    written: Callable[[], str],
+    *told: Event,
+    level: str = "debug",
+    style: str = "plain",
+    quiet: bool = False,
+    messages: bool = True,
 ) -> list[str]:
     bus = Bus(lambda _, error: pytest.fail(repr(error)))
     fresh()
-    set_up(bus, level, style)
+    set_up(bus, LogStyle(level, style, quiet, messages))
     for event in told:
         bus.emit(event)
     return written().splitlines()
 
 
 STARTED = events.Started(*WHOSE, attempt=2, wait_seconds=0.5)
-FINISHED = events.Finished(*WHOSE, attempt=2, run_seconds=1.25)
-SLOW = events.Finished(*WHOSE, attempt=2, run_seconds=61.0)
+FINISHED = events.Finished(*WHOSE, attempt=2, run_seconds=1.25, wait_seconds=0.5)
+SLOW = events.Finished(*WHOSE, attempt=2, run_seconds=61.0, wait_seconds=0.5)
 RETRIED = events.Retried(*WHOSE, attempt=2, delay_seconds=4.0, error="Oops")
 DIED = events.Died(*WHOSE, attempt=2, reason="exhausted", error="Oops")
+SAID = events.Retried(*WHOSE, 2, 4.0, "Oops", "shop.py:3 in pay", "card 4111\n  is no good")
+KILLED = events.Died(*WHOSE, 2, "poison", "Crashed", "SIGSEGV", "SIGSEGV")
 CANCELLED = events.Cancelled(*WHOSE, reason="withdrawn")
 EXPIRED = events.LeaseExpired(*WHOSE, worker="w2")
 REFUSED = events.SettlementRefused(*WHOSE, fence=9, outcome="done")
@@ -59,14 +76,15 @@ SNOOZED = events.Snoozed(*WHOSE, attempt=2, delay_seconds=3.0)
 OVERDUE = events.Overdue(*WHOSE, limit_seconds=5.0, where="shop.py:3 in pay")
 ENQUEUED = events.Enqueued(*WHOSE)
 OF_JOBS: list[tuple[Event, str, str]] = [
-    (ENQUEUED, "DEBUG", "enqueued"),
     (STARTED, "DEBUG", "started after 0.500 s"),
-    (FINISHED, "DEBUG", "done in 1.250 s"),
-    (SLOW, "INFO", "done in 61.000 s"),
-    (SNOOZED, "DEBUG", "snoozed for 3.0 s"),
+    (FINISHED, "INFO", "done in 1.250 s, waited 0.500 s"),
+    (SLOW, "INFO", "done in 61.000 s, waited 0.500 s"),
+    (SNOOZED, "INFO", "snoozed for 3.0 s"),
     (RETURNED, "INFO", "given back unfinished; the attempt does not count"),
     (CANCELLED, "INFO", "cancelled: withdrawn"),
     (RETRIED, "WARNING", "failed with Oops; again in 4.0 s"),
+    (SAID, "WARNING", "failed with Oops: card 4111 is no good (shop.py:3 in pay); again in 4.0 s"),
+    (KILLED, "ERROR", "dead: poison, Crashed (SIGSEGV)"),
     (EXPIRED, "WARNING", "lost by worker w2, whose lease passed without a word"),
     (REFUSED, "WARNING", "came too late: it is another worker's now (done dropped)"),
     (PARKED, "WARNING", "parked: no live worker knows this task in version 2"),
@@ -78,6 +96,7 @@ OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.WorkerStopped("w"), "INFO", "stopped"),
     (events.ProcessStarted("w", 7), "INFO", "process 7 is ready"),
     (events.ProcessRetired("w", 7, "old"), "INFO", "process 7 is being replaced: old"),
+    (events.ProcessEnded("w", 7), "DEBUG", "process 7 has ended its work"),
     (events.ProcessDied("w", 7, "SIGKILL", 1, 2), "ERROR", "process 7 died: SIGKILL; 1 of"),
     (events.StoreLost("w", "away"), "ERROR", "the store does not answer, trying on: away"),
     (events.StoreFound("w", 3.0), "WARNING", "the store answers again, after 3.0 s"),
@@ -154,6 +173,121 @@ def test_one_queue_can_be_turned_up_and_another_down(written: Callable[[], str])
     assert [line[9:].partition("  job=")[0] for line in told] == ["DEBUG   started after 0.500 s"]
 
 
+# Runs that end well, and how many of them are told
+
+
+def test_above_a_rate_runs_that_end_well_are_counted(
+    written: Callable[[], str], at: list[float]
+) -> None:
+    """The first 20 of a second have a line each; one more line then says how many there were."""
+    bus = Bus(lambda _, error: pytest.fail(repr(error)))
+    fresh()
+    set_up(bus, LogStyle())
+    other = replace(FINISHED, queue="reports")
+    for event in [FINISHED] * 1_000 + [other] * 34:
+        bus.emit(event)
+    told = written().splitlines()
+    assert len(told) == LINES_A_SECOND
+    at[0] += 1.0
+    bus.emit(other)
+    summary, line = written().splitlines()
+    assert summary[9:] == (
+        "INFO    … and 1,014 more runs (mail 980, reports 34) ended well in the last second"
+    )
+    assert "queue=reports" in line
+
+
+async def test_what_was_left_out_is_told_though_no_further_run_ends(
+    written: Callable[[], str], at: list[float]
+) -> None:
+    later: list[Any] = []
+    loop = asyncio.get_running_loop()
+    bus = Bus(lambda _, error: pytest.fail(repr(error)))
+    fresh()
+    set_up(bus, LogStyle())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_later", lambda *given: later.append(given))
+        for _ in range(LINES_A_SECOND + 1):
+            bus.emit(FINISHED)
+    written()
+    [(seconds, tell)] = later
+    assert seconds == 1.0
+    tell()
+    assert written()[17:] == "… and 1 more run of queue mail ended well in the last second\n"
+    tell()
+    assert written() == ""
+
+
+def test_what_was_left_out_is_told_when_the_process_ends(
+    written: Callable[[], str], at: list[float]
+) -> None:
+    told = lines(
+        written,
+        *[FINISHED] * (LINES_A_SECOND + 2),
+        events.ProcessEnded("w", 7),
+        level="info",
+        style="json",
+    )
+    line = json.loads(told[-1])
+    assert (line["event"], line["runs"], line["queues"]) == ("NotTold", 2, {"mail": 2})
+
+
+def test_what_ends_badly_or_slowly_is_always_told(
+    written: Callable[[], str], at: list[float]
+) -> None:
+    many = [FINISHED] * LINES_A_SECOND + [SLOW, RETRIED, DIED, FINISHED] * 30
+    assert len(lines(written, *many, level="info")) == LINES_A_SECOND + 90
+
+
+def test_debug_tells_of_every_run(written: Callable[[], str], at: list[float]) -> None:
+    assert len(lines(written, *[FINISHED] * 100)) == 100
+
+
+def test_a_queue_that_is_turned_down_takes_no_room_from_others(
+    written: Callable[[], str], at: list[float]
+) -> None:
+    loud = logging.getLogger("fairlead.queue.reports")
+    loud.setLevel("WARNING")
+    try:
+        other = replace(FINISHED, queue="reports")
+        told = lines(written, *[other] * 100, *[FINISHED] * LINES_A_SECOND, level="info")
+    finally:
+        loud.setLevel(logging.NOTSET)
+    assert len(told) == LINES_A_SECOND
+    assert all("queue=mail" in line for line in told)
+
+
+def test_quiet_leaves_out_what_ends_well(written: Callable[[], str]) -> None:
+    ends = (FINISHED, SNOOZED, SLOW, RETRIED, DIED)
+    told = lines(written, *ends, level="info", quiet=True)
+    assert [line[9:].split()[0] for line in told] == ["INFO", "WARNING", "ERROR"]
+
+
+# What producers tell
+
+
+def test_a_producer_tells_of_what_it_enqueues_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """Whenever the program sets its logging up; no worker is needed for that."""
+    app = Fairlead("memory://", queues=[Queue("mail"), Queue("reports")])
+    pay = app.task(name="pay", queue="mail")(lambda: None)
+    pay.enqueue()
+    assert caplog.messages == []
+    with caplog.at_level("DEBUG", "fairlead.queue.mail"):
+        pay.enqueue()
+        pay.using(queue="reports").enqueue()
+        app.enqueue_many([pay.call(), pay.call()])
+    assert caplog.messages == ["enqueued"] * 3
+
+
+async def test_a_worker_tells_of_what_is_enqueued_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = Fairlead("memory://")
+    pay = app.task(name="pay")(lambda: None)
+    with caplog.at_level("DEBUG", "fairlead"):
+        tell_events(app.events, LogStyle())
+        await pay.aenqueue()
+    assert caplog.messages == ["enqueued"]
+
+
 FORGED = "ok\n00:00:00 ERROR   dead: forged\r\n\x1b[2Kgone\x85next\u2028line"
 
 
@@ -200,19 +334,42 @@ def test_a_program_that_set_up_logging_itself_keeps_its_handlers(
     own = logging.StreamHandler(io.StringIO())
     logging.getLogger().addHandler(own)
     bus = Bus(lambda *_: None)
-    set_up(bus, "info", "plain")
+    set_up(bus, LogStyle())
     bus.emit(DIED)
     logging.getLogger().removeHandler(own)
     assert written() == ""
     assert own.stream.getvalue() == "dead: exhausted, Oops\n"
 
 
-async def test_no_payload_and_no_message_of_an_error_is_in_any_line(
+# What may be secret
+
+
+@pytest.mark.parametrize("style", ["plain", "json"])
+def test_what_failures_say_can_be_left_out(written: Callable[[], str], style: str) -> None:
+    told = lines(written, SAID, KILLED, style=style, messages=False)
+    assert len(told) == 2
+    assert "4111" not in "".join(told)
+    assert "failed with Oops (shop.py:3 in pay); again in 4.0 s" in told[0]
+    assert "dead: poison, Crashed (SIGSEGV)" in told[1]
+
+
+def test_a_long_message_is_cut_in_the_line_and_whole_in_its_field(
     written: Callable[[], str],
+) -> None:
+    long = events.Retried(*WHOSE, 2, 4.0, "Oops", None, "x" * 4_000)
+    [line] = lines(written, long)
+    assert len(line) < 500
+    [text] = lines(written, long, style="json")
+    assert json.loads(text)["error_message"] == "x" * 4_000
+
+
+@pytest.mark.parametrize("messages", [True, False])
+async def test_no_payload_is_in_any_line_and_no_message_if_not_wanted(
+    written: Callable[[], str], messages: bool
 ) -> None:
     app = Fairlead("memory://", queues=[Queue("mail")])
     fresh()
-    set_up(app.events, "debug", "json")
+    set_up(app.events, LogStyle("debug", "json"))
 
     @app.task(name="pay", queue="mail", retry=Retry(attempts=1))
     async def pay(card: str) -> str:
@@ -221,7 +378,7 @@ async def test_no_payload_and_no_message_of_an_error_is_in_any_line(
         return card
 
     heard = Heard(app)
-    async with app.worker():
+    async with app.worker(log_messages=messages):
         await ended(await pay.aenqueue("4111-good"))
         await ended(await pay.aenqueue("4111-bad"))
         await heard.until(events.Died)
@@ -233,8 +390,11 @@ async def test_no_payload_and_no_message_of_an_error_is_in_any_line(
         "Enqueued",
         "Started",
         "Died",
+        "ProcessEnded",
     ]
-    assert "4111" not in told
+    assert "4111-good" not in told
+    assert ("no good: 4111-bad" in told) is messages
+    assert ("4111-bad" in told) is messages
 
 
 def test_a_subscriber_that_failed_is_reported_with_its_traceback(
@@ -259,7 +419,7 @@ HOSTILE = "no\x1b[2Jgood\u200b\n12:00:00 ERROR   forged \u202e\nredis://:c4n4ry@
 
 def logged(written: Callable[[], str], style: str, log: Callable[[logging.Logger], None]) -> str:
     fresh()
-    set_up(Bus(lambda *_: None), "debug", style)
+    set_up(Bus(lambda *_: None), LogStyle("debug", style))
     log(logging.getLogger("shop"))
     return written()
 

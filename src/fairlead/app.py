@@ -26,7 +26,7 @@ from fairlead.core.errors import (
     UnknownQueue,
     did_you_mean,
 )
-from fairlead.core.events import Bus, Enqueued
+from fairlead.core.events import Bus, Enqueued, LogStyle
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import Job, NewJob, decode_options, size_of
 from fairlead.core.outcome import Knowledge
@@ -35,7 +35,7 @@ from fairlead.core.retry import Retry
 from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.core.text import brief
-from fairlead.log import report_subscriber, tell_events
+from fairlead.log import logs_enqueued, report_subscriber, tell_enqueued, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.runtime.commit import apart, joined
 from fairlead.runtime.embedded import EmbeddedWorker
@@ -174,7 +174,7 @@ class Fairlead:
             self.store.put_within(connection, [call.job])
             return
         fresh = self.store.put_blocking([call.job], shared=True)
-        if self.events.wants(Enqueued):
+        if self.events.wants(Enqueued) or logs_enqueued(call.job.queue):
             self._announce([call.job], fresh)
 
     async def aput(self, call: Call[Any], connection: object = None) -> None:
@@ -184,7 +184,7 @@ class Fairlead:
             await self.store.aput_within(connection, [call.job])
             return
         fresh = await self.store.put([call.job], shared=True)
-        if self.events.wants(Enqueued):
+        if self.events.wants(Enqueued) or logs_enqueued(call.job.queue):
             self._announce([call.job], fresh)
 
     def enqueue_many(
@@ -213,7 +213,7 @@ class Fairlead:
                     fresh = self.store.put_within(connection, jobs)
                 else:
                     fresh = self.store.put_blocking(jobs)
-                    if self.events.wants(Enqueued):
+                    if self._tells(jobs):
                         self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
@@ -235,7 +235,7 @@ class Fairlead:
                     fresh = await self.store.aput_within(connection, jobs)
                 else:
                     fresh = await self.store.put(jobs)
-                    if self.events.wants(Enqueued):
+                    if self._tells(jobs):
                         self._announce(jobs, fresh)
                 tally.add(fresh)
         return tally.new
@@ -269,7 +269,15 @@ class Fairlead:
         for job, is_new in zip(jobs, fresh, strict=True):
             if is_new:
                 correlation_id = decode_options(job.options).correlation_id
-                self.events.emit(Enqueued(job.id, job.task, job.queue, correlation_id))
+                event = Enqueued(job.id, job.task, job.queue, correlation_id)
+                self.events.emit(event)
+                tell_enqueued(event)
+
+    def _tells(self, jobs: Sequence[NewJob]) -> bool:
+        """Say whether anybody listens to what is enqueued; most often nobody does."""
+        if self.events.wants(Enqueued):
+            return True
+        return any(map(logs_enqueued, {job.queue for job in jobs}))
 
     # Looking
 
@@ -302,11 +310,14 @@ class Fairlead:
         slots: int | None = None,
         grace: float = DEFAULTS.grace,
         lease: float = DEFAULTS.lease,
+        log_messages: bool = True,
     ) -> EmbeddedWorker:
         """Run jobs inside this program: `async with app.worker(): …`.
 
         `queues` names the queues to serve, with their weights here if it is a
-        mapping. What happens is told to the logger `fairlead`.
+        mapping. What happens is told to the logger `fairlead`: with INFO each run that
+        ends, 20 a second of those that end well; a failure with its message, unless
+        `log_messages` is False because messages may hold secrets.
 
         For tests and small programs. Handlers share this program's process and
         event loop, so what is stronger in `fairlead worker` is weaker here: leases
@@ -317,7 +328,7 @@ class Fairlead:
         weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         choice = Choice(tuple(pools), weights, slots)
         terms = Terms(lease=lease, grace=grace)
-        tell_events(self.events)
+        tell_events(self.events, LogStyle(messages=log_messages))
         return EmbeddedWorker(self.workshop(terms, choice), _target_of(self))
 
     # Opening and closing

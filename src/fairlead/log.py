@@ -1,18 +1,23 @@
 """Log lines. The only module that imports `logging`.
 
-What ends badly or slowly is told at INFO or above, everything else at DEBUG.
-Each queue has a logger of its own, `fairlead.queue.NAME`, so that one can be
-turned up or down alone.
+What ends badly or slowly is always told, at INFO or above. A run that ends well is told
+at INFO too, but only 20 of them a second in each process: one more line then says how
+many there were besides, so a log costs next to nothing however quick the jobs are. The rest
+is DEBUG, which leaves out nothing. Each queue has a logger of its own, `fairlead.queue.NAME`,
+so that one can be turned up or down alone.
 """
 
+import asyncio
 import json
 import logging
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.core.events import (
     Bus,
@@ -23,10 +28,13 @@ from fairlead.core.events import (
     Finished,
     JobEvent,
     LeaseExpired,
+    LogStyle,
     LoopBlocked,
+    NotTold,
     Overdue,
     Parked,
     ProcessDied,
+    ProcessEnded,
     ProcessRetired,
     ProcessStarted,
     Retried,
@@ -44,13 +52,18 @@ from fairlead.core.events import (
 )
 from fairlead.core.failure import in_brief
 from fairlead.core.passwords import without_passwords
-from fairlead.core.text import escaped, escaped_json, escaped_lines
+from fairlead.core.text import escaped, escaped_json, escaped_lines, listed
 
 SLOW_SECONDS = 60.0
-"""A job that ran longer is told of at INFO."""
+"""A job that ran longer is always told of."""
 
+LINES_A_SECOND = 20
+"""How many runs that ended well a process tells of one by one, unless its level is DEBUG."""
+
+_monotonic = time.monotonic
 _logger = logging.getLogger("fairlead")
-_told: weakref.WeakSet[Bus] = weakref.WeakSet()
+_loggers: dict[str, logging.Logger] = {"": _logger}
+_tellers: "weakref.WeakKeyDictionary[Bus, _Teller]" = weakref.WeakKeyDictionary()
 
 
 def report_subscriber(event: Event, error: Exception) -> None:
@@ -63,50 +76,147 @@ def report_subscriber(event: Event, error: Exception) -> None:
     )
 
 
-def set_up(events: Bus, level: str, style: str) -> None:
+def set_up(events: Bus, style: LogStyle) -> None:
     """Write log lines to stderr, and have events told there."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if style == "json" else _Plain())
+    handler.setFormatter(_Json() if style.format == "json" else _Plain())
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(handler)
         root.setLevel(logging.WARNING)
-    _logger.setLevel(level.upper())
-    tell_events(events)
+    _logger.setLevel(style.level.upper())
+    tell_events(events, style)
 
 
-def tell_events(events: Bus) -> None:
+def tell_events(events: Bus, style: LogStyle) -> None:
     """Have events told as log lines, once; where those go is up to the program's own logging."""
-    if events in _told:
+    if events in _tellers:
+        _tellers[events].style = style
         return
-    _told.add(events)
-    events.subscribe(_tell_of_worker, WorkerEvent)
-    for kind in _WORDS:
-        if issubclass(kind, JobEvent) and _heard(kind):
-            events.subscribe(_tell_of_job, kind)
+    _tellers[events] = _Teller(style)
+    _tellers[events].listen(events)
 
 
-def _heard(kind: type[JobEvent]) -> bool:
-    """Say whether any queue's logger would write such an event; most jobs cost nothing here."""
-    level = logging.INFO if kind is Finished else _LEVELS.get(kind, logging.DEBUG)
-    names = [n for n in logging.root.manager.loggerDict if n.startswith("fairlead.queue.")]
-    return any(logging.getLogger(name).isEnabledFor(level) for name in ("fairlead", *names))
+def logs_enqueued(queue: str) -> bool:
+    """Say whether a new job of this queue is told of. Any program may ask for that, with DEBUG."""
+    return _logger_of(queue).isEnabledFor(logging.DEBUG)
 
 
-def _tell_of_job(event: JobEvent) -> None:
-    level = _LEVELS.get(type(event), logging.DEBUG)
-    if isinstance(event, Finished) and event.run_seconds >= SLOW_SECONDS:
-        level = logging.INFO
-    logger = logging.getLogger(f"fairlead.queue.{event.queue}") if event.queue else _logger
+def tell_enqueued(event: Enqueued) -> None:
+    """Tell of a new job."""
+    _write(_logger_of(event.queue), logging.DEBUG, event)
+
+
+def _logger_of(queue: str) -> logging.Logger:
+    # To ask `logging` takes a lock, and a job does this several times.
+    logger = _loggers.get(queue)
+    if logger is None:
+        logger = _loggers[queue] = logging.getLogger(f"fairlead.queue.{queue}")
+    return logger
+
+
+def _write(logger: logging.Logger, level: int, event: Event) -> None:
     if logger.isEnabledFor(level):
         logger.log(level, _WORDS[type(event)](event), extra={"fairlead": event})
 
 
-def _tell_of_worker(event: WorkerEvent) -> None:
-    level = _LEVELS.get(type(event), logging.INFO)
-    words = _WORDS.get(type(event))
-    if words is not None and _logger.isEnabledFor(level):
-        _logger.log(level, words(event), extra={"fairlead": event})
+class _Teller:
+    """Tells the events of one bus."""
+
+    def __init__(self, style: LogStyle) -> None:
+        self.style = style
+        self._pace = _Pace()
+
+    def listen(self, events: Bus) -> None:
+        """Subscribe to what is to be told; most jobs cost nothing here if nobody reads of them."""
+        events.subscribe(self._tell_of_worker, WorkerEvent)
+        for kind in _WORDS:
+            if issubclass(kind, _Well) and _heard(logging.INFO):
+                events.subscribe(self._tell_of_end, kind)
+            elif issubclass(kind, JobEvent) and kind is not Enqueued and _heard(_level(kind)):
+                events.subscribe(self._tell_of_job, kind)
+
+    def _tell_of_end(self, event: Finished | Snoozed) -> None:
+        """Tell that a run ended well, if there is room for it."""
+        logger = _logger_of(event.queue)
+        level = logging.INFO
+        if not _is_slow(event):
+            if self.style.quiet:
+                level = logging.DEBUG
+            elif not (logger.isEnabledFor(logging.DEBUG) or self._admits(logger, event.queue)):
+                return
+        _write(logger, level, event)
+
+    def _admits(self, logger: logging.Logger, queue: str) -> bool:
+        return logger.isEnabledFor(logging.INFO) and self._pace.admits(queue)
+
+    def _tell_of_job(self, event: JobEvent) -> None:
+        if isinstance(event, Retried | Died) and not self.style.messages:
+            event = replace(event, error_message=None)
+        _write(_logger_of(event.queue), _level(type(event)), event)
+
+    def _tell_of_worker(self, event: WorkerEvent) -> None:
+        if isinstance(event, ProcessEnded):
+            self._pace.tell()
+        if type(event) in _WORDS:
+            _write(_logger, _LEVELS.get(type(event), logging.INFO), event)
+
+
+class _Pace:
+    """Lets so many lines a second through, and tells how many more there were."""
+
+    def __init__(self) -> None:
+        self._second_ends = 0.0
+        self._room = 0
+        self._left_out: Counter[str] = Counter()
+
+    def admits(self, queue: str) -> bool:
+        """Say whether there is room for a line; if not, it is counted."""
+        now = _monotonic()
+        if now >= self._second_ends:
+            self.tell()
+            self._second_ends, self._room = now + 1, LINES_A_SECOND
+        if self._room:
+            self._room -= 1
+            return True
+        if not self._left_out:
+            self._tell_when_the_second_ends(now)
+        self._left_out[queue] += 1
+        return False
+
+    def _tell_when_the_second_ends(self, now: float) -> None:
+        """Have it told though no further run ends; where no loop runs, the next run's end does."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        loop.call_later(self._second_ends - now, self.tell)
+
+    def tell(self) -> None:
+        """Tell how many lines were left out, if any were."""
+        left_out, self._left_out = self._left_out, Counter()
+        if left_out:
+            most = dict(left_out.most_common(_QUEUES_NAMED))
+            _write(_logger, logging.INFO, NotTold(left_out.total(), most))
+
+
+_QUEUES_NAMED = 20
+_Well = (Finished, Snoozed)
+"""How a run ends well."""
+
+
+def _is_slow(event: Finished | Snoozed) -> bool:
+    return isinstance(event, Finished) and event.run_seconds >= SLOW_SECONDS
+
+
+def _level(kind: type[Event]) -> int:
+    return _LEVELS.get(kind, logging.DEBUG)
+
+
+def _heard(level: int) -> bool:
+    """Say whether any queue's logger would write lines of this level."""
+    names = [n for n in logging.root.manager.loggerDict if n.startswith("fairlead.queue.")]
+    return any(logging.getLogger(name).isEnabledFor(level) for name in ("fairlead", *names))
 
 
 _LEVELS: dict[type[Event], int] = {
@@ -118,6 +228,7 @@ _LEVELS: dict[type[Event], int] = {
     Parked: logging.WARNING,
     Overdue: logging.ERROR,
     Returned: logging.INFO,
+    ProcessEnded: logging.DEBUG,
     ProcessDied: logging.ERROR,
     LoopBlocked: logging.WARNING,
     StoreLost: logging.ERROR,
@@ -129,7 +240,8 @@ _LEVELS: dict[type[Event], int] = {
 _WORDS: dict[type[Event], Callable[..., str]] = {
     Enqueued: lambda _: "enqueued",
     Started: lambda e: f"started after {e.wait_seconds:.3f} s",
-    Finished: lambda e: f"done in {e.run_seconds:.3f} s",
+    Finished: lambda e: f"done in {e.run_seconds:.3f} s, waited {e.wait_seconds:.3f} s",
+    NotTold: lambda e: f"… and {_more_runs(e)} well in the last second",
     Retried: lambda e: f"failed with {_error(e)}; again in {e.delay_seconds:.1f} s",
     Died: lambda e: f"dead: {e.reason}" + (f", {_error(e)}" if e.error else ""),
     Cancelled: lambda e: f"cancelled: {e.reason}",
@@ -148,6 +260,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     WorkerStopped: lambda _: "stopped",
     ProcessStarted: lambda e: f"process {e.pid} is ready",
     ProcessRetired: lambda e: f"process {e.pid} is being replaced: {e.why}",
+    ProcessEnded: lambda e: f"process {e.pid} has ended its work",
     ProcessDied: lambda e: (
         f"process {e.pid} died: {e.how}; {e.crashed} of its jobs had started"
         f"{' and run again at once, apart from others' if e.crashed > 1 else ''}, "
@@ -164,7 +277,14 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
 
 
 def _error(event: Retried | Died) -> str:
-    return in_brief(event.error, event.detail)
+    return in_brief(event.error, event.detail, event.error_message)
+
+
+def _more_runs(event: NotTold) -> str:
+    if event.runs == 1:
+        return "1 more run of queue " + next(iter(event.queues)) + " ended"
+    named = listed(f"{name} {runs:,}" for name, runs in event.queues.items())
+    return f"{event.runs:,} more runs ({named}) ended"
 
 
 class _Plain(logging.Formatter):

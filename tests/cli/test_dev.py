@@ -99,7 +99,9 @@ def test_sigterm_stops_it_too(folder: Path) -> None:
         assert "  app    shop:app\n" in text
         assert "post: 2 slots on the loop; queues mail (4)" in text
         assert greeted(folder) == '"hello you"'
-        assert "done in " not in stopped(process, signal.SIGTERM)
+        told = stopped(process, signal.SIGTERM)
+        assert "done in " in told
+        assert "started after " not in told
     assert processes_in(folder) == []
 
 

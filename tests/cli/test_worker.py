@@ -1,6 +1,7 @@
 """`fairlead worker`: what it says when something is wrong, and what it does when nothing is."""
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -167,6 +168,50 @@ def test_a_worker_drains_what_is_due_and_says_what_it_is(folder: Path) -> None:
         "  stop   Ctrl-C; running jobs then get 25 s to finish",
     ):
         assert line in banner
+
+
+def failing(folder: Path, *arguments: str) -> list[str]:
+    """Let a worker run a job that is done and one that fails; returns the lines of its log."""
+    (folder / "shaky.py").write_text(SHAKY)
+    with Fairlead(f"sqlite:///{folder}/jobs.db") as app:
+        pay = app.task(name="pay")(lambda card: None)
+        pay.enqueue(card="4000")
+        pay.enqueue(card="4111")
+    answer = run(folder, "shaky:app", "--drain", *arguments)
+    assert answer.returncode == 0, answer.stderr
+    return [line for line in answer.stderr.splitlines() if " job=" in line or '"job_id"' in line]
+
+
+SHAKY = """
+from fairlead import Fairlead, Retry
+
+app = Fairlead("sqlite:///jobs.db")
+
+@app.task(name="pay", retry=Retry(attempts=1))
+async def pay(card: str) -> None:
+    if card == "4111":
+        raise ValueError(f"no such card: {card}")
+"""
+
+
+def test_a_worker_tells_of_each_run_that_ends(folder: Path) -> None:
+    done, dead = sorted(failing(folder), key=lambda line: "dead" in line)
+    assert re.search(r" INFO    done in \d\.\d{3} s, waited \d+\.\d{3} s  job=.* task=pay", done)
+    assert " ERROR   dead: exhausted, ValueError: no such card: 4111 (" in dead
+    assert "shaky.py:9 in pay)" in dead
+
+
+def test_a_quiet_worker_tells_only_of_what_fails(folder: Path) -> None:
+    [dead] = failing(folder, "--quiet")
+    assert "dead: exhausted, ValueError" in dead
+
+
+@pytest.mark.parametrize("style", ["plain", "json"])
+def test_a_worker_can_keep_to_itself_what_failures_say(folder: Path, style: str) -> None:
+    told = failing(folder, "--no-log-messages", "--log-format", style)
+    assert len(told) == 2
+    assert "4111" not in "".join(told)
+    assert "ValueError (" in "".join(told)
 
 
 def test_json_logs_have_no_banner_between_them(folder: Path) -> None:

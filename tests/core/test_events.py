@@ -5,7 +5,9 @@ from fairlead.core.ids import JobId
 
 ENQUEUED = Enqueued(JobId("018f"), "mail.send", "mail", "c-1")
 STARTED = Started(JobId("018f"), "mail.send", "mail", "c-1", attempt=1, wait_seconds=0.5)
-FINISHED = Finished(JobId("018f"), "mail.send", "mail", "c-1", attempt=1, run_seconds=2.0)
+FINISHED = Finished(
+    JobId("018f"), "mail.send", "mail", "c-1", attempt=1, run_seconds=2.0, wait_seconds=0.5
+)
 
 
 class Complaints:

@@ -1,12 +1,18 @@
 import msgspec
 import pytest
 
+from fairlead.core.events import LogStyle
 from fairlead.runtime.frames import Frames, frame
 from fairlead.runtime.messages import Begin, Lost, Stop, ToProcess
 from fairlead.runtime.workshop import Choice, Terms
 
 MESSAGES: list[ToProcess] = [
-    Begin("w/1", Terms(), Choice(("p",), {"mail": 4, "reports": None}, 7), "info", "plain"),
+    Begin(
+        "w/1",
+        Terms(),
+        Choice(("p",), {"mail": 4, "reports": None}, 7),
+        LogStyle("debug", "json", quiet=True, messages=False),
+    ),
     Lost((("job-1", 2**62), ("job-2", 1))),  # type: ignore[arg-type]
     Lost(()),
     Stop(0.5),

@@ -215,9 +215,9 @@ OOPS = Failed(described("Oops", "it broke"))
 @pytest.mark.parametrize(
     ("outcome", "attempt", "expected"),
     [
-        (Done('"x"'), 2, [events.Finished(*WHOSE, attempt=2, run_seconds=2.0)]),
-        (OOPS, 2, [events.Retried(*WHOSE, attempt=2, delay_seconds=10.0, error="Oops")]),
-        (OOPS, 3, [events.Died(*WHOSE, attempt=3, reason="exhausted", error="Oops")]),
+        (Done('"x"'), 2, [events.Finished(*WHOSE, attempt=2, run_seconds=2.0, wait_seconds=0.0)]),
+        (OOPS, 2, [events.Retried(*WHOSE, 2, 10.0, "Oops", None, "it broke")]),
+        (OOPS, 3, [events.Died(*WHOSE, 3, "exhausted", "Oops", None, "it broke")]),
         (Cancelled("no"), 2, [events.Cancelled(*WHOSE, reason="no")]),
         (Snoozed(4), 2, [events.Snoozed(*WHOSE, attempt=2, delay_seconds=4.0)]),
         (Returned(), 2, [events.Returned(*WHOSE, attempt=2)]),
@@ -233,13 +233,14 @@ OOPS = Failed(described("Oops", "it broke"))
                     reason="exhausted",
                     error="LeaseLost",
                     detail="the worker fell silent and its lease passed",
+                    error_message="the worker fell silent and its lease passed",
                 ),
             ],
         ),
         (
             Crashed("x"),
             2,
-            [events.Retried(*WHOSE, attempt=2, delay_seconds=0.0, error="Crashed", detail="x")],
+            [events.Retried(*WHOSE, 2, 0.0, "Crashed", "x", "x")],
         ),
     ],
 )
@@ -261,6 +262,12 @@ def test_a_start_tells_how_long_the_job_waited_since_it_was_due() -> None:
     bus.subscribe(heard.append)
     narrate_start(bus, job(run_at=NOW - 3 * SECOND, enqueued_at=NOW - 60 * SECOND), NOW)
     assert heard == [events.Started(*WHOSE, attempt=2, wait_seconds=3.0)]
+
+
+def test_an_end_tells_how_long_the_job_waited_since_it_was_due() -> None:
+    [event] = told(Done(None), run_at=NOW - 5 * SECOND, enqueued_at=NOW - 60 * SECOND)
+    assert isinstance(event, events.Finished)
+    assert (event.wait_seconds, event.run_seconds) == (3.0, 2.0)
 
 
 def test_a_refusal_names_the_fence_that_came_too_late() -> None:

@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from fairlead.core.admin import Condition
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.durability import durability_of
 from fairlead.stores.postgres.migrate import migrate
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
@@ -34,7 +37,7 @@ async def test_a_server_tells_of_itself(crew_url: str) -> None:
     assert found.facts["server"].startswith("PostgreSQL 1")
     assert found.facts["driver"].startswith("psycopg 3")
     assert found.facts["user"] == "crew"
-    assert found.facts["durability"] == "synchronous_commit on, fsync off"
+    assert found.facts["durability"].startswith("fast: fsync is off: a power cut can destroy")
     assert found.facts["schema"].startswith(f"{Address.of(crew_url).schema}, step ")
     assert found.facts["news"] == "heard"
     assert "fsync is off" in problems(found), "the server of the tests forgets at a power cut"
@@ -57,6 +60,76 @@ async def test_news_that_a_pooler_keeps_are_missed_and_those_not_asked_for_are_n
     found = await condition(f"{url}&listen=off")
     assert found.facts["news"] == "not listened for (listen=off)"
     assert "news of jobs" not in problems(found)
+
+
+# Durability
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[PostgresServer]:
+    with PostgresServer(durable=True, settings={"shared_buffers": "32MB"}) as server:
+        yield server
+
+
+async def survives(url: str) -> tuple[str, str]:
+    """Return what the banner of a worker says, which must be what doctor says."""
+    store = store_for(url)
+    await store.open()
+    told = (await store.condition()).facts["durability"]
+    await store.close()
+    assert told == f"{store.durability}: {store.survives}"
+    return store.durability, store.survives
+
+
+async def test_a_server_that_writes_for_good_keeps_jobs_through_a_power_cut(
+    durable: PostgresServer,
+) -> None:
+    url = durable.url(schema="kept")
+    assert await survives(url) == ("durable", "an accepted job survives kill -9 and power cuts")
+    assert "synchronous_commit" not in problems(await condition(url))
+
+
+@pytest.mark.parametrize("where", ["DATABASE", "ROLE", "URL"])
+async def test_no_power_cut_is_promised_where_commits_do_not_wait_for_the_disk(
+    durable: PostgresServer, where: str
+) -> None:
+    """Whoever said so: what counts is what holds on our connections."""
+    url = durable.url(schema=f"set_by_{where.lower()}")
+    if where == "URL":
+        kind, told = await survives(f"{url}&options=-csynchronous_commit%3Doff")
+    else:
+        durable.execute(f"ALTER {where} postgres SET synchronous_commit = off")
+        try:
+            kind, told = await survives(url)
+        finally:
+            durable.execute(f"ALTER {where} postgres RESET synchronous_commit")
+    assert kind == "fast"
+    assert told.startswith("synchronous_commit is off: a power cut or a crash of the server takes")
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes", "synchronous_commit"])
+async def test_no_power_cut_is_promised_where_the_server_does_not_insist_on_the_disk(
+    setting: str,
+) -> None:
+    settings = {setting: "off", "shared_buffers": "32MB"}
+    with PostgresServer(durable=True, settings=settings) as server:
+        kind, told = await survives(server.url())
+        assert (kind, told.partition(": a power cut ")[0]) == ("fast", f"{setting} is off")
+        assert f"{setting} is off" in problems(await condition(server.url()))
+
+
+async def test_every_role_may_ask_what_the_server_keeps(
+    postgres_server: PostgresServer, crew_url: str
+) -> None:
+    """The tests' own server has fsync off; a role without any right learns of it."""
+    address = Address.of(crew_url)
+    postgres_server.execute("CREATE ROLE nosy LOGIN PASSWORD 'x'")
+    try:
+        url = postgres_server.url(user="nosy", password="x", schema=address.schema)
+        with psycopg.connect(url.partition("?")[0]) as connection:
+            assert durability_of(connection).kind == "fast"
+    finally:
+        postgres_server.execute("DROP ROLE nosy")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fairlead.cli.command import AppCommand, named_app, say
 from fairlead.cli.desk import Desk
 from fairlead.cli.worker import announced, begin_anew, greet, log_level_option, queue_option
 from fairlead.core.errors import ConfigError, MissingExtra
-from fairlead.core.events import Died, Retried
+from fairlead.core.events import Died, LogStyle, Retried
 from fairlead.core.failure import TRACEBACK_LIMIT
 from fairlead.core.passwords import without_passwords
 from fairlead.core.text import cut, escaped, listed
@@ -64,12 +64,12 @@ def dev(
     # To be told to stop is the same by either signal, also while the code loads.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _run(folders or (Path(),), Choice((), queues, slots), log_level)
+        _run(folders or (Path(),), Choice((), queues, slots), LogStyle(log_level))
     except KeyboardInterrupt:
         say("stopped", err=True)
 
 
-def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
+def _run(watched: Sequence[Path], choice: Choice, log: LogStyle) -> None:
     """Load the app and work, or wait for code that can be loaded."""
     began = time.time()
     desk = Desk(named_app(), None)
@@ -88,8 +88,8 @@ def _run(watched: Sequence[Path], choice: Choice, log_level: str) -> None:
     if os.environ.pop(_AGAIN, None):
         say("reloaded", err=True)
     else:
-        greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log_level)
-    set_up(app.events, log_level, "plain")
+        greet(announced(desk.target or "", f"dev {os.getpid()}", workshop), _GRACE, log)
+    set_up(app.events, log)
     worker = app.worker(queues=choice.queues, slots=choice.slots, grace=_GRACE)
     try:
         left, again = asyncio.run(_serve(app, worker, desk.target or "", watched, began))

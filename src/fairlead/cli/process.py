@@ -65,7 +65,7 @@ def _worker(target: str, channel: int, board: int, stacks: int) -> None:
     # loop or handler it gets it back after this long, and would wait ten times as long by default.
     sys.setswitchinterval(0.0005)
     app = load_app(target)
-    set_up(app.events, begin.log_level, begin.log_format)
+    set_up(app.events, begin.log)
     workshop = app.workshop(begin.terms, begin.choice)
     with asyncio.Runner(loop_factory=loop_factory(begin.terms.loop)) as runner:
         runner.run(serve(workshop, begin, target, connection, Board.opened(board)))

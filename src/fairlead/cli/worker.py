@@ -14,9 +14,9 @@ from fairlead.app import Fairlead
 from fairlead.cli.command import AppCommand, named_app, say
 from fairlead.cli.desk import Desk
 from fairlead.core.errors import ConfigError
-from fairlead.core.events import WorkerStarted
+from fairlead.core.events import LogStyle, WorkerStarted
 from fairlead.core.text import brief, escaped, escaped_lines, listed
-from fairlead.log import set_up
+from fairlead.log import LINES_A_SECOND, set_up
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.supervisor import Supervisor
@@ -57,7 +57,7 @@ def log_level_option(default: str) -> Callable[[Command], Command]:
         default=default,
         show_default=True,
         envvar="FAIRLEAD_LOG_LEVEL",
-        help="debug tells of every job, info of what ends badly or takes more than a minute.",
+        help="debug tells each step of every job, info each run that ends, warning what fails.",
     )
 
 
@@ -132,6 +132,19 @@ def log_level_option(default: str) -> Callable[[Command], Command]:
     envvar="FAIRLEAD_LOG_FORMAT",
     help="How log lines look.",
 )
+@click.option(
+    "--quiet",
+    is_flag=True,
+    envvar="FAIRLEAD_QUIET",
+    help="No lines for runs that end well, unless they take more than a minute.",
+)
+@click.option(
+    "--log-messages/--no-log-messages",
+    default=True,
+    show_default=True,
+    envvar="FAIRLEAD_LOG_MESSAGES",
+    help="Whether log lines have what failures say, which may hold secrets.",
+)
 def worker(
     processes: int,
     slots: int | None,
@@ -145,6 +158,8 @@ def worker(
     loop: str,
     log_level: str,
     log_format: str,
+    quiet: bool,
+    log_messages: bool,
 ) -> None:
     r"""Run the jobs of an app until told to stop.
 
@@ -168,7 +183,8 @@ def worker(
     app = desk.need_app("a worker")
     workshop = app.workshop(terms, choice)
     _open(app)
-    supervisor = _supervise(desk.target or "", app, workshop, choice, (log_level, log_format))
+    log = LogStyle(log_level, log_format, quiet, log_messages)
+    supervisor = _supervise(desk.target or "", app, workshop, choice, log)
     if supervisor.reloading:
         begin_anew()
     if supervisor.failed:
@@ -192,19 +208,19 @@ def _open(app: Fairlead) -> None:
 
 
 def _supervise(
-    target: str, app: Fairlead, workshop: Workshop, choice: Choice, log: tuple[str, str]
+    target: str, app: Fairlead, workshop: Workshop, choice: Choice, log: LogStyle
 ) -> Supervisor:
     """Run the worker to its end."""
     name = worker_name()
     started = announced(target, name, workshop)
-    if log[1] == "plain":
-        greet(started, workshop.terms.grace, log[0])
+    if log.format == "plain":
+        greet(started, workshop.terms.grace, log)
     else:
-        set_up(app.events, *log)
+        set_up(app.events, log)
     # Told before the log listens, where the greeting has said it in better words.
     app.events.emit(started)
-    if log[1] == "plain":
-        set_up(app.events, *log)
+    if log.format == "plain":
+        set_up(app.events, log)
 
     async def supervise() -> Supervisor:
         supervisor = Supervisor(workshop, name, target, choice, log, _tell)
@@ -218,11 +234,12 @@ def _supervise(
 
 
 _TOLD = {
-    "debug": "every job",
-    "info": "what fails or takes more than a minute; --log-level debug for every job",
+    "debug": "each step of every job",
+    "info": f"each run that ends, {LINES_A_SECOND} a second at most of those that end well",
     "warning": "what fails",
     "error": "what fails for good",
 }
+_QUIET = "what fails or takes more than a minute"
 
 
 def announced(target: str, name: str, workshop: Workshop) -> WorkerStarted:
@@ -237,7 +254,7 @@ def _tell(text: str) -> None:
     say("\n".join(escaped_lines(text)), err=True)
 
 
-def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
+def greet(started: WorkerStarted, grace: float, log: LogStyle) -> None:
     """Say what this worker is about to do."""
     names = started.tasks
     shown = listed(names, 8)
@@ -248,7 +265,7 @@ def greet(started: WorkerStarted, grace: float, log_level: str) -> None:
         ("folder", str(Path.cwd())),
         ("tasks", shown or "none; is the module that defines them imported?"),
         *(("pool", pool) for pool in started.pools),
-        ("log", _TOLD[log_level]),
+        ("log", _QUIET if log.quiet and log.level == "info" else _TOLD[log.level]),
         ("stop", f"Ctrl-C; running jobs then get {grace:g} s to finish"),
     ]:
         say(f"  {label:6} {escaped(text)}", err=True)

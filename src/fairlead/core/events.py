@@ -12,6 +12,19 @@ import msgspec
 from fairlead.core.ids import JobId
 
 
+class LogStyle(msgspec.Struct, frozen=True):
+    """How the log tells of events: what it leaves out, and how its lines look.
+
+    `quiet` leaves out runs that ended well. Without `messages` nobody reads what a failure
+    says, which may hold secrets: its class and its place are told alone.
+    """
+
+    level: str = "info"
+    format: str = "plain"
+    quiet: bool = False
+    messages: bool = True
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened."""
 
@@ -41,6 +54,7 @@ class Finished(JobEvent, frozen=True):
 
     attempt: int
     run_seconds: float
+    wait_seconds: float
 
 
 class Retried(JobEvent, frozen=True):
@@ -50,6 +64,7 @@ class Retried(JobEvent, frozen=True):
     delay_seconds: float
     error: str
     detail: str | None = None
+    error_message: str | None = None
 
 
 class Died(JobEvent, frozen=True):
@@ -59,6 +74,7 @@ class Died(JobEvent, frozen=True):
     reason: str
     error: str | None = None
     detail: str | None = None
+    error_message: str | None = None
 
 
 class Cancelled(JobEvent, frozen=True):
@@ -147,6 +163,12 @@ class ProcessRetired(WorkerEvent, frozen=True):
     why: str
 
 
+class ProcessEnded(WorkerEvent, frozen=True):
+    """A process of a worker has ended its work."""
+
+    pid: int
+
+
 class ProcessDied(WorkerEvent, frozen=True):
     """A process of a worker died, and its jobs were taken care of."""
 
@@ -180,6 +202,13 @@ class Trouble(WorkerEvent, frozen=True):
     """Something that should not happen, told so that somebody can look into it."""
 
     problem: str
+
+
+class NotTold(Event, frozen=True):
+    """Runs that ended well, too many a second for a log line each; by queue."""
+
+    runs: int
+    queues: dict[str, int]
 
 
 Subscriber = Callable[[Any], object]

@@ -14,11 +14,14 @@ from types import TracebackType
 import msgspec
 
 from fairlead.core.passwords import without_passwords
+from fairlead.core.text import cut
 
 NAME_LIMIT = 512
 MESSAGE_LIMIT = 4_096
 TRACEBACK_LIMIT = 16_384
 _ROUGHLY = 32
+_TOLD = 300
+"""How much of a message a line of the log has; the rest stays with the job."""
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OUR_WORDS = ("Crashed", "LeaseLost", "TimedOut")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
@@ -66,9 +69,11 @@ def short_name(error: str | None) -> str:
     return (error or "").removeprefix("fairlead.core.errors.")
 
 
-def in_brief(error: str | None, detail: str | None) -> str:
-    """Return an exception's name, and what else a log may tell of it."""
+def in_brief(error: str | None, detail: str | None, message: str | None = None) -> str:
+    """Return an exception's name, and what else a log may tell of it; in one line."""
     name = short_name(error)
+    if message and message != detail:
+        name = f"{name}: {cut(' '.join(message.split()), _TOLD)}"
     return f"{name} ({detail})" if detail else name
 
 

@@ -80,11 +80,13 @@ class Store(ABC):
 
     Where that is for a server to say, it is known once the store is open.
     """
+    told_durability: str = ""
+    """What a server's own settings mean for that, in words, once the store is open."""
 
     @property
     def survives(self) -> str:
-        """The same in words."""
-        return _SURVIVES[self.durability]
+        """What an accepted job survives, in words."""
+        return self.told_durability or _SURVIVES[self.durability]
 
     @abstractmethod
     async def open(self) -> None:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from fairlead.core.events import LogStyle
 from fairlead.core.job import Job
 from fairlead.runtime.run import Pair
 from fairlead.runtime.takeover import Cut
@@ -14,8 +15,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     worker: str
     terms: Terms
     choice: Choice
-    log_level: str
-    log_format: str
+    log: LogStyle
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

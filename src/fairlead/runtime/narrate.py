@@ -34,8 +34,12 @@ def correlation_id(job: Job | Unknown) -> str | None:
 
 def narrate_start(events: Bus, job: Job, now: int) -> None:
     """Tell that a handler begins to run."""
-    waited = (now - max(job.run_at, job.enqueued_at)) / SECOND
+    waited = _wait_seconds(job, now)
     events.emit(Started(*_whose(job), attempt=job.attempt, wait_seconds=waited))
+
+
+def _wait_seconds(job: Job, started_at: int) -> float:
+    return max(0, started_at - max(job.run_at, job.enqueued_at)) / SECOND
 
 
 def narrate(
@@ -52,17 +56,14 @@ def narrate(
 
 
 def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -> JobEvent | None:
-    error = settlement.failure.error if settlement.failure else None
-    detail = settlement.failure.detail if settlement.failure else None
     match settlement.state:
         case State.DONE:
             ran = (now - started_at) / SECOND if started_at else 0.0
-            return Finished(*_whose(job), attempt=job.attempt, run_seconds=ran)
+            waited = _wait_seconds(job, started_at) if started_at else 0.0
+            return Finished(*_whose(job), attempt=job.attempt, run_seconds=ran, wait_seconds=waited)
         case State.DEAD:
             reason = settlement.reason or ""
-            return Died(
-                *_whose(job), attempt=job.attempt, reason=reason, error=error, detail=detail
-            )
+            return Died(*_whose(job), job.attempt, reason, *_failure(settlement))
         case State.CANCELLED:
             return Cancelled(*_whose(job), reason=settlement.reason or "")
     delay = max(0.0, (settlement.run_at - now) / SECOND) if settlement.run_at else 0.0
@@ -73,9 +74,14 @@ def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -
             return Snoozed(*_whose(job), attempt=job.attempt, delay_seconds=delay)
         case "lost":
             return None  # LeaseExpired has told it.
-    return Retried(
-        *_whose(job), attempt=job.attempt, delay_seconds=delay, error=error or "", detail=detail
-    )
+    error, *more = _failure(settlement)
+    return Retried(*_whose(job), job.attempt, delay, error or "", *more)
+
+
+def _failure(settlement: Settlement) -> tuple[str | None, str | None, str | None]:
+    """Return the class of a failure, what any log may tell of it, and what it says."""
+    failure = settlement.failure
+    return (failure.error, failure.detail, failure.message) if failure else (None, None, None)
 
 
 def narrate_parking(events: Bus, job: Unknown) -> None:

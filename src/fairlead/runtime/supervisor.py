@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 from fairlead.core.events import (
+    LogStyle,
     LoopBlocked,
     Overdue,
     ProcessDied,
@@ -47,7 +48,7 @@ class Supervisor:
         worker: str,
         target: str,
         choice: Choice,
-        log: tuple[str, str],
+        log: LogStyle,
         report: Callable[[str], None],
     ) -> None:
         self._workshop = workshop
@@ -228,7 +229,7 @@ class Supervisor:
         active = sum(not child.retiring for child in self._children)
         for _ in range(self._terms.processes - active):
             self._number += 1
-            begin = Begin(f"{self._worker}/{self._number}", self._terms, self._choice, *self._log)
+            begin = Begin(f"{self._worker}/{self._number}", self._terms, self._choice, self._log)
             try:
                 self._children.append(Child(begin, self._target, self._workshop.places))
             except OSError as problem:  # The machine has no room for another process now.

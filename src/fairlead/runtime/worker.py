@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.core.clock import SECOND
-from fairlead.core.events import Overdue, ProcessDied, Started
+from fairlead.core.events import Overdue, ProcessDied, ProcessEnded, Started
 from fairlead.core.job import LONGEST_ID, Job, Reason
 from fairlead.core.outcome import Cancelled, Committed, Ending, Lost, Outcome
 from fairlead.core.selection import Claim
@@ -311,6 +311,7 @@ class Worker:
             await self._finish(feeding)
             ticking.cancel()
         self._close()
+        self._workshop.events.emit(ProcessEnded(self.id, os.getpid()))
 
     async def _tick(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 from fairlead.core.admin import Condition, Finding
 from fairlead.core.clock import SECOND
 from fairlead.stores.postgres.address import REMEDY, Address
+from fairlead.stores.postgres.durability import Durability
 from fairlead.stores.postgres.lane import AsyncConnection, apart
 from fairlead.stores.postgres.migrate import newest
 from fairlead.stores.postgres.owners import find_strangers, find_strays
@@ -23,7 +24,8 @@ SELECT current_setting('server_version') AS version,
        current_user::text AS user,
        (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
        current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('fsync') AS fsync,
+       current_setting('fsync') = 'on' AS fsync,
+       current_setting('full_page_writes') = 'on' AS full_page_writes,
        current_setting('autovacuum') AS autovacuum,
        pg_size_pretty(pg_database_size(current_database())) AS size,
        (SELECT coalesce(max(number), 0) FROM {schema}.migration) AS schema,
@@ -45,7 +47,8 @@ class _Server(msgspec.Struct, frozen=True):
     user: str
     superuser: bool
     synchronous_commit: str
-    fsync: str
+    fsync: bool
+    full_page_writes: bool
     autovacuum: str
     size: str
     schema: int
@@ -54,6 +57,11 @@ class _Server(msgspec.Struct, frozen=True):
     most_connections: int
     held_seconds: int
     stamp: int
+
+    @property
+    def keeps(self) -> Durability:
+        """What it keeps of what it accepts."""
+        return Durability(self.fsync, self.full_page_writes, self.synchronous_commit)
 
 
 async def condition(
@@ -72,7 +80,7 @@ async def condition(
         "server": f"PostgreSQL {server.version}",
         "driver": f"psycopg {psycopg.__version__}, libpq {pq.version_pretty(pq.version())}",
         "user": server.user,
-        "durability": f"synchronous_commit {server.synchronous_commit}, fsync {server.fsync}",
+        "durability": f"{server.keeps.kind}: {server.keeps.survives}",
         "schema": f"{address.schema}, step {server.schema} of {newest()}",
         "size": f"{server.size}, the whole database",
         "connections": f"{server.connections} of {server.most_connections}",
@@ -104,8 +112,13 @@ def _news(address: Address, *, hears: bool) -> str:
 def _settings(server: _Server) -> Iterator[Finding]:
     if server.number < _OLDEST:
         yield Finding("this server is older than PostgreSQL 13", "upgrade it")
-    if server.fsync == "off":
+    if not server.fsync:
         yield Finding("fsync is off: a power cut can destroy the database", "set fsync = on")
+    if not server.full_page_writes:
+        yield Finding(
+            "full_page_writes is off: a power cut can damage the database",
+            "set full_page_writes = on, unless your file system never tears a page",
+        )
     if server.synchronous_commit == "off":
         yield Finding(
             "synchronous_commit is off: a crash of the server loses the last moment, and the jobs "

@@ -16,6 +16,7 @@ from psycopg import errors
 from fairlead.core.admin import Migration
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.durability import Durability, durability_of
 from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish, typed
 from fairlead.stores.postgres.owners import check_owners, guard
 from fairlead.stores.postgres.statements import migrations
@@ -52,8 +53,8 @@ def newest() -> int:
     return migrations()[-1].number
 
 
-def migrate(address: Address) -> None:
-    """Apply what is missing."""
+def migrate(address: Address) -> Durability:
+    """Apply what is missing; returns what the server keeps of what it accepts."""
     try:
         connection = connect(address)
         try:
@@ -62,6 +63,7 @@ def migrate(address: Address) -> None:
             for step in migrations():
                 if step.number not in times:
                     _apply_patiently(connection, address, step)
+            return durability_of(connection)
         finally:
             finish(connection)
     except psycopg.Error as problem:

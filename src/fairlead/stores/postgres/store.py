@@ -160,7 +160,8 @@ class PostgresStore(Backend):
     def _open(self) -> None:
         with self._opening:
             if not self._is_open:
-                migrate(self._address)
+                kept = migrate(self._address)
+                self.durability, self.told_durability = kept.kind, kept.survives
                 self._is_open = True
 
     async def close(self) -> None:

@@ -37,7 +37,6 @@ from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
 from fairlead.stores.redis.condition import (
     OPEN,
-    Server,
     begin,
     condition,
     migrations,
@@ -135,7 +134,6 @@ class RedisStore(Untransacted, Backend):
         self._line = RedisLine(self.keys, self._queues, clock)
         self._hand = Hand(self.keys, self._queues, clock)
         self._is_open = False
-        self._weakest: Server | None = None
         self.begin()
         _stores.add(self)
 
@@ -162,14 +160,9 @@ class RedisStore(Untransacted, Backend):
             found = self._blocking.hold(begin(self._nodes, self.keys, self._address))
             if not self._address.is_open:  # Else it was told already.
                 _warn_if_open(self._address, [server.place for server in found])
-            self._weakest = weakest(found)
-            self.durability = self._weakest.durability
+            server = weakest(found)
+            self.durability, self.told_durability = server.durability, server.survives
             self._is_open = True
-
-    @property
-    def survives(self) -> str:
-        """What an answered put survives, in words."""
-        return self._weakest.survives if self._weakest else super().survives
 
     async def close(self) -> None:
         """Let go of the connections; what was handed over is finished first."""
