@@ -19,6 +19,7 @@ from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 from fairlead.config import Settings, choose_url, load
 from fairlead.core.clock import Clock, SystemClock, span
 from fairlead.core.errors import (
+    USUAL_KEEP,
     ConfigError,
     EnqueueError,
     TaskNotAllowed,
@@ -51,7 +52,7 @@ Problem = TypeVar("Problem", bound=BaseException)
 Progress = Callable[[int], object]
 """Called with the number of jobs accepted so far."""
 
-DEFAULT_KEEP = timedelta(days=7)
+DEFAULT_KEEP = timedelta(microseconds=USUAL_KEEP)
 
 
 class TaskSettings(TypedDict, total=False):

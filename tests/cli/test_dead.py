@@ -94,7 +94,7 @@ def test_new_arguments_are_checked_before_they_are_saved(folder: Path, stock: St
     )
     assert payload(folder, stock.bad) == '{"name":"good ☃"}'
     assert audit_lines(folder) == [("edit", stock.bad, 1)]
-    assert objects(folder, "audit")[0]["before"] == {"name": "bad"}
+    assert objects(folder, "audit", "list")[0]["before"] == {"name": "bad"}
     assert 'before: {"name": "bad"}\n' in told(folder, "dead", "show", stock.bad)
     assert told(folder, "dead", "edit", stock.bad, '["good ☃"]') == (
         "nothing to change: the arguments are the same\n"

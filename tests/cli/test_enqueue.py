@@ -185,10 +185,10 @@ def test_the_audit_log_shows_the_user_of_the_database(folder: Path, crew_url: st
     store.put_blocking([new_job()])
     asyncio.run(store.close())
     told(folder, "queues", "pause", "mail", "--url", crew_url, FAIRLEAD_WHO="ada")
-    lines = told(folder, "audit", "--url", crew_url).splitlines()
+    lines = told(folder, "audit", "list", "--url", crew_url).splitlines()
     assert lines[0].split() == ["WHEN", "WHO", "USER", "WHAT", "COUNT", "TO"]
     assert lines[1].split()[-5:] == ["ada", "crew", "pause", "1", "mail"]
-    assert objects(folder, "audit", "--url", crew_url)[0]["user"] == "crew"
+    assert objects(folder, "audit", "list", "--url", crew_url)[0]["user"] == "crew"
 
 
 def test_a_mere_producer_is_warned_that_the_audit_log_hears_nothing(

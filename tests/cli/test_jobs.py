@@ -41,7 +41,7 @@ from tests.words import claim, done, new_id, settled
 
 
 def test_a_list_has_a_line_per_job_newest_first(folder: Path, stock: Stock) -> None:
-    lines = told(folder, "jobs", "list").splitlines()
+    lines = told(folder, "jobs", "list", "--full").splitlines()
     assert lines[0].split() == ["ID", "STATE", "TASK", "QUEUE", "TRY", "WHEN", "WHY"]
     assert [line.split()[0] for line in lines[1:]] == list(reversed(stock))
     shown = {line.split()[0]: line for line in lines[1:]}
@@ -277,7 +277,7 @@ def test_an_id_that_does_not_exist_is_named(
     folder: Path, stock: Stock, arguments: list[str]
 ) -> None:
     problem = refused(folder, *arguments, UNKNOWN, code=3, **APP)
-    assert problem.startswith(f"no job has the id {UNKNOWN}; ")
+    assert problem.startswith(f"no job has the id {UNKNOWN}, made on 2025-09-12 at ")
     assert audit_lines(folder) == []
 
 
@@ -427,16 +427,16 @@ def test_jobs_that_stay_what_they_are_are_gone_through_once(folder: Path) -> Non
 def test_the_audit_log_names_who_did_what(folder: Path, stock: Stock) -> None:
     told(folder, "jobs", "retry", stock.later)
     told(folder, "jobs", "cancel", stock.waiting, "--yes", FAIRLEAD_WHO="Ada <ada@example.org>")
-    lines = told(folder, "audit").splitlines()
+    lines = told(folder, "audit", "list").splitlines()
     assert lines[0].split() == ["WHEN", "WHO", "WHAT", "COUNT", "TO"]
     assert "Ada <ada@example.org>" in lines[1]
     assert lines[1].endswith(f"cancel      1  {stock.waiting}")
-    newest, oldest, _ = objects(folder, "audit")
+    newest, oldest, _ = objects(folder, "audit", "list")
     assert newest["verb"] == "cancel"
     assert newest["done_at"] > oldest["done_at"]
     assert newest["done_at"].endswith("Z")
     assert oldest["who"].count("@") == 1
-    assert len(objects(folder, "audit", "--limit", "1")) == 1
+    assert len(objects(folder, "audit", "list", "--limit", "1")) == 1
     page = told(folder, "jobs", "show", stock.waiting)
     assert "By people\n" in page
     assert "cancel by Ada <ada@example.org>\n" in page
@@ -444,7 +444,7 @@ def test_the_audit_log_names_who_did_what(folder: Path, stock: Stock) -> None:
 
 def test_an_audit_log_may_be_empty(folder: Path) -> None:
     with_store(folder, lambda store: store.put([greeting("due")]))
-    assert told(folder, "audit") == "nobody has done anything by hand\n"
+    assert told(folder, "audit", "list") == "nobody has done anything by hand\n"
 
 
 # The question

@@ -135,8 +135,8 @@ def as_anybody() -> tuple[str, ...]:
     [
         (a_text, "file is not a database", "name another file, this one belongs to something else"),
         (a_folder, "jobs.db is a folder, no ordinary file", "remove it, or name another"),
-        (unreadable, "unable to open database file", "check that the folder exists and that th"),
-        (unwritable, "", "write"),
+        (unreadable, "may not read and write ", "jobs.db; let it (chown or chmod "),
+        (unwritable, "may not write in folder ", "; let it (chown or chmod "),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_with_the_next_step(
@@ -156,8 +156,46 @@ def test_a_file_that_cannot_be_used_is_told_with_the_next_step(
 
 def test_a_missing_folder_is_named(folder: Path) -> None:
     problem = refused(folder, "migrate", "up", "--url", "sqlite:///no/such/jobs.db", code=1)
-    assert problem.startswith("sqlite:///no/such/jobs.db: cannot open ")
-    assert problem.endswith("check that the folder exists and that this user may write in it")
+    assert problem == (
+        f"sqlite:///no/such/jobs.db: there is no folder {folder}/no/such; make it (mkdir -p "
+        f"{folder}/no/such), or name another in the store's URL"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["jobs list APP", "doctor APP", "enqueue APP greet", "worker APP"]
+)
+def test_every_command_names_a_missing_folder(folder: Path, words: str) -> None:
+    """None says to enqueue a job first, which would not help."""
+    (folder / "far.py").write_text(FAR)
+    problem = refused(folder, *words.replace("APP", "far:app").split(), code=1)
+    assert f"there is no folder {folder}/no/such; make it (mkdir -p " in problem
+
+
+FAR = """
+from fairlead import Fairlead
+
+app = Fairlead("sqlite:///no/such/jobs.db")
+app.task(name="greet")(lambda: None)
+"""
+
+
+def test_a_folder_that_is_a_file_is_named(folder: Path) -> None:
+    (folder / "no").write_text("a file")
+    problem = refused(folder, "migrate", "up", "--url", "sqlite:///no/such/jobs.db", code=1)
+    assert f"{folder}/no is not a folder; name another in the store's URL" in problem
+
+
+def test_a_folder_that_nobody_may_look_into_is_named(folder: Path) -> None:
+    (folder / "shut" / "inner").mkdir(parents=True)
+    (folder / "shut").chmod(0)
+    try:
+        url = "sqlite:///shut/inner/jobs.db"
+        answer = run(folder, "migrate", "up", "--url", url, prefix=as_anybody())
+    finally:
+        (folder / "shut").chmod(0o700)
+    assert answer.returncode == 1
+    assert f"may not look into folder {folder}/shut; let it (chown or chmod " in answer.stderr
 
 
 def test_a_file_locked_by_another_is_not_waited_for_without_end(folder: Path) -> None:

@@ -1,12 +1,15 @@
 import inspect
 import pickle
 import re
+from datetime import UTC, datetime
 
 import pytest
 
 from fairlead.core import errors
 from fairlead.core.admin import Action
+from fairlead.core.clock import SECOND, instant
 from fairlead.core.errors import did_you_mean
+from fairlead.core.ids import IdMaker
 from fairlead.producer import Call
 from tests.words import new_job
 
@@ -145,7 +148,7 @@ EXAMPLES: list[tuple[Exception, str]] = [
     ),
     (
         errors.JobNotFound("018f"),
-        "no job has the id 018f; its transaction may not be committed, its retention time may be over, or it is in another store",
+        "no job has the id 018f; that is not an id as Fairlead makes them: is it whole, and from this store?",
     ),
     (
         errors.DecodeError("the result of task 'mail.send'", "Expected `int`, got `str`"),
@@ -249,3 +252,31 @@ def test_errors_survive_the_way_out_of_a_process_pool() -> None:
             broken.append(f"{type(error).__name__} came back as {back!r}")
 
     assert broken == []
+
+
+MADE = instant(datetime(2026, 11, 10, 9, 30, 5, tzinfo=UTC))
+DAY = 24 * 3600 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("age", "says", "says_not"),
+    [
+        (0, "its transaction may not be committed, somebody may have deleted it", "7 days"),
+        (6 * DAY, "`keep` is shorter than that", "7 days"),
+        (8 * DAY, "ended jobs are forgotten after a time (the app's `keep`, 7 days", "transaction"),
+        (-2 * DAY, "a time to come: it is mistyped", "deleted"),
+    ],
+)
+def test_an_unknown_id_is_explained_by_the_time_it_was_made(
+    age: int, says: str, says_not: str
+) -> None:
+    job_id = IdMaker(lambda: MADE * 1_000)()
+    told = str(errors.JobNotFound(job_id, MADE + age))
+    assert told.startswith(f"no job has the id {job_id}, made on 2026-11-10 at 09:30:05 UTC")
+    assert says in told
+    assert says_not not in told
+
+
+def test_an_id_from_before_our_time_is_mistyped() -> None:
+    job_id = "00093e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
+    assert "before there was Fairlead: it is mistyped" in str(errors.JobNotFound(job_id, MADE))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core import ids
-from fairlead.core.ids import IdMaker, JobId
+from fairlead.core.ids import SHORT, IdMaker, JobId, shortened
 
 NOON = 1_700_000_000_000_000_000
 
@@ -170,3 +170,24 @@ def test_every_random_bit_is_both_set_and_not() -> None:
     made = [uuid.UUID(make()).int & (1 << 62) - 1 for _ in range(1_000)]
     assert reduce(or_, made) == (1 << 62) - 1
     assert reduce(and_, made) == 0
+
+
+def test_ids_of_one_thread_are_told_apart_by_their_times() -> None:
+    make = IdMaker()
+    ids = [make("mail") for _ in range(1_000)]
+    short = shortened(ids)
+    assert {len(each) for each in short.values()} == {SHORT}
+    assert all(each.startswith(short[each]) for each in ids)
+
+
+def test_ids_of_the_same_moment_are_shown_as_long_as_it_takes() -> None:
+    first = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c11"
+    assert shortened([first]) == {first: "01993e7c-5a52-7c43"}
+    second = "01993e7c-5a52-7c43-9f0e-3a3e5f0b9c11"
+    assert shortened([first, second])[first] == "01993e7c-5a52-7c43-9f0d"
+    third = "01993e7c-5a52-7c43-9f0d-3a3e5f0b9c12"
+    assert shortened([first, second, third]) == {each: each for each in (first, second, third)}
+
+
+def test_ids_of_others_are_shown_as_they_are() -> None:
+    assert shortened(["7", "order-7", ""]) == {"7": "7", "order-7": "order-7", "": ""}

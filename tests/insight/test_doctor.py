@@ -5,7 +5,9 @@ import pytest
 from fairlead import Fairlead
 from fairlead.core.admin import Finding
 from fairlead.core.errors import StoreUnavailable
+from fairlead.core.store import Backend
 from fairlead.insight.doctor import examine
+from tests.words import new_job
 
 MISSING = Finding("the table attempt is missing", "restore a backup")
 
@@ -34,3 +36,16 @@ async def test_an_outage_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app.store, "audit", fails)
     with pytest.raises(StoreUnavailable):
         await examine(app.store, None)
+
+
+async def test_jobs_that_a_worker_of_the_app_could_not_run_are_told(store: Backend) -> None:
+    """Only a live worker would have parked them; to start one was all that was advised."""
+    app = Fairlead("memory://")
+    app.task(name="shop.welcomes")(lambda: None)
+    await store.put([new_job(task="shop.welcome"), new_job(task="shop.welcomes")])
+    findings = (await examine(store, app)).findings
+    [finding] = [each for each in findings if "a worker of this app" in each.problem]
+    assert "jobs of task 'shop.welcome' in version 1 wait" in finding.problem
+    assert "did you mean 'shop.welcomes'?" in finding.remedy
+    assert "@app.task(aliases=['shop.welcome'])" in finding.remedy
+    assert not [each for each in (await examine(store, None)).findings if "app" in each.problem]

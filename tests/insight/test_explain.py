@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import tempfile
+from collections.abc import Mapping
 from contextlib import closing
 from itertools import product
 from pathlib import Path
@@ -241,6 +242,30 @@ async def test_a_running_job_is_not_explained_by_gates_and_a_lost_one_is(
 async def test_a_job_nobody_knows_cannot_be_explained(store: Backend) -> None:
     with pytest.raises(JobNotFound):
         await explain(store, JobId("nobody"))
+
+
+async def test_a_renamed_task_is_named_though_no_worker_is_live(store: Backend) -> None:
+    """To start a worker of the app would not help, and nothing else was said."""
+    job = new_job(task="shop.welcome")
+    await store.put([job])
+
+    async def opens(tasks: Mapping[str, int] | None) -> str:
+        told = await explain(store, job.id, tasks)
+        assert told.gate is Gate.NO_CAPABLE_WORKER
+        [gate] = [each for each in told.gates if each.gate is told.gate]
+        return gate.opens or ""
+
+    assert await opens({"shop.welcomes": 1}) == (
+        "task 'shop.welcome', which the app does not have (did you mean 'shop.welcomes'?); if it "
+        "was renamed, list its old name where it is now, as in "
+        "@app.task(aliases=['shop.welcome']), then start a worker"
+    )
+    assert "the app has version 0" in await opens({"shop.welcome": 0})
+    for known in (None, {"shop.welcome": 1}):
+        assert (await opens(known)).startswith("a worker that serves queue 'mail'")
+    await store.announce(Worker("w1", {"t": 1}, (POOL,)), 100 * SECOND)
+    assert "which the app does not have" in await opens({"t": 1})
+    assert (await opens(None)).endswith("if it was renamed, its old name in the task's `aliases`")
 
 
 async def test_numbers_that_no_worker_announces_are_survived(store: Backend) -> None:

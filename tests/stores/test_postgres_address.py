@@ -16,6 +16,7 @@ from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from tests.servers.postgres import PostgresServer
+from tests.words import new_job
 
 CANARY = "c4n4ry"
 
@@ -346,3 +347,14 @@ def test_an_address_that_is_printed_keeps_its_password() -> None:
     store = store_for(f"postgresql://ada:{CANARY}@localhost/shop")
     assert CANARY not in f"{address!r} {address} {store!r} {store.url}"
     assert "ada@localhost" in repr(address)
+
+
+def test_tls_that_the_server_does_not_speak_is_told_as_that(
+    postgres_server: PostgresServer,
+) -> None:
+    """It is no matter of authorities, which a URL could name."""
+    store = store_for(postgres_server.url(sslmode="require"))
+    with pytest.raises(StoreUnavailable, match="does not support SSL") as told:
+        store.put_blocking([new_job()])
+    assert "switch TLS on there (ssl = on)" in str(told.value)
+    assert "sslrootcert" not in str(told.value)

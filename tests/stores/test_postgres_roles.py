@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from fairlead import Fairlead
 from fairlead.core.admin import Action, Filter, Worker
 from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import State
@@ -14,6 +15,7 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import typed
 from fairlead.stores.postgres.line import put_text
 from fairlead.stores.postgres.migrate import migrate
 from tests.servers.postgres import PostgresServer
@@ -132,6 +134,33 @@ def _worker() -> Worker:
     return Worker("w1", {"t": 1}, [], 1, 0, 0)
 
 
+async def test_a_producer_that_works_is_told_to_be_a_worker(yard: Yard) -> None:
+    """And no operator, who may do more than it needs, and not even claim."""
+    app = Fairlead(yard.url("producer"))
+    app.task(name="t")(lambda: None)
+    worker = app.worker()
+    await refuses(worker.__aenter__(), "worker")
+    for call in (app.store.upkeep(0), app.store.workers()):
+        await refuses(call, "worker")
+    await app.aclose()
+
+
+async def test_whoever_may_nothing_is_told_the_least_that_helps(yard: Yard) -> None:
+    """One verb of ours after the other, as the database itself knows whose they are."""
+    address = Address.of(yard.url(None))
+    [(known,)] = yard.server.execute(
+        f"SELECT jsonb_object_agg(kind, {yard.schema}.verbs_of(kind)) FROM "
+        "unnest(ARRAY['producer', 'worker', 'operator', 'tester']) AS kind"
+    )
+    for kind, verbs in known.items():
+        for verb in verbs:
+            denied = psycopg.errors.InsufficientPrivilege(
+                f"permission denied for function {verb.partition('(')[0]}"
+            )
+            least = next(each for each in ("producer", "worker", kind) if verb in known[each])
+            assert str(typed(denied, address)).endswith(f"', '{least}')"), verb
+
+
 async def test_a_producer_enqueues_and_finds_its_job_and_that_is_all(yard: Yard) -> None:
     store = store_for(yard.url("producer"))
     job = new_job()
@@ -145,7 +174,7 @@ async def test_a_producer_enqueues_and_finds_its_job_and_that_is_all(yard: Yard)
     await refuses_to_look(store)
     await refuses_to_act(store, job.id)
     await refuses_to_work(store)
-    await refuses(store.upkeep(0))
+    await refuses(store.upkeep(0), "worker")
     await store.close()
 
 

@@ -11,12 +11,14 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis import exceptions
 
 from fairlead import ConfigError, StoreUnavailable
 from fairlead.bench.servers.server import free_port
 from fairlead.core.admin import ALL
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address, Node
+from fairlead.stores.redis.problems import typed
 from tests.servers.redis import RedisServer
 from tests.words import new_job
 
@@ -202,3 +204,17 @@ async def test_a_server_that_cannot_prove_who_it_is_is_refused(
         await store.open()
     with pytest.raises(StoreUnavailable, match="ssl_ca_certs="):
         store.put_blocking([new_job()])
+
+
+def test_tls_on_a_plain_port_is_told_as_that(redis_server: RedisServer) -> None:
+    """It waits for the rest of what it takes for a command, so nothing else would be said."""
+    url = redis_server.url(timeout=0.5).replace("redis://", "rediss://")
+    with pytest.raises(StoreUnavailable, match="this port does not speak TLS") as told:
+        store_for(url).put_blocking([new_job()])
+    assert "write redis:// instead" in str(told.value)
+
+
+def test_a_server_that_answers_tls_in_the_clear_is_told_as_that() -> None:
+    address = Address.of("rediss://cache.example")
+    problem = exceptions.ConnectionError("Error 1 connecting: [SSL: WRONG_VERSION_NUMBER] wrong")
+    assert "; this port does not speak TLS" in str(typed(problem, address, 5))

@@ -13,13 +13,13 @@ from fairlead.cli.command import Exit, Problem, hinted, say
 from fairlead.cli.desk import Desk, action, on_ctrl_c
 from fairlead.cli.listing import job_table
 from fairlead.cli.output import json_option
-from fairlead.cli.which import in_words
-from fairlead.cli.words import counted, json_line
+from fairlead.cli.which import in_words, whole
+from fairlead.cli.words import json_line
 from fairlead.core.admin import ALL, FINAL, LIVE, MOST_LISTED, Action, Filter
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, Reason, State
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped, listed
+from fairlead.core.text import counted, escaped, listed
 from fairlead.producer import found
 
 _SHOWN = 10
@@ -136,8 +136,7 @@ def act(desk: Desk, operation: Operation, ids: Sequence[str], which: Filter, car
             "them by --all"
         )
     if ids:
-        job_ids = [JobId(job_id) for job_id in dict.fromkeys(ids)]
-        desk.run(lambda store: _by_ids(store, operation, job_ids, care))
+        desk.run(lambda store: _by_ids(store, operation, ids, care))
         return
     states = which.states or tuple(sorted(operation.usual))
     for state in states:
@@ -146,7 +145,8 @@ def act(desk: Desk, operation: Operation, ids: Sequence[str], which: Filter, car
     desk.run(lambda store: _by_filter(store, operation, replace(which, states=states), care))
 
 
-async def _by_ids(store: Backend, operation: Operation, ids: list[JobId], care: Care) -> None:
+async def _by_ids(store: Backend, operation: Operation, named: Sequence[str], care: Care) -> None:
+    ids = list(dict.fromkeys([await whole(store, each) for each in named]))
     records = [await found(store, job_id) for job_id in ids]
     fit = [record for record in records if record.state in operation.states]
     for record in records:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from fairlead.cli.command import AppCommand
+from fairlead.cli.command import AppCommand, Commands
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
@@ -14,16 +14,22 @@ from fairlead.core.admin import AuditLine
 from fairlead.core.text import SHOWN
 
 
-@click.command(
+@click.group(cls=Commands, epilog="Example: fairlead audit list shop:app --limit 100 --json")
+def audit() -> None:
+    """See what people did by hand."""
+
+
+@audit.command(
+    "list",
     cls=AppCommand,
-    epilog="Example: fairlead audit shop:app --limit 100 --json",
-    short_help="See what people did by hand.",
+    epilog="Example: fairlead audit list shop:app --limit 100 --json",
+    short_help="List what people did, newest first.",
 )
 @limit_option
 @shown
 @at_desk
-def audit(desk: Desk, limit: int, output: Output) -> None:
-    """Show the audit log: who did what, to which jobs and how many, newest first.
+def list_(desk: Desk, limit: int, output: Output) -> None:
+    """List the audit log: who did what, to which jobs and how many, newest first.
 
     WHO is what the program says. USER is whom the store knows it as, if it can tell.
     An edit keeps the arguments it replaced; --json shows them.

@@ -10,7 +10,7 @@ import click
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _APP = "fairlead.app"
 _ADVISED = re.compile(
-    r"\bfairlead ((jobs|dead|queues|tasks|workers|migrate) [a-z]+|explain|doctor|audit|enqueue)\b"
+    r"\bfairlead ((jobs|dead|queues|tasks|workers|audit|migrate) [a-z]+|explain|doctor|enqueue)\b"
 )
 
 

@@ -13,13 +13,12 @@ from fairlead.cli.desk import Desk, action, at_app, at_desk, on_ctrl_c
 from fairlead.cli.jobs import list_jobs, show_job
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.which import filters, id_argument, ids_argument, limit_option
+from fairlead.cli.which import filters, full_option, id_argument, ids_argument, limit_option, whole
 from fairlead.cli.words import ago, as_json, formatted
 from fairlead.core.admin import ErrorGroup, Filter
 from fairlead.core.codec import TEXT_LIMIT, Signature
 from fairlead.core.errors import DecodeError, EnqueueError
 from fairlead.core.failure import short_name
-from fairlead.core.ids import JobId
 from fairlead.core.job import State
 from fairlead.core.store import Backend
 from fairlead.core.text import SHOWN, escaped, listed
@@ -42,13 +41,16 @@ def dead() -> None:
 @filters(states=False)
 @click.option("--by-error", is_flag=True, help="One line per error fingerprint, largest first.")
 @limit_option
+@full_option
 @shown
 @at_desk
-def list_(desk: Desk, which: Filter, by_error: bool, limit: int, output: Output) -> None:
+def list_(
+    desk: Desk, which: Filter, by_error: bool, limit: int, full: bool, output: Output
+) -> None:
     """List dead letters, newest first. Filters combine."""
     which = replace(which, states=(State.DEAD,))
     if not by_error:
-        list_jobs(desk, which, limit, output, "dead letter")
+        list_jobs(desk, which, limit, output, "dead letter", full=full)
         return
 
     async def gather(store: Backend) -> list[ErrorGroup]:
@@ -113,14 +115,14 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
     app = desk.need_app("the check of the new arguments")
 
     async def edit(store: Backend) -> bool:
-        job = await found(store, JobId(id_))
+        job = await found(store, await whole(store, id_))
         if job.state is not State.DEAD:
             raise Problem(f"job {id_} is {job.state}, not dead", Exit.UNSUCCESSFUL)
         task = app.tasks[job.task]
         payload = _written(task.signature, json, job.payload)
         if payload == job.payload:
             return False
-        by = action("edit", id_)
+        by = action("edit", job.id)
         if not await store.edit(job.id, job.payload, payload, task.options.version, by):
             raise Problem(
                 f"somebody changed job {id_} meanwhile; look at it, and try again",

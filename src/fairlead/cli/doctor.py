@@ -9,10 +9,10 @@ from msgspec.structs import asdict, replace
 from fairlead.cli.command import AppCommand, Exit, hinted, say
 from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import json_option
-from fairlead.cli.words import counted, json_line
+from fairlead.cli.words import json_line
 from fairlead.core.admin import NOT_MENDED, REPAIR, Finding
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped
+from fairlead.core.text import counted, escaped
 from fairlead.insight.doctor import MOST_ALIKE, Checkup, examine
 
 
@@ -33,7 +33,7 @@ def doctor(desk: Desk, repair: bool, json: bool) -> None:
 
     Reads the whole store, which takes seconds per million jobs, and changes nothing
     without --repair. Workers may go on meanwhile. A damaged job that cannot be put right
-    becomes a dead letter with the reason "unreadable". What is done is in `fairlead audit`.
+    becomes a dead letter with the reason "unreadable". What is done is in `fairlead audit list`.
     Of findings that are alike the first ten are told, and how many more there are. Exit
     code 4 says that something is wrong.
     """

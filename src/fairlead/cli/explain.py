@@ -10,20 +10,19 @@ from fairlead.cli.command import AppCommand, hinted
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import why
 from fairlead.cli.output import Output, show, shown
-from fairlead.cli.which import id_argument
+from fairlead.cli.which import id_argument, whole
 from fairlead.cli.words import (
     ago,
     as_json,
-    counted,
     instant_text,
     json_line,
     lasting,
     moment,
     painted,
 )
-from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, State
-from fairlead.core.text import QUOTED, escaped
+from fairlead.core.store import Backend
+from fairlead.core.text import QUOTED, counted, escaped
 from fairlead.insight.explain import Barrier, Explanation, suspicion
 from fairlead.insight.explain import explain as ask
 
@@ -42,7 +41,12 @@ def explain(desk: Desk, id_: str, output: Output) -> None:
     For a waiting job: the gates before it in the order they are asked, what would
     open each closed one, how many jobs are before it, and when it should start.
     """
-    show(desk, output, lambda store: ask(store, JobId(id_)), _lines, lambda told: [_json(told)])
+    tasks = desk.app.tasks.versions() if desk.app else None
+
+    async def gather(store: Backend) -> Explanation:
+        return await ask(store, await whole(store, id_), tasks)
+
+    show(desk, output, gather, _lines, lambda told: [_json(told)])
 
 
 _CLOSED = {

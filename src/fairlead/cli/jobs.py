@@ -10,10 +10,9 @@ from fairlead.cli.command import AppCommand, Commands, Exit, Problem, say
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
-from fairlead.cli.which import filters, id_argument, ids_argument, limit_option
+from fairlead.cli.which import filters, full_option, id_argument, ids_argument, limit_option, whole
 from fairlead.cli.words import Span, as_json, stored_json
 from fairlead.core.admin import MOST_LISTED, AuditLine, Filter
-from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.store import Backend
 from fairlead.producer import ended, found
@@ -32,20 +31,27 @@ def jobs() -> None:
 )
 @filters()
 @limit_option
+@full_option
 @shown
 @at_desk
-def list_(desk: Desk, which: Filter, limit: int, output: Output) -> None:
-    """List jobs, newest first. Filters combine."""
-    list_jobs(desk, which, limit, output)
+def list_(desk: Desk, which: Filter, limit: int, full: bool, output: Output) -> None:
+    """List jobs, newest first. Filters combine.
+
+    The beginning of an id does wherever an id is asked for, as long as no other begins so.
+    """
+    list_jobs(desk, which, limit, output, full=full)
 
 
-def list_jobs(desk: Desk, which: Filter, limit: int, output: Output, noun: str = "job") -> None:
+def list_jobs(
+    desk: Desk, which: Filter, limit: int, output: Output, noun: str = "job", *, full: bool
+) -> None:
     """Show the jobs that a filter means."""
 
     def lines(found: list[JobRecord]) -> list[str]:
         if not found:
             return [f"no {noun} matches"]
-        return [*job_table(found[:limit]), *([_more(limit)] if len(found) > limit else [])]
+        more = [_more(limit)] if len(found) > limit else []
+        return [*job_table(found[:limit], full=full), *more]
 
     show(
         desk,
@@ -83,7 +89,7 @@ def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -
     async def gather(
         store: Backend,
     ) -> tuple[JobRecord, list[Attempt], list[AuditLine]]:
-        record = await found(store, JobId(id_))
+        record = await found(store, await whole(store, id_))
         if state is not None and record.state is not state:
             raise nothing(f"job {id_} is {record.state}, not {state}; see `fairlead jobs show`")
         return record, await store.attempts(record.id), await store.audit_log(20, record.id)
@@ -114,8 +120,12 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
 
     Exit code 4 says that it is dead or cancelled, 5 that the time is over.
     """
+
+    async def waited(store: Backend) -> JobRecord:
+        return await ended(store, await whole(store, id_), timeout)
+
     try:
-        record = desk.run(lambda store: ended(store, JobId(id_), timeout))
+        record = desk.run(waited)
     except KeyboardInterrupt:
         raise Problem(f"stopped waiting; job {id_} goes on") from None
     except TimeoutError as problem:

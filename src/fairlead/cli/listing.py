@@ -13,6 +13,7 @@ from fairlead.core.codec import PAYLOAD_LIMIT
 from fairlead.core.errors import DecodeError
 from fairlead.core.failure import TRACEBACK_LIMIT, short_name
 from fairlead.core.figures import wait_of
+from fairlead.core.ids import shortened
 from fairlead.core.job import (
     LONGEST_LABEL,
     MOST_LABELS,
@@ -22,7 +23,7 @@ from fairlead.core.job import (
     Reason,
     State,
 )
-from fairlead.core.text import QUOTED, SHOWN, cut, escaped, listed
+from fairlead.core.text import QUOTED, SHOWN, counted, cut, escaped, listed
 from fairlead.insight.explain import suspicion
 
 _COLUMNS = (
@@ -39,13 +40,27 @@ _COLUMNS = (
 _SAYS = {"Permanent": Reason.PERMANENT, "Ambiguous": Reason.UNCERTAIN}
 
 
-def job_table(jobs: Sequence[JobRecord]) -> list[str]:
-    """Return a line per job."""
+def job_table(jobs: Sequence[JobRecord], *, full: bool = False) -> list[str]:
+    """Return a line per job; ids are short, unless they are wanted in full."""
+    shown = shortened([job.id for job in jobs])
     rows = [
-        (job.id, job.state, job.task, job.queue, str(job.attempt), _when(job), why(job))
+        (
+            job.id if full else shown[job.id],
+            job.state,
+            job.task,
+            job.queue,
+            _tries(job),
+            _when(job),
+            why(job),
+        )
         for job in jobs
     ]
     return table(_COLUMNS, rows, screen_width())
+
+
+def _tries(job: JobRecord) -> str:
+    """Count the runs that count: attempts, and crashes, which are counted apart."""
+    return str(job.attempt + job.crashes)
 
 
 def _when(job: JobRecord) -> str:
@@ -108,7 +123,7 @@ def _facts(job: JobRecord) -> list[tuple[str, str]]:
     facts = [
         ("task", f"{cut(job.task, QUOTED)} (version {job.version})"),
         ("queue", cut(job.queue, QUOTED)),
-        ("attempt", str(job.attempt) + (f", {job.crashes} crashes" if job.crashes else "")),
+        ("attempt", _attempts(job)),
         ("enqueued", moment(job.enqueued_at)),
     ]
     if apart := suspicion(job):
@@ -130,6 +145,14 @@ def _facts(job: JobRecord) -> list[tuple[str, str]]:
     if tags_of(job):
         facts.append(("tags", listed(tags_of(job), MOST_LABELS)))
     return facts
+
+
+def _attempts(job: JobRecord) -> str:
+    """Tell attempts and crashes; a job that only crashed has no attempt that counts."""
+    crashes = counted(job.crashes, "crash", "crashes")
+    if not job.crashes:
+        return str(job.attempt)
+    return f"{job.attempt}, and {crashes}" if job.attempt else f"none that counts, but {crashes}"
 
 
 def _pretty(text: str) -> Iterator[str]:

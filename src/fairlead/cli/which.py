@@ -7,10 +7,14 @@ from typing import Any
 
 import click
 
+from fairlead.cli.command import Exit, Problem, say
+from fairlead.cli.listing import job_table
 from fairlead.cli.words import Since, instant_text
-from fairlead.core.admin import MOST_LISTED, Filter
+from fairlead.core.admin import ALL, MOST_LISTED, Filter
 from fairlead.core.failure import MESSAGE_LIMIT
+from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_ID, LONGEST_LABEL, LONGEST_NAME, State
+from fairlead.core.store import Backend
 from fairlead.core.text import brief
 
 Command = Callable[..., Any]
@@ -34,6 +38,10 @@ class Name(click.ParamType[str]):
         return str(value)
 
 
+_CANDIDATES = 10
+"""How many jobs are shown that a part of an id may mean."""
+_AFTER_DIGITS = "~"
+"""What comes after every character of an id, in each store's order."""
 _QUEUE = Name("the name of a queue", LONGEST_NAME)
 _ID = Name("the id of a job", LONGEST_ID)
 _OPTIONS = (
@@ -83,9 +91,35 @@ limit_option = click.option(
     show_default=True,
     help="How many to show.",
 )
+full_option = click.option("--full", is_flag=True, help="Show whole ids.")
 id_argument = click.argument("id_", type=_ID, metavar="ID")
 ids_argument = click.argument("ids", nargs=-1, type=_ID, metavar="[ID]...")
 queue_argument = click.argument("name", type=_QUEUE)
+
+
+async def whole(store: Backend, id_: str) -> JobId:
+    """Return the id of the job that is meant: this one, or the only one that begins so.
+
+    Who may list jobs may shorten their ids. A list goes backwards by id from any place, so
+    this costs each store what the first page of a list does.
+    """
+    if len(id_) >= LONGEST_ID or await store.find(JobId(id_)) is not None:
+        return JobId(id_)
+    part = id_.lower().rstrip("…")
+    found = await store.jobs(ALL, _CANDIDATES + 1, JobId(part + _AFTER_DIGITS))
+    ids = [job.id for job in found if job.id.startswith(part)]
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
+        raise Problem(
+            f"no job has an id that is or begins with {brief(id_)}; `fairlead jobs list` shows ids",
+            Exit.NOT_FOUND,
+        )
+    for line in job_table(found[: min(len(ids), _CANDIDATES)], full=True):
+        say(line, err=True)
+    many = f"{len(ids)}" if len(ids) <= _CANDIDATES else f"more than {_CANDIDATES}"
+    told = f"{many} jobs have ids that begin with {brief(id_)}; write more of the one you mean"
+    raise Problem(told, Exit.MISUSED)
 
 
 def filters(*, states: bool = True) -> Callable[[Command], Command]:

@@ -119,11 +119,6 @@ def _back_from_now(text: str) -> int:
     return instant(given if given.tzinfo else given.astimezone())
 
 
-def counted(number: int, noun: str) -> str:
-    """Count things: 1 job, 3 jobs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def json_line(value: object) -> str:
     """Return a value as one line of JSON, without characters that steer a terminal."""
     try:

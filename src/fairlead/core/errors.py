@@ -40,9 +40,17 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
+from fairlead.core.clock import FAR_FUTURE, SECOND, SystemClock, as_datetime
+from fairlead.core.ids import JobId, made_at
 from fairlead.core.text import QUOTED, brief, cut, listed
 
 _MOST_COMPARED = 1_000
+_DAY = 24 * 3600 * SECOND
+_FIRST = 1_704_067_200 * SECOND
+"""The year 2024: no job is older."""
+
+USUAL_KEEP = 7 * _DAY
+"""How long ended jobs are kept, unless an app says otherwise."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -269,12 +277,31 @@ class LeaseLost(FairleadError):
 class JobNotFound(FairleadError, LookupError):
     """No job with this id is in the store."""
 
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        super().__init__(
-            f"no job has the id {cut(job_id, QUOTED)}; its transaction may not be committed, its "
-            "retention time may be over, or it is in another store"
+    def __init__(self, job_id: str, now: int | None = None) -> None:
+        self.job_id, self.now = job_id, now
+        super().__init__(f"no job has the id {cut(job_id, QUOTED)}{_missing(job_id, now)}")
+
+
+def _missing(job_id: str, now: int | None) -> str:
+    """Say why there may be no job of this id by now: an id tells when it was made."""
+    made = made_at(JobId(job_id))
+    if made is None:
+        return "; that is not an id as Fairlead makes them: is it whole, and from this store?"
+    at = f", made on {as_datetime(min(made, FAR_FUTURE)):%Y-%m-%d at %H:%M:%S} UTC"
+    now = SystemClock().now() if now is None else now
+    if made > now + _DAY:
+        return f"{at}, a time to come: it is mistyped"
+    if made < _FIRST:
+        return f"{at}, before there was Fairlead: it is mistyped"
+    if now - made < USUAL_KEEP:
+        return (
+            f"{at}: its transaction may not be committed, somebody may have deleted it, or it is "
+            "in another store; or it was forgotten, if your app's `keep` is shorter than that"
         )
+    return (
+        f"{at}: ended jobs are forgotten after a time (the app's `keep`, 7 days by default); or "
+        "somebody deleted it, or it is in another store"
+    )
 
 
 class DecodeError(FairleadError):

@@ -9,7 +9,7 @@ randomness: nobody can guess the id of a job from ids he has seen (T26).
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from itertools import product
 from typing import NewType
@@ -18,6 +18,7 @@ from zlib import crc32
 JobId = NewType("JobId", str)
 
 _AT_ONCE = 512
+_WHOLE = 36
 _VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 """What a byte becomes that begins the fourth part of a UUID: RFC 9562 gives two of its bits."""
 _DIGITS = "0123456789abcdef"
@@ -44,12 +45,29 @@ def _make_ends() -> None:
 
 def made_at(job_id: JobId) -> int | None:
     """Return when an id was made, by its maker's clock; None for one that does not tell."""
-    if len(job_id) != 36 or job_id[14] != "7":
+    if len(job_id) != _WHOLE or job_id[14] != "7":
         return None
     try:
         return int(job_id[:8] + job_id[9:13], 16) * 1_000
     except ValueError:
         return None
+
+
+SHORT = 18
+"""How many characters of an id lists show: its time, to a quarter of a microsecond."""
+
+
+def shortened(ids: Collection[str]) -> dict[str, str]:
+    """Return how each of these ids is shown: its first characters, as many as tell them apart.
+
+    A producer's thread makes no two ids in the same quarter of a microsecond, so the time tells
+    most of them apart, in the whole store too.
+    """
+    for length in (SHORT, SHORT + 5, _WHOLE):
+        short = {each: each[:length].rstrip("-") for each in ids}
+        if len(set(short.values())) == len(short):
+            break
+    return short
 
 
 @lru_cache(maxsize=10_000)

@@ -86,6 +86,11 @@ def brief(value: object) -> str:
     return without_passwords(told) if len(told) <= 2 * QUOTED else f"{beginning(told, QUOTED)}…"
 
 
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """Count things: 1 job, 3 jobs, 2 crashes."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
 def listed(names: Iterable[str], most: int = 20) -> str:
     """Return names in one line; of many, or of long ones, only the beginning."""
     known = list(names)

@@ -12,14 +12,18 @@ from fairlead.app import Fairlead
 from fairlead.core.admin import REPAIR, Condition, Finding, Worker, missing
 from fairlead.core.errors import ConfigError, StoreUnavailable
 from fairlead.core.job import State
-from fairlead.core.selection import can_run
+from fairlead.core.queue import Share
+from fairlead.core.selection import ClaimPlan, can_run
 from fairlead.core.store import Backend
 from fairlead.core.text import brief
+from fairlead.insight.explain import knows, unknown_to_app
 
 MOST_ALIKE = 10
 """How many findings of one kind are told one by one: a damaged store can have a million."""
 
 _MOST = 100
+_LOOKED_AT = 200
+"""How many due jobs of each queue are looked at for tasks that the app does not have."""
 _PACKAGES = ("fairlead", "click", "msgspec", "uvloop", "watchfiles")
 
 
@@ -62,7 +66,7 @@ async def examine(store: Backend, app: Fairlead | None) -> Checkup:
     for what, look in (
         ("the jobs", store.audit),
         ("the store's set-up", condition),
-        ("queues and workers", lambda: _waiting(store)),
+        ("queues and workers", lambda: _waiting(store, app)),
     ):
         findings += await _looked(what, look, is_there=bool(findings))
     findings += _settings(app) if app else ()
@@ -116,7 +120,7 @@ def _outdated(lacking: int, steps: int) -> Finding:
     return Finding(f"steps of the schema that are missing: {lacking}", "fairlead migrate up")
 
 
-async def _waiting(store: Backend) -> list[Finding]:
+async def _waiting(store: Backend, app: Fairlead | None) -> list[Finding]:
     counts = await store.count()
     workers = await store.workers()
     waiting = {name: n.get(State.WAITING, 0) for name, n in counts.items()}
@@ -126,6 +130,7 @@ async def _waiting(store: Backend) -> list[Finding]:
         *first(_unserved(due, workers)),
         *first(_paused(waiting, await store.paused())),
         *_unknown(await store.unknown(), workers),
+        *(await _not_in_app(store, app, due, workers) if app else ()),
         *([_dead(dead)] if dead else []),
     ]
 
@@ -164,6 +169,34 @@ def _unknown(parked: Mapping[tuple[str, int], int], workers: Sequence[Worker]) -
                 "worker knows it",
                 "start a worker whose app has it, or list its former name in the task's `aliases`",
             )
+
+
+async def _not_in_app(
+    store: Backend, app: Fairlead, due: Mapping[str, int], workers: Sequence[Worker]
+) -> list[Finding]:
+    """Tell of due jobs that a worker of this app could not run either, such as of a renamed task.
+
+    Only while no worker is live: one would have parked them, and then they are told of.
+    """
+    if workers or not due:
+        return []
+    plan = ClaimPlan("", tuple(map(Share, due)), 0, 0, capable={})
+    tasks = app.tasks.versions()
+    view = await store.snapshot(plan, _LOOKED_AT)
+    lacking = {
+        (head.task, head.version)
+        for line in view.lines
+        for head in line.heads
+        if not knows(tasks, head)
+    }
+    return [
+        Finding(
+            f"jobs of task {brief(task)} in version {version} wait, and a worker of this app "
+            "could not run them",
+            f"it would need {unknown_to_app(task, version, tasks)}",
+        )
+        for task, version in sorted(lacking)
+    ]
 
 
 def _dead(count: int) -> Finding:

@@ -16,11 +16,22 @@ from msgspec.structs import replace
 
 from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND
+from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import began_at
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
 from fairlead.core.queue import Share
-from fairlead.core.selection import GATES, LOOK, ClaimPlan, Head, Line, Snapshot, gate_of, select
+from fairlead.core.selection import (
+    GATES,
+    LOOK,
+    ClaimPlan,
+    Head,
+    Line,
+    Snapshot,
+    can_run,
+    gate_of,
+    select,
+)
 from fairlead.core.store import Backend
 from fairlead.core.text import brief
 from fairlead.producer import found
@@ -76,8 +87,14 @@ def suspicion(job: JobRecord) -> str | None:
     return f"alone, {told}"
 
 
-async def explain(store: Backend, job_id: JobId) -> Explanation:
-    """Ask the store what it takes, and judge."""
+async def explain(
+    store: Backend, job_id: JobId, tasks: Mapping[str, int] | None = None
+) -> Explanation:
+    """Ask the store what it takes, and judge.
+
+    `tasks` are those of the app, with their versions, if there is one at hand: to start a worker
+    of it would not help a job whose task it does not have.
+    """
     job = await found(store, job_id)
     if job.state.final:
         return Explanation(job)
@@ -88,7 +105,7 @@ async def explain(store: Backend, job_id: JobId) -> Explanation:
     if not may_be_claimed(job, now):
         return Explanation(job, now)
     lines = await store.recent(now - WINDOW, queue=job.queue)
-    return judge(job, views, await store.ahead(job_id), lines)
+    return judge(job, views, await store.ahead(job_id), lines, tasks)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -164,7 +181,11 @@ def may_be_claimed(job: JobRecord, now: int) -> bool:
 
 
 def judge(
-    job: JobRecord, views: Sequence[View], ahead: int, lines: Sequence[Attempt]
+    job: JobRecord,
+    views: Sequence[View],
+    ahead: int,
+    lines: Sequence[Attempt],
+    tasks: Mapping[str, int] | None = None,
 ) -> Explanation:
     """Ask the rule in every view, and tell of the one that lets the job come furthest."""
     head = Head(
@@ -187,7 +208,7 @@ def judge(
     closed = {each: question(head, line, view) for each, question in GATES.items()}
     closed[Gate.NO_SLOT] = gate is Gate.NO_SLOT
     gates = tuple(
-        Barrier(each, closed[each], _opens(each, job, view) if closed[each] else None)
+        Barrier(each, closed[each], _opens(each, job, view, tasks) if closed[each] else None)
         for each in _ORDER
     )
     if gate is Gate.NO_SLOT and _is_unseen(job, ahead, snapshots):
@@ -215,7 +236,7 @@ def _line(view: Snapshot, queue: str) -> Line:
     return view.lines[queue]
 
 
-def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:
+def _opens(gate: Gate, job: JobRecord, view: Snapshot, tasks: Mapping[str, int] | None) -> str:
     """Say what would open a closed gate."""
     match gate:
         case Gate.PAUSED:
@@ -226,11 +247,35 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot) -> str:
             return f"its time, or now: fairlead jobs retry {quote(job.id)}"
         case Gate.LEASE_SPARED:
             return "a heartbeat's time, in which its worker may still say that it lives"
+        case Gate.NO_CAPABLE_WORKER if tasks is not None and not knows(tasks, job):
+            return unknown_to_app(job.task, job.version, tasks)
         case Gate.NO_CAPABLE_WORKER if not view.plan.worker:
             return f"a worker that serves queue {brief(job.queue)}: fairlead worker MODULE:APP"
         case Gate.NO_CAPABLE_WORKER:
-            return f"a worker whose app has task {brief(job.task)} in version {job.version}"
+            return (
+                f"a worker whose app has task {brief(job.task)} in version {job.version}; if it "
+                "was renamed, its old name in the task's `aliases`"
+            )
     return "the end of a running job; or more slots: fairlead worker --slots, --processes"
+
+
+def knows(tasks: Mapping[str, int], job: JobRecord | Head) -> bool:
+    """Say whether an app has the task of a job, in its version."""
+    return can_run(tasks, job.task, job.version)
+
+
+def unknown_to_app(task: str, version: int, tasks: Mapping[str, int]) -> str:
+    """Say what an app must have before a worker of it can run jobs of this task."""
+    if task in tasks:
+        return (
+            f"version {version} of task {brief(task)}: the app has version {tasks[task]}; start a "
+            "worker of the newer code"
+        )
+    meant = did_you_mean(task, tasks)
+    return (
+        f"task {brief(task)}, which the app does not have{meant}; if it was renamed, list its old "
+        f"name where it is now, as in @app.task(aliases=[{brief(task)}]), then start a worker"
+    )
 
 
 def _start(

@@ -406,9 +406,14 @@ def _is_refusal(problem: psycopg.Error) -> bool:
     return (problem.sqlstate or "")[:2] in _REFUSALS
 
 
-_KINDS = {"put": "producer"} | dict.fromkeys(
-    ("claim", "extend", "settle", "held", "announce"), "worker"
+_KINDS = (
+    dict.fromkeys(("put", "find", "attempts", "due", "migration"), "producer")
+    | dict.fromkeys(
+        ("claim", "extend", "settle", "held", "announce", "live_workers", "upkeep"), "worker"
+    )
+    | {"moment": "tester"}
 )
+"""The least kind of role that may call a verb, by what `0004_roles.sql` gives; else an operator."""
 
 
 def _denied(words: str, address: Address) -> str:
@@ -439,6 +444,11 @@ def _remedy(words: str) -> str:
         return "check user and password in the store's URL"
     if "database" in words and "does not exist" in words:
         return "create it, or name another in the store's URL"
+    if "does not support SSL" in words:
+        return (
+            "switch TLS on there (ssl = on): a server elsewhere must prove who it is; only where "
+            "nobody else is on the way, write sslmode=disable in the store's URL"
+        )
     if "certificate" in words or "SSL" in words:
         return (
             "a server elsewhere must prove who it is (sslmode=verify-full); name its authority "

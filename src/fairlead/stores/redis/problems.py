@@ -16,6 +16,10 @@ from fairlead.stores.redis.address import Address
 
 _MIGRATE = "let an administrator run `fairlead migrate up` once, with a URL of their own"
 _REACH = "is the server running, and reachable from here? If it is slow, raise timeout= in the URL"
+_PLAIN = (
+    "this port does not speak TLS: name the server's TLS port (tls-port), or, only where nobody "
+    "else is on the way, write redis:// instead of rediss://"
+)
 _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     (
         (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError),
@@ -24,7 +28,7 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     ),
     (
         (exceptions.NoPermissionError,),
-        "function|load",
+        r"function\|load",
         f"the server does not have the functions of this version yet: {_MIGRATE}",
     ),
     (
@@ -37,6 +41,11 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     ),
     ((exceptions.ReadOnlyError,), "", "this is a replica: name the primary in the store's URL"),
     ((exceptions.BusyLoadingError,), "", "the server reads its data from disk; wait a moment"),
+    (
+        (exceptions.ConnectionError, OSError),
+        "wrong version number|wrong_version_number|record layer failure|unexpected eof",
+        _PLAIN,
+    ),
     (
         (exceptions.ConnectionError, OSError),
         "certificate",
@@ -91,10 +100,12 @@ def typed(
         return StoreRefused(address.url, words.rstrip("."))
     if isinstance(problem, TimeoutError | exceptions.TimeoutError):
         words = f"no answer within {patience:g} s"
+        if address.tls:
+            return StoreUnavailable(address.url, f"{words}; {_REACH}; or {_PLAIN}")
     remedy = next(
         remedy
         for kinds, word, remedy in _REMEDIES
-        if isinstance(problem, kinds) and word in words.lower()
+        if isinstance(problem, kinds) and re.search(word, words.lower())
     )
     kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable
     return kind(address.url, f"{words.rstrip('.')}; {remedy}")

@@ -42,6 +42,7 @@ from fairlead.core.errors import (
     StoreUnavailable,
 )
 from fairlead.core.text import brief
+from fairlead.stores.sqlite.access import obstacle
 from fairlead.stores.sqlite.trust import NotTrusted, Way, check_file, check_side, follow, is_link
 
 Value = TypeVar("Value")
@@ -254,11 +255,14 @@ class Place:
     def _cannot_open(self, problem: OSError) -> StoreUnavailable:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             return StoreFull(self.url, f"{problem.strerror}{_FULL}")
-        return StoreUnavailable(
-            self.url,
-            f"cannot open {problem.filename or 'the file'}: {problem.strerror}; check that the "
-            "folder exists and that this user may write in it",
-        )
+        found = obstacle(self._given)
+        told = f"cannot open {problem.filename or 'the file'}: {problem.strerror}; {_LOOK}"
+        return StoreUnavailable(self.url, found or told)
+
+    def check_folder(self) -> None:
+        """Raise if there is no folder in which the file could be."""
+        if not self.path.parent.is_dir():
+            raise StoreUnavailable(self.url, obstacle(self.path) or _LOOK)
 
     def identity(self) -> tuple[int, int] | None:
         """Say which file has this name now; None if there is none."""
@@ -353,6 +357,8 @@ def typed(problem: sqlite3.Error, place: Place) -> StoreError:
     if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and place.is_full()):
         return StoreFull(place.url, f"{problem}{_FULL}")
     remedy = _REMEDIES.get(code)
+    if code in _OF_THE_FOLDER and (found := obstacle(place.path)) is not None:
+        return StoreUnavailable(place.url, found)
     if remedy is None and not isinstance(problem, sqlite3.OperationalError):
         return StoreError(f"{place.url}: {problem}")
     return StoreUnavailable(place.url, f"{problem}{remedy or ''}")
@@ -370,13 +376,15 @@ _LEAST_ROOM = 64 * 1024
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 """What SQLite says when it cannot make or lengthen a side file, for want of room or otherwise."""
 
+_LOOK = "check that the folder exists and that this user may write in it"
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "; let this user write the file and its folder",
     sqlite3.SQLITE_NOTADB: "; name another file, this one belongs to something else",
     sqlite3.SQLITE_CORRUPT: "; restore a backup, or rescue what is left with `sqlite3 .recover`",
     sqlite3.SQLITE_IOERR: "; check the disk",
-    sqlite3.SQLITE_CANTOPEN: "; check that the folder exists and that this user may write in it",
+    sqlite3.SQLITE_CANTOPEN: f"; {_LOOK}",
 }
+_OF_THE_FOLDER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
 def waiting(place: Place, began: float | None = None) -> Iterator[float]:

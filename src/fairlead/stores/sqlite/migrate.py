@@ -88,6 +88,7 @@ def newest() -> int:
 def applied(place: Place) -> list[Migration]:
     """Return every step of the schema, with the time it was applied, if it was; applies none."""
     if not place.path.exists():
+        place.check_folder()
         return migrations()
     connection = place.open()
     try:
