@@ -74,6 +74,7 @@ PARKED = events.Parked(*WHOSE, version=2)
 RETURNED = events.Returned(*WHOSE, attempt=2)
 SNOOZED = events.Snoozed(*WHOSE, attempt=2, delay_seconds=3.0)
 OVERDUE = events.Overdue(*WHOSE, limit_seconds=5.0, where="shop.py:3 in pay")
+STUCK = events.Overdue(*WHOSE, 5.0, "shop.py:3 in pay", 30.0)
 ENQUEUED = events.Enqueued(*WHOSE)
 OF_JOBS: list[tuple[Event, str, str]] = [
     (STARTED, "DEBUG", "started after 0.500 s"),
@@ -90,6 +91,12 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (PARKED, "WARNING", "parked: no live worker knows this task in version 2"),
     (DIED, "ERROR", "dead: exhausted, Oops"),
     (OVERDUE, "ERROR", "runs past its time limit of 5 s, at shop.py:3 in pay"),
+    (
+        STUCK,
+        "ERROR",
+        "runs past its time limit of 5 s, at shop.py:3 in pay; a thread ends with its process, when "
+        'the other jobs in it have ended or within 30 s, runner="process" would end it at once',
+    ),
 ]
 OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.WorkerStopping("w", "SIGTERM", 25.0), "INFO", "stopping (SIGTERM)"),

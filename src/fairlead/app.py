@@ -56,7 +56,14 @@ DEFAULT_KEEP = timedelta(microseconds=USUAL_KEEP)
 
 
 class TaskSettings(TypedDict, total=False):
-    """What `@app.task(…)` takes: a name, former names, and the fields of `TaskOptions`."""
+    """What `@app.task(…)` takes: a name, former names, and the fields of `TaskOptions`.
+
+    `timeout` is how many seconds a run may take. A coroutine is cancelled then, a process of
+    `runner="process"` is killed. A plain function in a thread cannot be: it ends with its worker
+    process, which first lets the other jobs in it finish, for up to the worker's grace time
+    and five seconds more (30 s by default). Put what needs a hard limit into a pool with
+    `runner="process"`, or call `current_job().checkpoint()` where it can stop.
+    """
 
     name: str
     aliases: Sequence[str]
@@ -129,9 +136,9 @@ class Fairlead:
     ) -> Any:
         """Make a task of a function, so that calls of it can be enqueued.
 
-        Use it bare or with settings. A task is known by its name, by default
-        module and function; give one yourself before you move the function, or
-        list the old name in `aliases`.
+        Use it bare or with settings, which `TaskSettings` explains. A task is known by its
+        name, by default module and function; give one yourself before you move the function,
+        or list the old name in `aliases`.
         """
         if isinstance(function, str):
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Every public name; `import fairlead` offers them, and loads them when the first is used."""
 
 from fairlead.app import Fairlead
+from fairlead.core.details import FailedRun, JobDetails
 from fairlead.core.errors import (
     Ambiguous,
     Cancel,
@@ -32,7 +33,7 @@ from fairlead.core.errors import (
     UnknownQueue,
     UnknownTask,
 )
-from fairlead.core.job import Gate, JobRecord, State
+from fairlead.core.job import Gate, State
 from fairlead.core.queue import Pool, Queue
 from fairlead.core.retry import Retry, exponential, fixed, linear
 from fairlead.producer import BoundTask, Call, JobHandle
@@ -48,15 +49,16 @@ __all__ = [
     "DuplicateTask",
     "EncodeError",
     "EnqueueError",
+    "FailedRun",
     "Fairlead",
     "FairleadError",
     "FairleadWarning",
     "Gate",
     "InvalidOption",
+    "JobDetails",
     "JobFailed",
     "JobHandle",
     "JobNotFound",
-    "JobRecord",
     "LeaseLost",
     "MissingExtra",
     "PayloadTooLarge",

@@ -237,6 +237,10 @@ _LEVELS: dict[type[Event], int] = {
 }
 
 
+_ENDS = (
+    "; a thread ends with its process, when the other jobs in it have ended or within {:g} s, "
+    'runner="process" would end it at once'
+)
 _WORDS: dict[type[Event], Callable[..., str]] = {
     Enqueued: lambda _: "enqueued",
     Started: lambda e: f"started after {e.wait_seconds:.3f} s",
@@ -250,7 +254,10 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Parked: lambda e: f"parked: no live worker knows this task in version {e.version}",
     Returned: lambda _: "given back unfinished; the attempt does not count",
     Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
-    Overdue: lambda e: f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}",
+    Overdue: lambda e: (
+        f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}"
+        + (_ENDS.format(e.ends_within) if e.ends_within is not None else "")
+    ),
     WorkerStarted: lambda e: f"worker {e.worker} of {e.app} started on {e.store}",
     WorkerStopping: lambda e: (
         f"stopping ({e.why}); running jobs get {e.grace_seconds:g} s, a second signal ends them now"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fairlead.core.admin import Action
 from fairlead.core.clock import FAR_FUTURE, SECOND, Clock, instant, span
+from fairlead.core.details import JobDetails, details_of
 from fairlead.core.errors import (
     ConfigError,
     EncodeError,
@@ -290,15 +291,16 @@ class JobHandle(Generic[R]):
 
     async def astatus(self) -> State:
         """Return the state the job is in."""
-        return (await self.arecord()).state
+        return (await found(apart(self._producer.store), self.id)).state
 
-    def record(self) -> JobRecord:
-        """Return everything the store knows about the job."""
+    def record(self) -> JobDetails:
+        """Return everything the store knows about the job: values and times, ready to use."""
         return self._producer.bridge.run(self.arecord())
 
-    async def arecord(self) -> JobRecord:
-        """Return everything the store knows about the job."""
-        return await found(apart(self._producer.store), self.id)
+    async def arecord(self) -> JobDetails:
+        """Return everything the store knows about the job: values and times, ready to use."""
+        record = await found(apart(self._producer.store), self.id)
+        return details_of(record, self._producer.tasks)
 
     def cancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then.

@@ -49,22 +49,22 @@ def test_what_is_well_is_said(folder: Path) -> None:
 
 def test_jobs_that_nobody_works_on_are_told(folder: Path, stock: Stock) -> None:
     text = told(folder, "doctor", code=4)
-    assert "wrong  no worker is live, and jobs wait: 2\n  fix  fairlead worker MODULE:APP\n" in text
+    assert "wrong  no worker is live, and 1 job waits\n  fix  fairlead worker MODULE:APP\n" in text
     assert (
-        "note   dead letters that wait for a person: 2\n  fix  fairlead dead list --by-error\n"
+        "note   2 dead letters wait for a person\n  fix  fairlead dead list --by-error\n"
     ) in text
     told(folder, "queues", "pause", "mail")
     assert findings(folder) == {
-        "no worker is live, and jobs wait: 2": "fairlead worker MODULE:APP",
-        "queue 'mail' is paused; jobs that wait in it: 2": "fairlead queues resume mail",
-        "dead letters that wait for a person: 2": "fairlead dead list --by-error",
+        "no worker is live, and 1 job waits": "fairlead worker MODULE:APP",
+        "queue 'mail' is paused, and 2 jobs wait in it": "fairlead queues resume mail",
+        "2 dead letters wait for a person": "fairlead dead list --by-error",
     }
 
 
 def test_notes_alone_are_no_failure(folder: Path, stock: Stock) -> None:
     told(folder, "jobs", "cancel", "--state", "waiting", "--yes")
     assert findings(folder, code=0) == {
-        "dead letters that wait for a person: 2": "fairlead dead list --by-error"
+        "2 dead letters wait for a person": "fairlead dead list --by-error"
     }
 
 
@@ -73,7 +73,7 @@ def test_a_queue_that_no_live_worker_serves_is_told(folder: Path) -> None:
     with started(folder, "worker", "--queue", "mail") as worker:
         read_until(worker, "is ready")
         assert findings(folder) == {
-            "no live worker serves queue 'reports', and jobs wait in it: 1": (
+            "no live worker serves queue 'reports', and 1 job waits in it": (
                 "start a worker that does: fairlead worker MODULE:APP --queue reports"
             )
         }
@@ -223,7 +223,7 @@ def test_what_a_repair_could_not_mend_is_told_and_is_a_failure(folder: Path) -> 
 def test_a_name_in_a_remedy_can_be_pasted(folder: Path) -> None:
     with_store(folder, lambda store: store.pause("mail; reboot", by()))
     assert findings(folder, code=0) == {
-        "queue 'mail; reboot' is paused; jobs that wait in it: 0": (
+        "queue 'mail; reboot' is paused, and 0 jobs wait in it": (
             "fairlead queues resume 'mail; reboot'"
         )
     }

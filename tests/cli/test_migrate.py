@@ -70,7 +70,7 @@ def test_looking_never_brings_a_schema_up_to_date(folder: Path) -> None:
             f"the schema of sqlite:///jobs.db is version {found}, this program needs {needed}; "
             "run `fairlead migrate up`"
         )
-    assert "steps of the schema that are missing: 1" in told(folder, "doctor", code=4)
+    assert "1 step of the schema is missing" in told(folder, "doctor", code=4)
     assert told(folder, "migrate", "plan").startswith(f"-- {needed} {STEPS[-1].name}\n")
     assert told(folder, "migrate", "status", code=4).splitlines()[-1].endswith("missing")
     assert told(folder, "migrate", "up").startswith(f"applied {needed} {STEPS[-1].name}\n")

@@ -54,14 +54,18 @@ def live(folder: Path) -> Iterator[str]:
 
 def test_queues_are_listed_with_what_is_in_them(folder: Path, stock: Stock) -> None:
     lines = [line.split() for line in told(folder, "queues", "list").splitlines()]
-    titles = "QUEUE STATE WEIGHT WAITING OLDEST RUNNING DEAD WAIT P50 P99 DONE/S"
+    titles = (
+        "QUEUE STATE WEIGHT DUE OLDEST DELAYED RETRYING PARKED RUNNING DEAD WAIT P50 P99 DONE/S"
+    )
     assert lines[0] == titles.split()
     rows = {line[0]: " ".join(line) for line in lines[1:]}
     assert list(rows) == ["alarms", "default", "mail", "reports"]
-    assert rows["alarms"] == "alarms no worker critical 0 0 0"
-    assert re.match(r"mail no worker 4 2 \S+ m?s 1 1 ", rows["mail"])
+    assert rows["alarms"] == "alarms no worker critical 0 0 0 0 0 0"
+    assert re.match(r"mail no worker 4 1 \S+ m?s 1 0 0 1 1 ", rows["mail"])
     views = {view["name"]: view for view in objects(folder, "queues", "list")}
-    assert views["mail"]["counts"] == {"waiting": 2, "running": 1, "dead": 1}
+    assert views["mail"]["counts"] == {"running": 1, "dead": 1}
+    waiting = views["mail"]["waiting"]
+    assert (waiting["due"], waiting["delayed"], waiting["retrying"]) == (1, 1, 0)
     assert views["mail"]["figures"]["runs"] == 2
     assert (views["mail"]["weight"], views["mail"]["served_by"]) == (4, [])
     assert views["alarms"]["figures"] is None
@@ -74,16 +78,18 @@ def test_a_store_alone_knows_the_queues_that_have_jobs(folder: Path, stock: Stoc
 
 def test_a_page_about_a_queue(folder: Path, stock: Stock) -> None:
     page = told(folder, "queues", "show", "mail")
-    assert page.startswith("queue mail: no worker\n  weight      4\n  waiting     2\n")
+    assert page.startswith(
+        "queue mail: no worker\n  weight      4\n  due         1\n  delayed     1\n"
+    )
     assert "  success     50.0% of 2 runs in the last ten minutes\n" in page
     assert page.endswith("  served by   no live worker\n")
     assert "  oldest due  nothing is due\n" in told(folder, "queues", "show", "alarms")
     [view] = objects(folder, "queues", "show", "mail")
-    assert view["counts"] == {"waiting": 2, "running": 1, "done": 1, "dead": 1, "cancelled": 1}
+    assert view["counts"] == {"running": 1, "done": 1, "dead": 1, "cancelled": 1}
 
 
 def test_a_queue_is_paused_and_resumed_once(folder: Path, stock: Stock) -> None:
-    hint = "jobs that wait in it: 2; `fairlead queues resume mail` lets them run\n"
+    hint = "2 jobs wait in it; `fairlead queues resume mail` lets jobs run\n"
     assert told(folder, "queues", "pause", "mail") == f"paused queue mail\n{hint}"
     assert told(folder, "queues", "pause", "mail") == f"queue mail was paused already\n{hint}"
     assert told(folder, "queues", "show", "mail").startswith("queue mail: paused\n")
@@ -137,11 +143,16 @@ def test_a_live_worker_is_listed_with_what_it_does(folder: Path, live: str) -> N
         "RUNNING",
         "TASKS",
         "QUEUES",
+        "RUNS",
+        "NOW",
     ]
     assert line.split()[0] == live
-    assert re.search(r" ago +1 +2 +1 +4  mail, reports, alarms, default$", line)
+    assert re.search(r" ago +1 +2 +1 +4  mail, reports, alarms, default  hold for \S+ m?s$", line)
     [worker] = objects(folder, "workers", "list")
-    assert (worker["id"], worker["processes"], worker["running"]) == (live, 1, 1)
+    assert (worker["id"], worker["processes"]) == (live, 1)
+    [runs] = worker["running"]
+    assert (runs["task"], runs["queue"], runs["count"]) == ("hold", "mail", 1)
+    assert runs["claimed_at"].endswith("Z")
     assert [pool["name"] for pool in worker["pools"]] == ["post", "rest"]
     assert sorted(worker["capable"]) == ["add", "alarm", "greet", "hold"]
     page = told(folder, "queues", "show", "mail")

@@ -155,7 +155,7 @@ def test_a_worker_drains_what_is_due_and_says_what_it_is(folder: Path) -> None:
         later = add.using(delay=3600).enqueue(3, 4)
         answer = run(folder, "--drain", "--slots", "3", FAIRLEAD_APP="shop:app")
         assert answer.returncode == 0, answer.stderr
-        assert [job.record().result for job in jobs] == ['"hello you"', "3"]
+        assert [job.record().result for job in jobs] == ["hello you", 3]
         assert later.status() == "waiting"
     banner = answer.stderr
     assert banner.startswith("fairlead worker ")

@@ -450,7 +450,7 @@ async def test_what_a_handler_raises_after_its_commit_does_not_undo_it(
         job = await book.aenqueue("once")
         trouble = await heard.until(events.Trouble)
     record = await job.arecord()
-    assert (record.state, record.result, record.errors) == (State.DONE, "7", ())
+    assert (record.state, record.result, record.errors) == (State.DONE, 7, ())
     assert rows.all() == ["once"]
     assert heard.story(job) == ["Enqueued", "Started", "Finished"]
     assert f"job {job.id} is done" in trouble.problem

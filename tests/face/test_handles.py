@@ -3,9 +3,19 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fairlead import ConfigError, Fairlead, JobFailed, JobNotFound, Permanent, State, producer
+from fairlead import (
+    ConfigError,
+    Fairlead,
+    JobFailed,
+    JobNotFound,
+    Permanent,
+    Retry,
+    State,
+    producer,
+)
 from fairlead.core.clock import ManualClock
 from fairlead.core.ids import IdMaker
 from tests.words import claim, done, work_off
@@ -194,3 +204,46 @@ async def test_async_with_opens_and_closes(tmp_path: Path) -> None:
         job = await app.task(name="t")(lambda: None).aenqueue()
         assert await job.astatus() is State.WAITING
     assert not (tmp_path / "jobs.db-wal").exists(), "the last close takes the log along"
+
+
+# Everything about a job
+
+
+def test_a_record_has_aware_times_and_values(any_app: Fairlead) -> None:
+    """Nobody has to know how a store keeps them: microseconds, and JSON."""
+    app = any_app
+
+    class Sum(msgspec.Struct):
+        total: int
+
+    @app.task(name="add")
+    def add(a: int, b: int = 2) -> Sum:
+        if a < 0:
+            raise ValueError("too small")
+        return Sum(a + b)
+
+    good = add.using(tags=["x"], correlation_id="c").enqueue(1)
+    bad = add.using(retry=Retry(attempts=1)).enqueue(-1, b=7)
+    before = good.record()
+    assert (before.state, before.arguments, before.result) == (State.WAITING, {"a": 1}, None)
+    assert (before.tags, before.correlation_id, before.headers) == (("x",), "c", {})
+    assert before.finished_at is None
+    run_jobs(app)
+    record = good.record()
+    assert (record.state, record.result) == (State.DONE, Sum(3))
+    assert record.finished_at is not None
+    for at in (record.enqueued_at, record.run_at, record.finished_at):
+        assert at.utcoffset() == timedelta(0)
+    assert record.enqueued_at <= record.finished_at
+    assert repr(record) == f"<job {good.id} of task 'add' on queue 'default', done>"
+    [failed] = bad.record().errors
+    assert (failed.error, failed.message, failed.outcome) == ("ValueError", "too small", "failed")
+    assert failed.finished_at.utcoffset() == timedelta(0)
+    assert (bad.record().arguments, bad.record().result) == ({"a": -1, "b": 7}, None)
+
+
+def test_a_record_of_a_task_of_others_has_its_result_as_json_has_it(any_app: Fairlead) -> None:
+    job = any_app.task(name="t")(lambda: {"a": [1]}).enqueue()
+    run_jobs(any_app)
+    del any_app.tasks._tasks["t"]
+    assert job.record().result == {"a": [1]}

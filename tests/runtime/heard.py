@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from fairlead import Fairlead, JobFailed
 from fairlead.core.events import Event, JobEvent
 from fairlead.core.job import JobRecord
-from fairlead.producer import JobHandle
+from fairlead.producer import JobHandle, found
 
 Kind = TypeVar("Kind", bound=Event)
 
@@ -50,4 +50,4 @@ async def ended(job: JobHandle[Any], seconds: float = 10) -> JobRecord:
     """Wait for a job to end, however it does; returns its record."""
     with suppress(JobFailed):
         await job.aresult(timeout=seconds)
-    return await job.arecord()
+    return await found(job._producer.store, job.id)

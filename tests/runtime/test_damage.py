@@ -13,6 +13,7 @@ from fairlead.core.errors import DecodeError, StoreRefused, StoreUnavailable
 from fairlead.core.job import NewJob, Reason, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import MOST_BYTES, Claim, ClaimPlan
+from fairlead.producer import found
 from fairlead.runtime.board import ASYNC, Board
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.split import in_parts
@@ -165,7 +166,7 @@ async def test_a_lease_that_cannot_be_renewed_costs_no_other_its_own(
     keeper = Keeper(any_app.workshop(), "w", lambda: {"w/1": board}, lambda _, n: told.append(n))
     before = {job.id: job.lease_until for job in claimed}
     await keeper.beat()
-    records = [await job.arecord() for job in jobs]
+    records = [await found(any_app.store, job.id) for job in jobs]
     renewed = {r.id for r in records if (r.lease_until or 0) < before[r.id]}
     assert renewed == {job.id for job in claimed} - {bad}
     assert [news.lost for news in told] == [((bad, claimed[1].fence),)]

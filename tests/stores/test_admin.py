@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from fairlead import Fairlead
-from fairlead.core.admin import Action, Filter, PoolShare, Worker
+from fairlead.core.admin import (
+    Action,
+    Filter,
+    PoolShare,
+    Running,
+    Wait,
+    Waiting,
+    Worker,
+    by_process,
+)
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import ConfigError
 from fairlead.core.failure import described
@@ -17,10 +26,10 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import State
 from fairlead.core.outcome import Crashed, Failed, Policy
 from fairlead.core.queue import Queue, Share
-from fairlead.core.retry import Retry
+from fairlead.core.retry import Retry, fixed
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from tests.words import MAIL, by, claim, done, failed, new_job, settled
+from tests.words import MAIL, by, claim, done, failed, new_job, plan, settled
 
 START = ManualClock().now()
 
@@ -357,15 +366,24 @@ async def test_those_ahead_are_counted_in_order(store: Backend, clock: ManualClo
     assert await store.ahead(second.id) == 1
 
 
-async def test_running_jobs_are_counted_by_worker_and_queue(
+async def test_running_jobs_are_counted_by_worker_queue_and_task(
     store: Backend, clock: ManualClock
 ) -> None:
-    await store.put([new_job(), new_job(), new_job(queue="other")])
+    begun = clock.now()
+    await store.put([new_job(), new_job(), new_job(queue="other", task="u"), new_job(task="v")])
+    await claim(store, slots=1, worker="w/1", lease=5)
+    clock.advance(1)
     await claim(store, slots=2, worker="w/1", lease=5)
     await claim(store, Queue("other"), worker="w/2", lease=50)
-    assert await store.running() == {"w/1": {"mail": 2}, "w/2": {"other": 1}}
+    other = Running("w/2", "other", "u", 1, begun + SECOND)
+    assert await store.running() == [
+        Running("w/1", "mail", "t", 2, begun),
+        Running("w/1", "mail", "v", 1, begun + SECOND),
+        other,
+    ]
+    assert by_process(await store.running()) == {"w/1": {"mail": 3}, "w/2": {"other": 1}}
     clock.advance(6)
-    assert await store.running() == {"w/2": {"other": 1}}
+    assert await store.running() == [other]
 
 
 async def test_the_oldest_due_job_of_each_queue_is_known(
@@ -375,9 +393,53 @@ async def test_the_oldest_due_job_of_each_queue_is_known(
     begun = clock.now()
     clock.advance(2)
     await store.put([new_job()])
-    assert await store.oldest() == {"mail": begun}
+    assert await store.waiting() == {
+        "mail": Waiting(due=2, oldest=begun),
+        "other": Waiting(delayed=1),
+    }
     clock.advance(4)
-    assert await store.oldest() == {"mail": begun, "other": begun + 5 * SECOND}
+    assert (await store.waiting())["other"] == Waiting(due=1, oldest=begun + 5 * SECOND)
+
+
+async def test_waiting_jobs_are_counted_and_listed_by_what_they_wait_for(
+    store: Backend, clock: ManualClock
+) -> None:
+    """A retry is no delayed job, and one that nobody knows is neither."""
+    begun = clock.now()
+    due, later, failed, unknown = (
+        new_job(),
+        new_job(delay=90 * SECOND),
+        new_job(),
+        new_job(task="u"),
+    )
+    await store.announce(Worker("w1", {"t": 1}), 500 * SECOND)
+    await store.put([failed, unknown])
+    claimed = (await store.claim(plan(capable={"t": 1}))).jobs
+    policy = Policy(Retry(attempts=3, backoff=fixed(30, jitter=0)))
+    await store.settle(
+        [settled(job, Failed(described("E", "m")), policy=policy) for job in claimed]
+    )
+    await store.put([due, later])
+    assert await store.waiting() == {"mail": Waiting(1, 1, 1, 1, begun)}
+    ids = {Wait.DUE: due, Wait.DELAYED: later, Wait.RETRYING: failed, Wait.PARKED: unknown}
+
+    async def listed(*waits: Wait, states: tuple[State, ...] = (State.WAITING,)) -> set[JobId]:
+        which = Filter(states=states, waits=waits, at=clock.now())
+        found = {job.id for job in await store.jobs(which)}
+        counts = await store.count(which)
+        assert sum(counts.get("mail", {}).values()) == len(found)
+        return found
+
+    for wait, job in ids.items():
+        assert await listed(wait) == {job.id}
+    assert await listed(Wait.DUE, Wait.PARKED) == {due.id, unknown.id}
+    assert await listed(Wait.DELAYED, states=()) == {later.id}
+    clock.advance(31)
+    assert await store.waiting() == {"mail": Waiting(2, 1, 0, 1, begun)}
+    assert await listed(Wait.DUE) == {due.id, failed.id}
+    await store.cancel([job.id for job in ids.values()], "no", by("cancel"))
+    assert await store.waiting() == {}
+    assert len(await listed(Wait.DELAYED, states=(State.WAITING, State.CANCELLED))) == 4
 
 
 async def test_a_worker_is_seen_as_it_announced_itself(store: Backend, clock: ManualClock) -> None:

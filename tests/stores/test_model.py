@@ -312,7 +312,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.both("count")
         self.both("paused")
         self.both_workers()
-        self.both("oldest")
+        self.both("waiting")
         self.both("unknown")
         self.both("running")
         self.both_audit_log(100)

@@ -132,7 +132,7 @@ class Yard:
         await store.count()
         await store.groups(ALL)
         await store.recent(0)
-        await store.oldest()
+        await store.waiting()
         await store.running()
         await store.snapshot(plan(MAIL, OTHER, capable=CAPABLE), 10)
         await store.unknown()

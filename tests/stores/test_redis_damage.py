@@ -85,7 +85,7 @@ async def look(store: Backend) -> None:
     await store.count()
     await store.groups(ALL)
     await store.recent(0)
-    await store.oldest()
+    await store.waiting()
     await store.running()
     await store.unknown()
     await store.paused()
@@ -801,7 +801,7 @@ async def test_where_large_jobs_stand_is_told_though_they_are_read_in_pieces(yar
     await yard.store.put([last])
     yard.do("ZADD", "ready", "XX", 10**12, last.id)
     assert await yard.store.ahead(ids[-1]) == 40
-    assert (await yard.store.oldest())["mail"] > 0
+    assert (await yard.store.waiting())["mail"].oldest
     snapshot = await yard.store.snapshot(plan(), 100)
     assert 20 < len(snapshot.lines[0].heads) < 40
 

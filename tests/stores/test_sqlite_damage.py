@@ -99,7 +99,7 @@ async def look_at_everything(scene: Scene) -> None:
         await store.audit_log(job_id=job_id)
     await store.recent(0)
     await store.recent(0, queue="mail")
-    await store.oldest()
+    await store.waiting()
     await store.running()
     await store.unknown()
     await store.paused()

@@ -12,16 +12,17 @@ from fairlead.cli.output import Output, nothing, show, shown
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.which import queue_argument
 from fairlead.cli.words import json_line, lasting, now
-from fairlead.core.admin import Filter, Worker
+from fairlead.core.admin import Filter, Wait, Waiting, Worker
 from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import Figures, figures_of
 from fairlead.core.job import State
 from fairlead.core.queue import Served
 from fairlead.core.store import Backend
-from fairlead.core.text import brief, escaped, listed
+from fairlead.core.text import brief, counted, escaped, listed
 from fairlead.insight.explain import WINDOW
 
-_LISTED = (State.WAITING, State.RUNNING, State.DEAD)
+_LISTED = (State.RUNNING, State.DEAD)
+_COUNTED = tuple(state for state in State if state is not State.WAITING)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -35,6 +36,7 @@ class View(msgspec.Struct, frozen=True):
     weight: int | None
     critical: bool
     served_by: tuple[str, ...]
+    waiting: Waiting
     counts: Mapping[State, int]
     due_for: int | None
     figures: Figures | None
@@ -55,6 +57,9 @@ def queues() -> None:
 @at_desk
 def list_(desk: Desk, output: Output) -> None:
     """List queues with what is in them, how long jobs wait, and how many are done a second.
+
+    Waiting jobs are due, delayed, retrying (they failed, and wait for their next attempt),
+    or parked, because no live worker knows their task.
 
     Waits and pace are those of the last ten minutes, or of the last 10,000 runs if
     there were more; --json tells spans in microseconds.
@@ -82,7 +87,7 @@ def show_(desk: Desk, name: str, output: Output) -> None:
 
     async def gather(store: Backend) -> View:
         await _check_known(desk, store, name)
-        views = await _views(desk, store, Filter(queues=(name,)))
+        views = await _views(desk, store, Filter(queues=(name,), states=_COUNTED))
         return next(view for view in views if view.name == name)
 
     show(desk, output, gather, _page, lambda view: [json_line(view)])
@@ -107,8 +112,9 @@ def pause(desk: Desk, name: str) -> None:
     new, waiting = desk.run(pause)
     told = f"paused queue {name}" if new else f"queue {name} was paused already"
     say(escaped(told))
-    resume = hinted(escaped(f"`fairlead queues resume {quote(name)}` lets them run"))
-    say(f"jobs that wait in it: {waiting:,}; {resume}")
+    resume = hinted(escaped(f"`fairlead queues resume {quote(name)}` lets jobs run"))
+    wait = "waits" if waiting == 1 else "wait"
+    say(f"{counted(waiting, 'job')} {wait} in it; {resume}")
 
 
 @queues.command(
@@ -145,7 +151,7 @@ def _no_queue(name: str, names: Collection[str]) -> Problem:
 async def _views(desk: Desk, store: Backend, which: Filter) -> list[View]:
     counts = await store.count(which)
     paused = await store.paused()
-    oldest = await store.oldest()
+    waiting = await store.waiting()
     workers = await store.workers()
     figures = figures_of(await store.recent(now() - WINDOW), now())
     declared = desk.app.queues if desk.app else {}
@@ -158,11 +164,12 @@ async def _views(desk: Desk, store: Backend, which: Filter) -> list[View]:
             known[name].weight if name in known else None,
             name in known and known[name].critical,
             _servers(workers, name),
+            waiting.get(name, Waiting()),
             counts.get(name, {}),
-            now() - oldest[name] if name in oldest else None,
+            _age_of(waiting.get(name, Waiting())),
             figures.get(name),
         )
-        for name in sorted({*known, *counts, *paused})
+        for name in sorted({*known, *counts, *waiting, *paused})
     ]
 
 
@@ -174,27 +181,34 @@ def _table(views: Sequence[View]) -> list[str]:
     columns = (
         Column("QUEUE", least=8),
         Column("STATE"),
-        Column("WEIGHT", right=True, goes=4),
-        Column("WAITING", right=True),
-        Column("OLDEST", right=True, goes=1),
+        Column("WEIGHT", right=True, goes=5),
+        Column("DUE", right=True),
+        Column("OLDEST", right=True, goes=2),
+        Column("DELAYED", right=True, goes=1),
+        Column("RETRYING", right=True),
+        Column("PARKED", right=True),
         Column("RUNNING", right=True),
         Column("DEAD", right=True),
-        Column("WAIT P50", right=True, goes=3),
-        Column("P99", right=True, goes=2),
-        Column("DONE/S", right=True, goes=5),
+        Column("WAIT P50", right=True, goes=4),
+        Column("P99", right=True, goes=3),
+        Column("DONE/S", right=True, goes=6),
     )
     return table(columns, [_row(view) for view in views], screen_width())
 
 
 def _row(view: View) -> Sequence[str]:
     figures = view.figures
-    waiting, running, dead = (f"{view.counts.get(state, 0):,}" for state in _LISTED)
+    waiting = view.waiting
+    running, dead = (f"{view.counts.get(state, 0):,}" for state in _LISTED)
     return (
         view.name,
         _state(view),
         _weight(view),
-        waiting,
+        f"{waiting.due:,}",
         _age(view),
+        f"{waiting.delayed:,}",
+        f"{waiting.retrying:,}",
+        f"{waiting.parked:,}",
         running,
         dead,
         lasting(figures.wait_p50) if figures else "",
@@ -205,6 +219,10 @@ def _row(view: View) -> Sequence[str]:
 
 def _weight(view: View) -> str:
     return "critical" if view.critical else "" if view.weight is None else str(view.weight)
+
+
+def _age_of(waiting: Waiting) -> int | None:
+    return None if waiting.oldest is None else now() - waiting.oldest
 
 
 def _age(view: View) -> str:
@@ -220,7 +238,8 @@ def _state(view: View) -> str:
 def _page(view: View) -> Iterable[str]:
     yield f"queue {escaped(view.name)}: {_state(view)}"
     facts = [("weight", _weight(view) or "not declared here")]
-    facts += [(state.value, f"{view.counts.get(state, 0):,}") for state in State]
+    facts += [(wait.value, f"{getattr(view.waiting, wait):,}") for wait in Wait]
+    facts += [(state.value, f"{view.counts.get(state, 0):,}") for state in _COUNTED]
     facts += [("oldest due", _age(view) or "nothing is due")]
     if view.figures:
         f = view.figures

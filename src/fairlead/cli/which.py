@@ -1,16 +1,17 @@
 """Which jobs a command means: filters that combine, the same everywhere, or ids."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from fairlead.cli.command import Exit, Problem, say
 from fairlead.cli.listing import job_table
-from fairlead.cli.words import Since, instant_text
-from fairlead.core.admin import ALL, MOST_LISTED, Filter
+from fairlead.cli.words import Since, instant_text, now
+from fairlead.core.admin import ALL, MOST_LISTED, Filter, Wait
 from fairlead.core.failure import MESSAGE_LIMIT
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_ID, LONGEST_LABEL, LONGEST_NAME, State
@@ -79,8 +80,9 @@ _STATE = click.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([state.value for state in State]),
-    help="In this state; several mean any of them.",
+    type=click.Choice([*State, *Wait]),
+    help="In this state; several mean any of them. Waiting ones are due, delayed, retrying "
+    "or parked.",
 )
 
 
@@ -136,9 +138,9 @@ def filters(*, states: bool = True) -> Callable[[Command], Command]:
             error: str | None,
             **named: Any,
         ) -> Any:
-            wanted = tuple(State(state) for state in named.pop("states", ()))
-            which = Filter(queues, tasks, wanted, tags, since, error)
-            return command(*args, which=which, **named)
+            wanted = _states(named.pop("states", ()))
+            which = Filter(queues, tasks, (), tags, since, error)
+            return command(*args, which=replace(which, **wanted), **named)
 
         with_options = with_filter
         for option in reversed((*_OPTIONS, _STATE) if states else _OPTIONS):
@@ -148,11 +150,21 @@ def filters(*, states: bool = True) -> Callable[[Command], Command]:
     return add
 
 
+def _states(given: Sequence[str]) -> dict[str, Any]:
+    """Return the states that are meant; what jobs wait for is a part of one."""
+    waits = tuple(Wait(each) for each in given if each in set(Wait))
+    states = [State(each) for each in given if each not in set(Wait)]
+    if not waits or State.WAITING in states:
+        return {"states": tuple(states)}
+    return {"states": (*states, State.WAITING), "waits": waits, "at": now()}
+
+
 def in_words(which: Filter) -> str:
     """Tell a filter as it would be typed, for the audit log."""
     parts = [f"--queue {quote(name)}" for name in which.queues]
     parts += [f"--task {quote(name)}" for name in which.tasks]
-    parts += [f"--state {state}" for state in which.states]
+    states = [state for state in which.states if state is not State.WAITING or not which.waits]
+    parts += [f"--state {state}" for state in (*states, *which.waits)]
     parts += [f"--tag {quote(tag)}" for tag in which.tags]
     parts += [f"--since {instant_text(which.since)}"] if which.since is not None else []
     parts += [f"--error {quote(which.error)}"] if which.error is not None else []

@@ -1,19 +1,21 @@
 """`fairlead workers`: who runs jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
+import msgspec
 
 from fairlead.cli.command import AppCommand, Commands, hinted
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.words import ago, as_json
-from fairlead.core.admin import Worker
+from fairlead.cli.words import ago, as_json, lasting, now
+from fairlead.core.admin import Running, Worker
 from fairlead.core.store import Backend
 from fairlead.core.text import SHOWN, listed
 
-Seen = tuple[Sequence[Worker], Mapping[str, Mapping[str, int]]]
+_TASKS_NAMED = 5
+Seen = tuple[Sequence[Worker], Sequence[Running]]
 
 
 @click.group(cls=Commands, epilog="Example: fairlead workers list shop:app --watch")
@@ -30,9 +32,10 @@ def workers() -> None:
 @shown
 @at_desk
 def list_(desk: Desk, output: Output) -> None:
-    """List live workers: their processes, slots, running jobs, queues and tasks.
+    """List live workers: their processes, slots and queues, and what each of them runs now.
 
-    A worker that was killed is listed until its lease has passed.
+    How long is told of the job that runs longest. A worker that was killed is listed until its
+    lease has passed.
     """
 
     async def gather(store: Backend) -> Seen:
@@ -51,8 +54,9 @@ def _table(seen: Seen) -> list[str]:
         Column("PROCESSES", right=True),
         Column("SLOTS", right=True),
         Column("RUNNING", right=True),
-        Column("TASKS", right=True, goes=2),
-        Column("QUEUES", least=12, most=SHOWN),
+        Column("TASKS", right=True, goes=3),
+        Column("QUEUES", least=8, most=SHOWN, goes=2),
+        Column("RUNS NOW", least=16, most=SHOWN),
     )
     rows = [
         (
@@ -60,19 +64,40 @@ def _table(seen: Seen) -> list[str]:
             ago(worker.started_at or None),
             str(worker.processes),
             f"{sum(pool.slots for pool in worker.pools) * worker.processes:,}",
-            f"{_running(worker, running):,}",
+            f"{sum(each.count for each in _of(worker, running)):,}",
             str(len(worker.capable)),
             listed(queue.name for pool in worker.pools for queue in pool.queues),
+            _now(worker, running),
         )
         for worker in found
     ]
     return table(columns, rows, screen_width())
 
 
-def _running(worker: Worker, running: Mapping[str, Mapping[str, int]]) -> int:
-    return sum(sum(counts.values()) for process, counts in running.items() if worker.owns(process))
+def _of(worker: Worker, running: Sequence[Running]) -> list[Running]:
+    return [each for each in running if worker.owns(each.worker)]
+
+
+def _now(worker: Worker, running: Sequence[Running]) -> str:
+    """Tell what a worker runs: each task with its number, and how long the first of them runs."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in _of(worker, running):
+        count, since = found.get(each.task, (0, each.claimed_at))
+        found[each.task] = count + each.count, min(since, each.claimed_at)
+    largest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+    return listed(
+        (
+            f"{f'{count:,} ' if count > 1 else ''}{task} for {lasting(now() - since)}"
+            for task, (count, since) in largest
+        ),
+        _TASKS_NAMED,
+    )
 
 
 def _objects(seen: Seen) -> list[str]:
     found, running = seen
-    return [as_json(worker, running=_running(worker, running)) for worker in found]
+    return [as_json(worker, running=_counts(worker, running)) for worker in found]
+
+
+def _counts(worker: Worker, running: Sequence[Running]) -> list[msgspec.Raw]:
+    return [msgspec.Raw(as_json(each).encode()) for each in _of(worker, running)]

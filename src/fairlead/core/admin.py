@@ -11,12 +11,13 @@ and then raises `Unanswered`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
 
 from fairlead.core.errors import ConfigError, DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, JobRecord, State, decode_options
+from fairlead.core.job import Attempt, Gate, JobRecord, State, decode_options
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, Snapshot
 
@@ -26,10 +27,20 @@ MOST_LISTED = 1_000
 """How many jobs one call of `jobs` may return."""
 
 
+class Wait(StrEnum):
+    """What a waiting job waits for: a slot, its time, its next attempt, a worker that knows it."""
+
+    DUE = "due"
+    DELAYED = "delayed"
+    RETRYING = "retrying"
+    PARKED = "parked"
+
+
 class Filter(msgspec.Struct, frozen=True):
     """Which jobs are meant. Each part that is given must hold; nothing given means all.
 
-    Several queues, tasks or states mean any of them, several tags all of them.
+    Several queues, tasks or states mean any of them, several tags all of them. With `waits`,
+    waiting jobs are meant only if they wait for one of these at the instant `at`.
     `since` compares with the time a job ended, or was enqueued if it has not.
     `error` is the fingerprint of a job's last failure, or a part of its class or
     message, whatever the case of its ASCII letters.
@@ -41,9 +52,20 @@ class Filter(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     since: int | None = None
     error: str | None = None
+    waits: tuple[Wait, ...] = ()
+    at: int = 0
 
 
 ALL = Filter()
+
+
+def wait_of(job: JobRecord, now: int) -> Wait:
+    """Say what a waiting job waits for."""
+    if job.gate is Gate.NO_CAPABLE_WORKER:
+        return Wait.PARKED
+    if job.run_at <= now:
+        return Wait.DUE
+    return Wait.RETRYING if job.attempt else Wait.DELAYED
 
 
 def matches(which: Filter, job: JobRecord) -> bool:
@@ -53,6 +75,9 @@ def matches(which: Filter, job: JobRecord) -> bool:
     if which.tasks and job.task not in which.tasks:
         return False
     if which.states and job.state not in which.states:
+        return False
+    waits = job.state is State.WAITING and bool(which.waits)
+    if waits and wait_of(job, which.at) not in which.waits:
         return False
     if which.since is not None and (job.finished_at or job.enqueued_at) < which.since:
         return False
@@ -98,6 +123,38 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     first_at: int
     last_at: int
     job: JobId
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The waiting jobs of a queue, by what they wait for.
+
+    `oldest` is since when the longest waiting due job has been due, parked ones included.
+    """
+
+    due: int = 0
+    delayed: int = 0
+    retrying: int = 0
+    parked: int = 0
+    oldest: int | None = None
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Running jobs of one task and queue in one worker process; `claimed_at` is the first one's."""
+
+    worker: str
+    queue: str
+    task: str
+    count: int
+    claimed_at: int
+
+
+def by_process(running: Sequence[Running]) -> dict[str, dict[str, int]]:
+    """Count running jobs by worker process and queue."""
+    counts: dict[str, dict[str, int]] = {}
+    for each in running:
+        of_process = counts.setdefault(each.worker, {})
+        of_process[each.queue] = of_process.get(each.queue, 0) + each.count
+    return counts
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -265,12 +322,15 @@ class Admin(ABC):
         """
 
     @abstractmethod
-    async def oldest(self) -> dict[str, int]:
-        """Return since when the longest waiting due job of each queue has been due."""
+    async def waiting(self) -> dict[str, Waiting]:
+        """Count the waiting jobs of each queue that has some, by what they wait for.
+
+        Looks at every live job where the store has no other way; Redis at delayed ones only.
+        """
 
     @abstractmethod
-    async def running(self) -> dict[str, dict[str, int]]:
-        """Count running jobs by the worker process that claimed them, and by queue."""
+    async def running(self) -> list[Running]:
+        """Count running jobs by the worker process that claimed them, by queue and by task."""
 
     @abstractmethod
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:

@@ -116,10 +116,15 @@ class Snoozed(JobEvent, frozen=True):
 
 
 class Overdue(JobEvent, frozen=True):
-    """A handler runs past its time limit and does not end; `where` names its line."""
+    """A handler runs past its time limit and does not end; `where` names its line.
+
+    One in a thread ends with its process, which waits for its other jobs, but no longer than
+    `ends_within` seconds; None if nobody can end it, or it is not in a thread.
+    """
 
     limit_seconds: float
     where: str | None
+    ends_within: float | None = None
 
 
 class WorkerEvent(Event, frozen=True):

@@ -25,7 +25,12 @@ LONGEST_TIMEOUT = 30 * 24 * 3600
 
 
 class TaskOptions(Policy, frozen=True):
-    """What a task says about how its jobs are run, and about their failures."""
+    """What a task says about how its jobs are run, and about their failures.
+
+    `timeout` is when a coroutine is cancelled and a process killed. A plain function in a thread
+    ends later: when its neighbours in the same process have ended, at most the grace time and
+    five seconds. Only `runner="process"` is a hard limit for those.
+    """
 
     queue: str = DEFAULT_QUEUE
     timeout: float = DEFAULT_TIMEOUT

@@ -17,6 +17,7 @@ from fairlead.core.admin import Finding
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.demo.checks import Unexpected
+from fairlead.producer import found
 
 Value = TypeVar("Value")
 PROCESSES, SLOTS = 2, 4
@@ -124,13 +125,13 @@ class Stage:
 
     def record(self, job_id: JobId) -> JobRecord:
         """Return a job as it is now."""
-        return self.app.job(job_id).record()
+        return self.app.bridge.run(found(self.app.store, job_id))
 
     def records(self, job_ids: Iterable[JobId]) -> list[JobRecord]:
         """Return jobs as they are now."""
 
         async def look() -> list[JobRecord]:
-            return [await self.app.job(job_id).arecord() for job_id in job_ids]
+            return [await found(self.app.store, job_id) for job_id in job_ids]
 
         return self.app.bridge.run(look())
 

@@ -9,13 +9,13 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.app import Fairlead
-from fairlead.core.admin import REPAIR, Condition, Finding, Worker, missing
+from fairlead.core.admin import REPAIR, Condition, Filter, Finding, Waiting, Worker, missing
 from fairlead.core.errors import ConfigError, StoreUnavailable
 from fairlead.core.job import State
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, can_run
 from fairlead.core.store import Backend
-from fairlead.core.text import brief
+from fairlead.core.text import brief, counted
 from fairlead.insight.explain import knows, unknown_to_app
 
 MOST_ALIKE = 10
@@ -117,14 +117,16 @@ def _outdated(lacking: int, steps: int) -> Finding:
         return Finding(
             "there is no Fairlead schema in it yet", "fairlead migrate up, or enqueue a job"
         )
-    return Finding(f"steps of the schema that are missing: {lacking}", "fairlead migrate up")
+    told = f"{counted(lacking, 'step')} of the schema {'is' if lacking == 1 else 'are'} missing"
+    return Finding(told, "fairlead migrate up")
 
 
 async def _waiting(store: Backend, app: Fairlead | None) -> list[Finding]:
-    counts = await store.count()
+    found = await store.waiting()
     workers = await store.workers()
-    waiting = {name: n.get(State.WAITING, 0) for name, n in counts.items()}
-    due = {name: waiting.get(name, 0) for name in await store.oldest()}
+    due = {name: each.due + each.parked for name, each in found.items() if each.due + each.parked}
+    waiting = {name: _all(each) for name, each in found.items()}
+    counts = await store.count(Filter(states=(State.DEAD,)))
     dead = sum(n.get(State.DEAD, 0) for n in counts.values())
     return [
         *first(_unserved(due, workers)),
@@ -135,26 +137,34 @@ async def _waiting(store: Backend, app: Fairlead | None) -> list[Finding]:
     ]
 
 
+def _all(waiting: Waiting) -> int:
+    return waiting.due + waiting.delayed + waiting.retrying + waiting.parked
+
+
 def _unserved(due: Mapping[str, int], workers: Sequence[Worker]) -> Iterator[Finding]:
     """Tell of queues in which jobs are due that nobody can start."""
     if due and not workers:
         yield Finding(
-            f"no worker is live, and jobs wait: {sum(due.values()):,}",
+            f"no worker is live, and {_wait(sum(due.values()))}",
             "fairlead worker MODULE:APP",
         )
         return
     for name, count in sorted(due.items(), key=lambda item: -item[1]):
         if not any(worker.pools_for(name) for worker in workers):
             yield Finding(
-                f"no live worker serves queue {brief(name)}, and jobs wait in it: {count:,}",
+                f"no live worker serves queue {brief(name)}, and {_wait(count)} in it",
                 f"start a worker that does: fairlead worker MODULE:APP --queue {quote(name)}",
             )
+
+
+def _wait(count: int) -> str:
+    return f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'}"
 
 
 def _paused(waiting: dict[str, int], paused: set[str]) -> Iterator[Finding]:
     for name in sorted(paused):
         yield Finding(
-            f"queue {brief(name)} is paused; jobs that wait in it: {waiting.get(name, 0):,}",
+            f"queue {brief(name)} is paused, and {_wait(waiting.get(name, 0))} in it",
             f"fairlead queues resume {quote(name)}",
             grave=False,
         )
@@ -165,8 +175,8 @@ def _unknown(parked: Mapping[tuple[str, int], int], workers: Sequence[Worker]) -
     for (task, version), count in largest:
         if not any(can_run(worker.capable, task, version) for worker in workers):
             yield Finding(
-                f"{count:,} jobs of task {brief(task)} in version {version} wait, and no live "
-                "worker knows it",
+                f"{_wait(count)} for a worker that knows task {brief(task)} in version {version}, "
+                "and none is live",
                 "start a worker whose app has it, or list its former name in the task's `aliases`",
             )
 
@@ -201,7 +211,7 @@ async def _not_in_app(
 
 def _dead(count: int) -> Finding:
     return Finding(
-        f"dead letters that wait for a person: {count:,}",
+        f"{counted(count, 'dead letter')} {'waits' if count == 1 else 'wait'} for a person",
         "fairlead dead list --by-error",
         grave=False,
     )

@@ -14,7 +14,7 @@ from shlex import quote
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.core.admin import PoolShare, Worker
+from fairlead.core.admin import PoolShare, Worker, by_process
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import began_at
@@ -117,7 +117,7 @@ class View(msgspec.Struct, frozen=True):
 
 async def _views(store: Backend, job: JobRecord) -> list[View]:
     """Return the view of each pool that serves the job's queue; never none."""
-    running = await store.running()
+    running = by_process(await store.running())
     served = [
         plans_of(worker, pool, running)
         for worker in await store.workers()

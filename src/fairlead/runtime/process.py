@@ -54,7 +54,7 @@ class _Process:
         self._channel = channel
         self._frames: Frames[ToProcess] = Frames(ToProcess)  # type: ignore[arg-type]
         self._grace = begin.terms.grace
-        self._worker = Worker(workshop, begin.worker, board, target, self._hire)
+        self._worker = Worker(workshop, begin.worker, board, target, self._hire, is_watched=True)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -45,7 +45,7 @@ class Worker:
 
     `target` names the app for processes of its own; without one, `process` pools
     cannot be served, and suspects run beside the others. `hire` is told of each
-    such process.
+    such process. `is_watched` says that a supervisor ends this process if it must.
     """
 
     def __init__(
@@ -55,6 +55,8 @@ class Worker:
         board: Board,
         target: str | None = None,
         hire: Hire = lambda _pid, _begins: None,
+        *,
+        is_watched: bool = False,
     ) -> None:
         terms = workshop.terms
         self.id = worker
@@ -62,6 +64,7 @@ class Worker:
         self._board = board
         self._target = target
         self._hire = hire
+        self._is_watched = is_watched
         self._loop = asyncio.get_running_loop()
         self._contact = Contact(
             worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
@@ -367,9 +370,12 @@ class Worker:
         runner.call_off(run)
         if isinstance(runner, ThreadRunner):
             run.deadline = float("inf")
-            self._tell_overdue(run, where)
+            terms = self._workshop.terms
+            self._tell_overdue(
+                run, where, terms.grace + terms.patience if self._is_watched else None
+            )
 
-    def _tell_overdue(self, run: Run, where: str | None) -> None:
+    def _tell_overdue(self, run: Run, where: str | None, ends_within: float | None = None) -> None:
         job = run.job
         self._workshop.events.emit(
             Overdue(
@@ -379,6 +385,7 @@ class Worker:
                 correlation_id(job),
                 limit_seconds=run.timeout,
                 where=where or run.task.place,
+                ends_within=ends_within,
             )
         )
 

@@ -5,8 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from fairlead.core.admin import LIVE, AuditLine, ErrorGroup, Filter, PoolShare, Worker
+from fairlead.core.admin import (
+    LIVE,
+    AuditLine,
+    ErrorGroup,
+    Filter,
+    PoolShare,
+    Running,
+    Waiting,
+    Worker,
+)
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
@@ -96,12 +106,27 @@ def counts_of(rows: Iterable[tuple[Any, Any, int]]) -> dict[str, dict[State, int
     return {queue: dict(numbers) for queue, numbers in counts.items()}
 
 
-def running_of(rows: Iterable[tuple[Any, Any, int]]) -> dict[str, dict[str, int]]:
-    """Return counts by worker and queue."""
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for worker, queue, number in rows:
-        counts[text_of(worker)][text_of(queue)] += number
-    return {worker: dict(numbers) for worker, numbers in counts.items()}
+def running_of(rows: Iterable[tuple[Any, Any, Any, int, Any]]) -> list[Running]:
+    """Return counts by worker, queue and task, and since when the first of each runs."""
+    found: dict[tuple[str, str, str], Running] = {}
+    for worker, queue, task, number, claimed_at in rows:
+        whose = text_of(worker), text_of(queue), text_of(task)
+        since = number_of(instant_of(claimed_at))
+        before = found.get(whose, Running(*whose, 0, since))
+        found[whose] = Running(*whose, before.count + number, min(before.claimed_at, since))
+    return [found[whose] for whose in sorted(found)]
+
+
+def waiting_of(rows: Iterable[tuple[Any, str, int, Any]]) -> dict[str, Waiting]:
+    """Return counts by queue and what is waited for, and since when the first due job is due."""
+    found: dict[str, Waiting] = {}
+    for queue, wait, number, due_at in rows:
+        name = text_of(queue)
+        before = found.get(name, Waiting())
+        times = [at for at in (before.oldest, instant_of(due_at)) if at is not None]
+        counts = {wait: getattr(before, wait) + number}
+        found[name] = replace(before, **counts, oldest=min(times, default=None))
+    return found
 
 
 def worker_of(name: object, capable: object, pools: object, *rest: object) -> Worker:

@@ -18,10 +18,13 @@ from fairlead.core.admin import (
     Filter,
     Finding,
     Migration,
+    Running,
+    Waiting,
     Worker,
     check_count,
     matches,
     reused,
+    wait_of,
 )
 from fairlead.core.answers import answer_in, mark_of, with_answer
 from fairlead.core.clock import Clock
@@ -31,6 +34,7 @@ from fairlead.core.selection import ClaimPlan, Line, Snapshot, can_run
 from fairlead.core.store import Backend
 from fairlead.stores.memory.entry import Entry, revived
 from fairlead.stores.memory.line import MemoryLine
+from fairlead.stores.records import running_of, waiting_of
 
 T = TypeVar("T")
 
@@ -103,25 +107,24 @@ class MemoryStore(MemoryLine, Backend):
             ]
         return sorted(lines, key=lambda line: line.finished_at, reverse=True)[:limit]
 
-    async def oldest(self) -> dict[str, int]:
-        """Return since when each queue's longest waiting due job has been due."""
-        found: dict[str, int] = {}
-        with self._lock:
-            for entry in self._due_entries():
-                queue = entry.new.queue
-                found[queue] = min(entry.run_at, found.get(queue, entry.run_at))
-        return found
-
-    async def running(self) -> dict[str, dict[str, int]]:
-        """Count running jobs by worker process and queue."""
-        counts: dict[str, dict[str, int]] = {}
+    async def waiting(self) -> dict[str, Waiting]:
+        """Count the waiting jobs of each queue by what they wait for."""
         with self._lock:
             now = self._clock.now()
-            for entry in self._live.values():
-                if entry.lease_until > now and entry.worker is not None:
-                    of_worker = counts.setdefault(entry.worker, {})
-                    of_worker[entry.new.queue] = of_worker.get(entry.new.queue, 0) + 1
-        return counts
+            jobs = [entry.record() for entry in self._live.values() if not entry.lease_until]
+        return waiting_of(
+            (job.queue, wait_of(job, now), 1, job.run_at if job.run_at <= now else None)
+            for job in jobs
+        )
+
+    async def running(self) -> list[Running]:
+        """Count running jobs by worker process, queue and task."""
+        with self._lock:
+            now = self._clock.now()
+            jobs = [entry.record() for entry in self._live.values() if entry.lease_until > now]
+        return running_of(
+            (job.worker, job.queue, job.task, 1, job.claimed_at) for job in jobs if job.worker
+        )
 
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
         """Return what a claim with this plan would look at now."""

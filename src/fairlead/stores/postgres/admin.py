@@ -13,6 +13,8 @@ from fairlead.core.admin import (
     AuditLine,
     ErrorGroup,
     Filter,
+    Running,
+    Waiting,
     Worker,
     check_count,
 )
@@ -23,7 +25,14 @@ from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.postgres.lane import AsyncConnection, Lane, apart
 from fairlead.stores.postgres.line import to_json
 from fairlead.stores.postgres.statements import statements
-from fairlead.stores.records import counts_of, places_of, record_of, running_of, worker_of
+from fairlead.stores.records import (
+    counts_of,
+    places_of,
+    record_of,
+    running_of,
+    waiting_of,
+    worker_of,
+)
 
 _VERBS = frozenset({"find", "attempts", "workers"})
 _AFTER_ALL_IDS = "\U0010ffff"
@@ -92,12 +101,12 @@ class Hand:
         rows = await self._rows(lane, "recent", since=since, limit=limit, queue=queue)
         return [Attempt(*row) for row in rows]
 
-    async def oldest(self, lane: Lane) -> dict[str, int]:
-        """Return since when each queue's longest waiting due job has been due."""
-        return dict(await self._rows(lane, "oldest", at=self._at()))
+    async def waiting(self, lane: Lane) -> dict[str, Waiting]:
+        """Count the waiting jobs of each queue by what they wait for."""
+        return waiting_of(await self._rows(lane, "waiting", at=self._at()))
 
-    async def running(self, lane: Lane) -> dict[str, dict[str, int]]:
-        """Count running jobs by worker process and queue."""
+    async def running(self, lane: Lane) -> list[Running]:
+        """Count running jobs by worker process, queue and task."""
         return running_of(await self._rows(lane, "running", at=self._at()))
 
     async def snapshot(self, lane: Lane, plan: ClaimPlan, limit: int) -> Snapshot:
@@ -195,6 +204,8 @@ def _asked(which: Filter) -> dict[str, object]:
         "tags": list(which.tags) or None,
         "since": which.since,
         "error": which.error,
+        "waits": list(which.waits) or None,
+        "at": which.at,
     }
 
 

@@ -19,6 +19,8 @@ from fairlead.core.admin import (
     Filter,
     Finding,
     Migration,
+    Running,
+    Waiting,
     Worker,
 )
 from fairlead.core.clock import Clock, SystemClock
@@ -344,12 +346,12 @@ class PostgresStore(Backend):
         """Return the last lines of the attempt log."""
         return await self._hand.recent((await self._session()).people, since, limit, queue)
 
-    async def oldest(self) -> dict[str, int]:
-        """Return since when each queue's longest waiting due job has been due."""
-        return await self._hand.oldest((await self._session()).people)
+    async def waiting(self) -> dict[str, Waiting]:
+        """Count the waiting jobs of each queue by what they wait for."""
+        return await self._hand.waiting((await self._session()).people)
 
-    async def running(self) -> dict[str, dict[str, int]]:
-        """Count running jobs by worker process and queue."""
+    async def running(self) -> list[Running]:
+        """Count running jobs by worker process, queue and task."""
         return await self._hand.running((await self._session()).people)
 
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:

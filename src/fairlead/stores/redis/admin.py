@@ -3,13 +3,23 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fairlead.core.admin import Action, AuditLine, ErrorGroup, Filter, Worker, check_count
+from fairlead.core.admin import (
+    Action,
+    AuditLine,
+    ErrorGroup,
+    Filter,
+    Running,
+    Waiting,
+    Worker,
+    check_count,
+)
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import StoreRefused
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_HEAD_START, Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.news import ENDED, WORK
+from fairlead.stores.records import running_of
 from fairlead.stores.redis.acts import Acts
 from fairlead.stores.redis.crew import live
 from fairlead.stores.redis.history import History
@@ -81,17 +91,18 @@ class Hand:
         """Return the audit log, newest first."""
         return self._acts.log(limit, job_id)
 
-    def running(self) -> Conversation[dict[str, dict[str, int]]]:
-        """Count running jobs by worker process and queue."""
+    def running(self) -> Conversation[list[Running]]:
+        """Count running jobs by worker process, queue and task."""
         now = yield from present(self._clock)
-        counts: dict[str, dict[str, int]] = {}
+        rows = []
         for queue in (yield from self._queues.names()):
             running = yield from self._queues.running(queue)
-            for run in running.values():
-                if run.lease_until > now and run.worker is not None:
-                    of_worker = counts.setdefault(run.worker, {})
-                    of_worker[queue] = of_worker.get(queue, 0) + 1
-        return counts
+            rows += [
+                (run.worker, queue, run.task, 1, run.claimed_at)
+                for run in running.values()
+                if run.lease_until > now and run.worker is not None
+            ]
+        return running_of(rows)
 
     def unknown(self) -> Conversation[dict[tuple[str, int], int]]:
         """Count the jobs that are parked for want of a capable worker, by task and version."""
@@ -168,8 +179,8 @@ class Hand:
         jobs = zip(found[::3], found[1::3], found[2::3], strict=True)
         return looked, [((order_at, raw_id), run_at) for raw_id, order_at, run_at in jobs]
 
-    def oldest(self) -> Conversation[dict[str, int]]:
-        """Return since when each queue's longest waiting due job has been due."""
+    def waiting(self) -> Conversation[dict[str, Waiting]]:
+        """Count the waiting jobs of each queue by what they wait for."""
         now = yield from present(self._clock)
         names = yield from self._queues.names()
         asked = [
@@ -180,15 +191,21 @@ class Hand:
                 ("ZRANGE", self._keys.key(queue, "due"), 0, 0, "WITHSCORES"),
                 ("HEXISTS", self._keys.key(queue, "settings"), "apart"),
                 ("ZCARD", self._keys.key(queue, "unknown")),
+                ("ZCARD", self._keys.key(queue, "ready")),
+                ("ZCOUNT", self._keys.key(queue, "due"), "-inf", now),
+                ("ZCOUNT", self._keys.key(queue, "due"), f"({now}", "+inf"),
             )
         ]
         answers = yield from spared(asked, None)
-        oldest: dict[str, int] = {}
-        for queue, each in zip(names, pieces(answers, 4), strict=True):
-            first = yield from self._oldest(queue, each, now)
-            if first <= now:
-                oldest[queue] = first
-        return oldest
+        found: dict[str, Waiting] = {}
+        for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 7), strict=True):
+            oldest = yield from self._oldest(queue, firsts, now)
+            retrying = (yield from self._listing.retrying(queue, now)) if later else 0
+            parked = sum(each[2] for each in (yield from self._listing.parked(queue)))
+            counts = ((ready or 0) + (due or 0), (later or 0) - retrying, retrying, parked)
+            if any(counts):
+                found[queue] = Waiting(*counts, oldest if oldest <= now else None)
+        return found
 
     def _oldest(self, queue: str, answers: Sequence[Any], now: int) -> Conversation[int]:
         """Return since when the first job of a queue is due; a time to come if none is."""

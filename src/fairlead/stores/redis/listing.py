@@ -19,11 +19,12 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, State
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import Kept, is_id, kept_of, pack, parked_of
+from fairlead.stores.redis.records import Kept, is_id, kept_of, pack, parked_of, run_of
 from fairlead.stores.redis.talk import Conversation, call, pieces, spared
 
 _IDS_AT_ONCE = 10_000
 _RECORDS_AT_ONCE = 200
+_RUNS_AT_ONCE = 1_000
 _SMALL_WINDOW, _LARGE_WINDOW = 10_000, 1_000_000
 
 _PLACES = {
@@ -155,6 +156,19 @@ class Listing:
             found.append((task, version, waiting, lost))
         return found
 
+    def retrying(self, queue: str, now: int) -> Conversation[int]:
+        """Count the jobs that wait for their next attempt, by the runs of those not due yet."""
+        due, runs = self._keys.key(queue, "due"), self._keys.key(queue, "runs")
+        number, start, found = 0, 0, [b""]
+        while found:
+            page = ("LIMIT", start, _IDS_AT_ONCE)
+            [found] = yield from spared([("ZRANGEBYSCORE", due, f"({now}", "+inf", *page)], [])
+            start += len(found)
+            for some in pieces(found, _RUNS_AT_ONCE):
+                [texts] = yield from spared([("HMGET", runs, *some)], [])
+                number += sum(map(_was_tried, texts))
+        return number
+
     # Walking
 
     def _walk(
@@ -237,6 +251,12 @@ class Listing:
         return _readable(
             (raw_id.decode(), queue, known.get((raw_id.decode(), queue))) for raw_id, queue in found
         )
+
+
+def _was_tried(run: bytes | None) -> bool:
+    with suppress(DecodeError):
+        return run is not None and run_of("", run).attempt > 0
+    return False
 
 
 def kept_in(

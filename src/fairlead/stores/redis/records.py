@@ -66,6 +66,12 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     lines: tuple[int, ...]
 
 
+class Leased(Run, frozen=True, array_like=True):
+    """The same with the name of the task, which may be damaged."""
+
+    task: Any = None
+
+
 class End(Run, frozen=True, array_like=True):
     """How a job was in the end, besides what its last run was."""
 
@@ -109,6 +115,7 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _body = msgspec.msgpack.Decoder(Body).decode
 _run = msgspec.msgpack.Decoder(Run).decode
+_leased = msgspec.msgpack.Decoder(Leased).decode
 _end = msgspec.msgpack.Decoder(End).decode
 _pasts = msgspec.msgpack.Decoder(list[_Past]).decode
 _past = msgspec.msgpack.Decoder(_Past).decode
@@ -133,6 +140,11 @@ def body_of(job_id: str, text: bytes) -> Body:
 def run_of(job_id: str, text: bytes) -> Run:
     """Return how a live job stands."""
     return read(_run, f"job {job_id}", text)
+
+
+def leased_of(job_id: str, text: bytes) -> Leased:
+    """Return the same with the name of its task."""
+    return read(_leased, f"job {job_id}", text)
 
 
 def fence_of(job_id: str, text: bytes) -> int:

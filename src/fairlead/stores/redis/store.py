@@ -21,6 +21,8 @@ from fairlead.core.admin import (
     Filter,
     Finding,
     Migration,
+    Running,
+    Waiting,
     Worker,
 )
 from fairlead.core.clock import Clock, SystemClock
@@ -313,12 +315,12 @@ class RedisStore(Untransacted, Backend):
         """Return the last lines of the attempt log."""
         return await self._ask(self._hand.recent(since, limit, queue))
 
-    async def oldest(self) -> dict[str, int]:
-        """Return since when each queue's longest waiting due job has been due."""
-        return await self._ask(self._hand.oldest())
+    async def waiting(self) -> dict[str, Waiting]:
+        """Count the waiting jobs of each queue by what they wait for."""
+        return await self._ask(self._hand.waiting())
 
-    async def running(self) -> dict[str, dict[str, int]]:
-        """Count running jobs by worker process and queue."""
+    async def running(self) -> list[Running]:
+        """Count running jobs by worker process, queue and task."""
         return await self._ask(self._hand.running())
 
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:

@@ -15,6 +15,8 @@ from fairlead.core.admin import (
     AuditLine,
     ErrorGroup,
     Filter,
+    Running,
+    Waiting,
     Worker,
     reused,
 )
@@ -34,6 +36,7 @@ from fairlead.stores.records import (
     record_of,
     running_of,
     text_of,
+    waiting_of,
     worker_of,
 )
 from fairlead.stores.sqlite.audit import Damage
@@ -77,6 +80,8 @@ def _asked(which: Filter) -> dict[str, object]:
         "tags": to_json(which.tags) if which.tags else None,
         "since": which.since,
         "error": which.error,
+        "waits": to_json(which.waits) if which.waits else None,
+        "at": which.at,
     }
 
 
@@ -146,14 +151,13 @@ def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State
     return counts_of(connection.execute(_statement("count", which), _asked(which)).fetchall())
 
 
-def oldest(connection: sqlite3.Connection, now: int) -> dict[str, int]:
-    """Return since when each queue's longest waiting due job has been due."""
-    rows = connection.execute(statements()["oldest"], {"now": now}).fetchall()
-    return {text_of(queue): at for queue, at in rows}
+def waiting(connection: sqlite3.Connection, now: int) -> dict[str, Waiting]:
+    """Count the waiting jobs of each queue by what they wait for."""
+    return waiting_of(connection.execute(statements()["waiting"], {"now": now}).fetchall())
 
 
-def running(connection: sqlite3.Connection, now: int) -> dict[str, dict[str, int]]:
-    """Count running jobs by worker process and queue."""
+def running(connection: sqlite3.Connection, now: int) -> list[Running]:
+    """Count running jobs by worker process, queue and task."""
     return running_of(connection.execute(statements()["running"], {"now": now}).fetchall())
 
 

@@ -21,6 +21,8 @@ from fairlead.core.admin import (
     Filter,
     Finding,
     Migration,
+    Running,
+    Waiting,
     Worker,
     check_count,
 )
@@ -301,15 +303,13 @@ class SqliteStore(Backend):
         """Return the last lines of the attempt log."""
         return await self._read(lambda connection: admin.recent(connection, since, limit, queue))
 
-    async def oldest(self) -> dict[str, int]:
-        """Return since when each queue's longest waiting due job has been due."""
-        now = self._clock.now()
-        return await self._read(lambda connection: admin.oldest(connection, now))
+    async def waiting(self) -> dict[str, Waiting]:
+        """Count the waiting jobs of each queue by what they wait for."""
+        return await self._read(partial(admin.waiting, now=self._clock.now()))
 
-    async def running(self) -> dict[str, dict[str, int]]:
-        """Count running jobs by worker process and queue."""
-        now = self._clock.now()
-        return await self._read(lambda connection: admin.running(connection, now))
+    async def running(self) -> list[Running]:
+        """Count running jobs by worker process, queue and task."""
+        return await self._read(partial(admin.running, now=self._clock.now()))
 
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
         """Return what a claim with this plan would look at now."""

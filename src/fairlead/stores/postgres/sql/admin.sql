@@ -3,6 +3,9 @@
 (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s::text[]))
 AND (%(tasks)s::text[] IS NULL OR task = ANY (%(tasks)s::text[]))
 AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s::text[]))
+AND (%(waits)s::text[] IS NULL OR state <> 'waiting' OR CASE
+    WHEN parked = 2 THEN 'parked' WHEN run_at <= %(at)s::bigint THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    ELSE 'delayed' END = ANY (%(waits)s::text[]))
 AND (%(since)s::bigint IS NULL OR coalesce(finished_at, enqueued_at) >= %(since)s::bigint)
 AND (%(tags)s::text[] IS NULL OR {schema}.tags_of(options) @> %(tags)s::text[])
 AND (%(error)s::text IS NULL OR (
@@ -72,13 +75,17 @@ FROM {schema}.attempt_record
 WHERE finished_at >= %(since)s AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
 ORDER BY finished_at DESC, seq DESC LIMIT %(limit)s
 
--- name: oldest
-SELECT queue, min(run_at) FROM {schema}.job
-WHERE lease_until = 0 AND run_at BETWEEN 0 AND coalesce(%(at)s, {schema}.stamp()) GROUP BY queue
+-- name: waiting
+SELECT queue, CASE
+    WHEN parked = 2 THEN 'parked' WHEN run_at <= now THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    ELSE 'delayed' END,
+    count(*), min(run_at) FILTER (WHERE run_at BETWEEN 0 AND now)
+FROM {schema}.job CROSS JOIN (SELECT coalesce(%(at)s, {schema}.stamp()) AS now) AS clock
+WHERE lease_until = 0 GROUP BY 1, 2
 
 -- name: running
-SELECT coalesce(worker, ''), queue, count(*) FROM {schema}.job
-WHERE lease_until > coalesce(%(at)s, {schema}.stamp()) GROUP BY 1, 2
+SELECT coalesce(worker, ''), queue, task, count(*), min(claimed_at) FROM {schema}.job
+WHERE lease_until > coalesce(%(at)s, {schema}.stamp()) GROUP BY 1, 2, 3
 
 -- name: now
 SELECT coalesce(%(at)s, {schema}.stamp())

@@ -3,6 +3,9 @@
 (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+AND (:waits IS NULL OR state <> 'waiting' OR CASE
+    WHEN parked = 2 THEN 'parked' WHEN run_at <= :at THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    ELSE 'delayed' END IN (SELECT value FROM json_each(:waits)))
 AND (:since IS NULL OR coalesce(finished_at, enqueued_at) >= :since)
 AND (:tags IS NULL OR NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
@@ -114,12 +117,16 @@ FROM fairlead_attempt INDEXED BY fairlead_attempt_at
 WHERE finished_at >= :since AND (:queue IS NULL OR queue = :queue)
 ORDER BY finished_at DESC, seq DESC LIMIT :limit
 
--- name: oldest
-SELECT queue, min(run_at) FROM fairlead_job
-WHERE lease_until = 0 AND typeof(run_at) = 'integer' AND run_at BETWEEN 0 AND :now GROUP BY queue
+-- name: waiting
+SELECT queue, CASE
+    WHEN parked = 2 THEN 'parked' WHEN run_at <= :now THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    ELSE 'delayed' END,
+    count(*), min(run_at) FILTER (WHERE typeof(run_at) = 'integer' AND run_at BETWEEN 0 AND :now)
+FROM fairlead_job WHERE lease_until = 0 GROUP BY 1, 2
 
 -- name: running
-SELECT worker, queue, count(*) FROM fairlead_job WHERE lease_until > :now GROUP BY 1, 2
+SELECT worker, queue, task, count(*), min(claimed_at) FROM fairlead_job
+WHERE lease_until > :now GROUP BY 1, 2, 3
 
 -- name: standing
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
