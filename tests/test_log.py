@@ -94,8 +94,9 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (
         STUCK,
         "ERROR",
-        "runs past its time limit of 5 s, at shop.py:3 in pay; a thread ends with its process, when "
-        'the other jobs in it have ended or within 30 s, runner="process" would end it at once',
+        "runs past its time limit of 5 s, at shop.py:3 in pay; its thread ends with this process, "
+        "once the other jobs in it have ended, within 30 s at most; "
+        'runner="process" is a hard limit',
     ),
 ]
 OF_WORKERS: list[tuple[Event, str, str]] = [

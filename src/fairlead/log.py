@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -52,7 +53,7 @@ from fairlead.core.events import (
 )
 from fairlead.core.failure import in_brief
 from fairlead.core.passwords import without_passwords
-from fairlead.core.text import escaped, escaped_json, escaped_lines, listed
+from fairlead.core.text import counted, escaped, escaped_json, escaped_lines, listed
 
 SLOW_SECONDS = 60.0
 """A job that ran longer is always told of."""
@@ -200,6 +201,7 @@ class _Pace:
             _write(_logger, logging.INFO, NotTold(left_out.total(), most))
 
 
+_HERE = Path.cwd()
 _QUEUES_NAMED = 20
 _Well = (Finished, Snoozed)
 """How a run ends well."""
@@ -238,8 +240,8 @@ _LEVELS: dict[type[Event], int] = {
 
 
 _ENDS = (
-    "; a thread ends with its process, when the other jobs in it have ended or within {:g} s, "
-    'runner="process" would end it at once'
+    "; its thread ends with this process, once the other jobs in it have ended, within {:g} s at "
+    'most; runner="process" is a hard limit'
 )
 _WORDS: dict[type[Event], Callable[..., str]] = {
     Enqueued: lambda _: "enqueued",
@@ -284,14 +286,17 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
 
 
 def _error(event: Retried | Died) -> str:
-    return in_brief(event.error, event.detail, event.error_message)
+    # Where it was raised is told from here, as people write it.
+    detail = event.detail and event.detail.removeprefix(f"{_HERE}/")
+    return in_brief(event.error, detail, event.error_message)
 
 
 def _more_runs(event: NotTold) -> str:
-    if event.runs == 1:
-        return "1 more run of queue " + next(iter(event.queues)) + " ended"
-    named = listed(f"{name} {runs:,}" for name, runs in event.queues.items())
-    return f"{event.runs:,} more runs ({named}) ended"
+    runs = counted(event.runs, "more run")
+    if len(event.queues) == 1:
+        return f"{runs} of queue {next(iter(event.queues))} ended"
+    named = listed(f"{name} {number:,}" for name, number in event.queues.items())
+    return f"{runs} ({named}) ended"
 
 
 class _Plain(logging.Formatter):

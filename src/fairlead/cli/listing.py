@@ -33,7 +33,7 @@ _COLUMNS = (
     Column("QUEUE", least=8, goes=2),
     Column("TRY", right=True, goes=3),
     Column("WHEN", right=True, goes=1),
-    Column("WHY", least=16, most=SHOWN),
+    Column("WHY", least=28, most=SHOWN),
 )
 
 

@@ -80,7 +80,7 @@ _STATE = click.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([*State, *Wait]),
+    type=click.Choice([each.value for each in (*State, *Wait)]),
     help="In this state; several mean any of them. Waiting ones are due, delayed, retrying "
     "or parked.",
 )

@@ -50,13 +50,13 @@ def _table(seen: Seen) -> list[str]:
         return [hinted("no worker is live; start one with: fairlead worker MODULE:APP")]
     columns = (
         Column("WORKER", least=12),
-        Column("STARTED", right=True, goes=1),
-        Column("PROCESSES", right=True),
-        Column("SLOTS", right=True),
+        Column("STARTED", right=True, goes=3),
+        Column("PROCESSES", right=True, goes=4),
+        Column("SLOTS", right=True, goes=1),
         Column("RUNNING", right=True),
-        Column("TASKS", right=True, goes=3),
+        Column("TASKS", right=True, goes=5),
         Column("QUEUES", least=8, most=SHOWN, goes=2),
-        Column("RUNS NOW", least=16, most=SHOWN),
+        Column("RUNS NOW", least=24, most=SHOWN),
     )
     rows = [
         (

@@ -103,7 +103,7 @@ class Hand:
 
     async def waiting(self, lane: Lane) -> dict[str, Waiting]:
         """Count the waiting jobs of each queue by what they wait for."""
-        return waiting_of(await self._rows(lane, "waiting", at=self._at()))
+        return waiting_of(await self._rows(lane, "waiting_counts", at=self._at()))
 
     async def running(self, lane: Lane) -> list[Running]:
         """Count running jobs by worker process, queue and task."""

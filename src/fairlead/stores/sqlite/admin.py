@@ -153,7 +153,7 @@ def count(connection: sqlite3.Connection, which: Filter) -> dict[str, dict[State
 
 def waiting(connection: sqlite3.Connection, now: int) -> dict[str, Waiting]:
     """Count the waiting jobs of each queue by what they wait for."""
-    return waiting_of(connection.execute(statements()["waiting"], {"now": now}).fetchall())
+    return waiting_of(connection.execute(statements()["waiting_counts"], {"now": now}).fetchall())
 
 
 def running(connection: sqlite3.Connection, now: int) -> list[Running]:

@@ -75,7 +75,7 @@ FROM {schema}.attempt_record
 WHERE finished_at >= %(since)s AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
 ORDER BY finished_at DESC, seq DESC LIMIT %(limit)s
 
--- name: waiting
+-- name: waiting_counts
 SELECT queue, CASE
     WHEN parked = 2 THEN 'parked' WHEN run_at <= now THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END,

@@ -117,7 +117,7 @@ FROM fairlead_attempt INDEXED BY fairlead_attempt_at
 WHERE finished_at >= :since AND (:queue IS NULL OR queue = :queue)
 ORDER BY finished_at DESC, seq DESC LIMIT :limit
 
--- name: waiting
+-- name: waiting_counts
 SELECT queue, CASE
     WHEN parked = 2 THEN 'parked' WHEN run_at <= :now THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END,
