@@ -40,7 +40,7 @@ def payload(folder: Path, job_id: JobId) -> str:
 
 
 def test_only_dead_letters_are_listed_and_filters_combine(folder: Path, stock: Stock) -> None:
-    lines = told(folder, "dead", "list").splitlines()
+    lines = told(folder, "dead", "list", "--full").splitlines()
     assert [line.split()[0] for line in lines[1:]] == [stock.worse, stock.bad]
     [job] = objects(folder, "dead", "list", "--task", "greet", "--since", "1h", "--tag", "bad")
     assert job["id"] == stock.bad
@@ -249,7 +249,7 @@ def test_a_dead_letter_that_cannot_be_read_stops_nobody_and_can_be_deleted(folde
         )
         raw.execute("UPDATE fairlead_dead SET payload = x'ff' WHERE id = ?", (ids[2],))
     raw.close()
-    listed = told(folder, "dead", "list")
+    listed = told(folder, "dead", "list", "--full")
     assert all(job_id in listed for job_id in ids)
     assert "not JSON" in told(folder, "dead", "show", ids[1])
     assert told(folder, "dead", "delete", ids[1], "--yes") == "deleted 1 dead letter\n"

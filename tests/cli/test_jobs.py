@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.failure import described
+from fairlead.core.ids import SHORT
 from fairlead.core.job import NewJob
 from fairlead.core.outcome import Failed
 from fairlead.core.queue import Queue
@@ -166,7 +167,7 @@ def test_a_damaged_job_is_shown_or_named_but_stops_nobody(
     assert "Traceback (most" not in answer.stderr
     assert answer.returncode in (0, 1)
     told = answer.stderr if answer.returncode else answer.stdout
-    assert damaged in told or "decode" in told
+    assert damaged[:SHORT] in told or "decode" in told
 
 
 def damage(folder: Path, statement: str) -> None:
@@ -290,7 +291,7 @@ def test_the_app_may_stand_before_or_behind_options(folder: Path, stock: Stock) 
     ):
         answer = run(folder, *arguments)
         assert answer.returncode == 0, answer.stderr
-        assert stock.done in answer.stdout
+        assert stock.done[:SHORT] in answer.stdout
     problem = refused(folder, "jobs", "show", "shop:app")
     assert problem == "Missing argument 'ID'."
     # A value of an option may look like an app.
@@ -316,7 +317,7 @@ def test_a_script_must_say_yes(folder: Path, stock: Stock) -> None:
 def test_a_dry_run_shows_and_does_nothing(folder: Path, stock: Stock) -> None:
     text = told(folder, "jobs", "delete", "--all", "--dry-run")
     assert text.startswith("would delete 4 jobs:\nID ")
-    assert all(job_id in text for job_id in stock[:4])
+    assert all(job_id[:SHORT] in text for job_id in stock[:4])
     assert objects(folder, "jobs", "delete", "--all", "--dry-run") == [
         {"verb": "delete", "matched": 4, "count": 0, "dry_run": True}
     ]

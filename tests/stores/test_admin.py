@@ -406,22 +406,16 @@ async def test_waiting_jobs_are_counted_and_listed_by_what_they_wait_for(
 ) -> None:
     """A retry is no delayed job, and one that nobody knows is neither."""
     begun = clock.now()
-    due, later, failed, unknown = (
-        new_job(),
-        new_job(delay=90 * SECOND),
-        new_job(),
-        new_job(task="u"),
-    )
+    due, later = new_job(), new_job(delay=90 * SECOND)
+    again, unknown = new_job(), new_job(task="u")
     await store.announce(Worker("w1", {"t": 1}), 500 * SECOND)
-    await store.put([failed, unknown])
+    await store.put([again, unknown])
     claimed = (await store.claim(plan(capable={"t": 1}))).jobs
     policy = Policy(Retry(attempts=3, backoff=fixed(30, jitter=0)))
-    await store.settle(
-        [settled(job, Failed(described("E", "m")), policy=policy) for job in claimed]
-    )
+    await store.settle([failed(job, clock.now(), policy) for job in claimed])
     await store.put([due, later])
     assert await store.waiting() == {"mail": Waiting(1, 1, 1, 1, begun)}
-    ids = {Wait.DUE: due, Wait.DELAYED: later, Wait.RETRYING: failed, Wait.PARKED: unknown}
+    ids = {Wait.DUE: due, Wait.DELAYED: later, Wait.RETRYING: again, Wait.PARKED: unknown}
 
     async def listed(*waits: Wait, states: tuple[State, ...] = (State.WAITING,)) -> set[JobId]:
         which = Filter(states=states, waits=waits, at=clock.now())
@@ -436,7 +430,7 @@ async def test_waiting_jobs_are_counted_and_listed_by_what_they_wait_for(
     assert await listed(Wait.DELAYED, states=()) == {later.id}
     clock.advance(31)
     assert await store.waiting() == {"mail": Waiting(2, 1, 0, 1, begun)}
-    assert await listed(Wait.DUE) == {due.id, failed.id}
+    assert await listed(Wait.DUE) == {due.id, again.id}
     await store.cancel([job.id for job in ids.values()], "no", by("cancel"))
     assert await store.waiting() == {}
     assert len(await listed(Wait.DELAYED, states=(State.WAITING, State.CANCELLED))) == 4

@@ -370,13 +370,11 @@ class Worker:
         runner.call_off(run)
         if isinstance(runner, ThreadRunner):
             run.deadline = float("inf")
-            terms = self._workshop.terms
-            self._tell_overdue(
-                run, where, terms.grace + terms.patience if self._is_watched else None
-            )
+            self._tell_overdue(run, where)
 
-    def _tell_overdue(self, run: Run, where: str | None, ends_within: float | None = None) -> None:
-        job = run.job
+    def _tell_overdue(self, run: Run, where: str | None) -> None:
+        job, terms = run.job, self._workshop.terms
+        ends = self._is_watched and isinstance(self._running[run.pair][1], ThreadRunner)
         self._workshop.events.emit(
             Overdue(
                 job.id,
@@ -385,7 +383,7 @@ class Worker:
                 correlation_id(job),
                 limit_seconds=run.timeout,
                 where=where or run.task.place,
-                ends_within=ends_within,
+                ends_within=terms.grace + terms.patience if ends else None,
             )
         )
 
