@@ -49,7 +49,7 @@ def _table(seen: Seen) -> list[str]:
     if not found:
         return [hinted("no worker is live; start one with: fairlead worker MODULE:APP")]
     columns = (
-        Column("WORKER", least=12),
+        Column("WORKER"),
         Column("STARTED", right=True, goes=3),
         Column("PROCESSES", right=True, goes=4),
         Column("SLOTS", right=True, goes=1),
