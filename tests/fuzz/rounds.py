@@ -266,7 +266,7 @@ class _Round:
             "groups": lambda: store.groups(ALL),
             "count": store.count,
             "recent": lambda: store.recent(0),
-            "oldest": store.oldest,
+            "waiting": store.waiting,
             "running": store.running,
             "unknown": store.unknown,
             "paused": store.paused,

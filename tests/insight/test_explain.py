@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlead import JobNotFound
-from fairlead.core.admin import PoolShare, Worker
+from fairlead.core.admin import PoolShare, Worker, by_process
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, NewJob, State
@@ -49,7 +49,7 @@ jobs = st.lists(
 
 
 async def next_claims(store: Backend, worker: Worker) -> set[JobId]:
-    running = await store.running()
+    running = by_process(await store.running())
     plans = [plan for pool in worker.pools for plan in plans_of(worker, pool, running)]
     # A plan to judge by has no lease, and what one process claims must not be lost to the next.
     claimed = [await store.claim(replace(plan, lease=SECOND)) for plan in plans]

@@ -114,7 +114,7 @@ async def test_no_question_of_ours_calls_what_somebody_put_on_the_search_path(tr
         await store.count(which)
         await store.groups(which)
     await store.recent(0, queue="mail")
-    await store.oldest()
+    await store.waiting()
     await store.running()
     await store.snapshot(plan(mail, capable={"t": 1}), 10)
     await store.ahead(third.id)

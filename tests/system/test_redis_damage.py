@@ -105,7 +105,7 @@ async def look(store: Backend) -> None:
     for job in await store.jobs(ALL, 1000):
         assert await store.find(job.id) is not None
         await store.attempts(job.id)
-    await store.oldest()
+    await store.waiting()
     await store.running()
     await store.unknown()
     await store.held("w1")

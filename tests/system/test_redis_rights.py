@@ -131,7 +131,7 @@ async def looked_at(store: Backend, job_id: Any) -> None:
     questions: list[Callable[[], Any]] = [
         *(lambda: store.jobs(ALL), store.count, lambda: store.groups(Filter(error="x"))),
         *(lambda: store.find(job_id), lambda: store.attempts(job_id), lambda: store.recent(0)),
-        *(store.oldest, store.running, store.unknown, store.paused, store.workers),
+        *(store.waiting, store.running, store.unknown, store.paused, store.workers),
         *(lambda: store.ahead(job_id), store.condition, store.migrations, store.audit_log),
         lambda: store.snapshot(plan(), 100),
     ]
