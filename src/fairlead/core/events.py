@@ -229,7 +229,7 @@ class Bus:
 
     def __init__(self, on_error: Callable[[Event, Exception], object]) -> None:
         self._subscribers: list[tuple[type[Event], Subscriber]] = []
-        self._wanted: dict[type[Event], bool] = {}
+        self._by_kind: dict[type[Event], tuple[Subscriber, ...]] = {}
         self._on_error = on_error
 
     def subscribe(self, subscriber: Subscriber, kind: type[Event] = Event) -> Callable[[], None]:
@@ -237,28 +237,33 @@ class Bus:
         entry = (kind, subscriber)
         # A new list each time: an emit under way goes on over the old one.
         self._subscribers = [*self._subscribers, entry]
-        self._wanted = {}
+        self._by_kind = {}
 
         def unsubscribe() -> None:
             self._subscribers = [other for other in self._subscribers if other is not entry]
-            self._wanted = {}
+            self._by_kind = {}
 
         return unsubscribe
 
     def wants(self, kind: type[Event]) -> bool:
         """Say whether anybody listens to this kind; producers of many events ask first."""
+        return bool(self._of(kind))
+
+    def _of(self, kind: type[Event]) -> tuple[Subscriber, ...]:
+        """Return who asked for this kind. Every job asks several times, so it is remembered."""
+        known = self._by_kind  # Not a newer one: what is found may be out of date by then.
         try:
-            return self._wanted[kind]
+            return known[kind]
         except KeyError:
-            wanted = any(issubclass(kind, wanted) for wanted, _ in self._subscribers)
-            self._wanted[kind] = wanted
-            return wanted
+            known[kind] = tuple(
+                each for wanted, each in self._subscribers if issubclass(kind, wanted)
+            )
+            return known[kind]
 
     def emit(self, event: Event) -> None:
         """Tell everybody who asked."""
-        for kind, subscriber in self._subscribers:
-            if isinstance(event, kind):
-                try:
-                    subscriber(event)
-                except Exception as error:  # noqa: BLE001 (around a subscriber: not our code)
-                    self._on_error(event, error)
+        for subscriber in self._of(type(event)):
+            try:
+                subscriber(event)
+            except Exception as error:  # noqa: BLE001 (around a subscriber: not our code)
+                self._on_error(event, error)
