@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from fairlead import Fairlead, JobRecord, State
+from fairlead import Fairlead, State
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt
+from fairlead.core.job import Attempt, JobRecord
 
 Value = TypeVar("Value")
 COMMAND = "from fairlead.cli.main import main; main()"
