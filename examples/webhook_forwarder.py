@@ -29,7 +29,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from fairlead import (
     Fairlead,
-    JobRecord,
+    JobDetails,
     Permanent,
     Queue,
     Retry,
@@ -107,9 +107,10 @@ async def summarise(event: str, deliveries: dict[str, str]) -> Summary:
     return {name: fate_of(record) for name, record in records.items()}
 
 
-def fate_of(record: JobRecord) -> Fate:
+def fate_of(record: JobDetails) -> Fate:
     """Read what the store knows of a delivery."""
-    seconds = ((record.finished_at or 0) - record.enqueued_at) / 1_000_000
+    ended_at = record.finished_at or record.enqueued_at
+    seconds = (ended_at - record.enqueued_at).total_seconds()
     error = record.errors[-1].message if record.errors else None
     return Fate(record.state, record.reason, record.attempt, seconds, error)
 
