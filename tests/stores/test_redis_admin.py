@@ -76,7 +76,7 @@ async def test_what_is_read_in_pieces_is_whole(shop: Backend, clock: ManualClock
     assert await shop.count(tagged) == {"mail": {State.WAITING: len(wanted)}}
     [group] = await shop.groups(Filter())
     assert (group.count, group.job) == (60, newest[0])
-    assert await shop.oldest() == {"mail": clock.now() - 10 * SECOND}
+    assert (await shop.waiting())["mail"].oldest == clock.now() - 10 * SECOND
     order = sorted(jobs, key=lambda job: (-job.priority, job.id))
     assert [await shop.ahead(job.id) for job in order] == list(range(60))
 

@@ -195,7 +195,7 @@ async def _not_in_app(
     view = await store.snapshot(plan, _LOOKED_AT)
     lacking = {
         (head.task, head.version)
-        for line in view.lines
+        for line in view.lines.values()
         for head in line.heads
         if not knows(tasks, head)
     }
