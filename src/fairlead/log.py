@@ -277,7 +277,8 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     ),
     LoopBlocked: lambda e: (
         f"the event loop of process {e.pid} has not turned for {e.seconds:.0f} s, at {e.where}; "
-        "what blocks belongs in a plain function, which runs in a thread"
+        + (f"jobs given back that it had not started: {e.returned}; " if e.returned else "")
+        + "what blocks belongs in a plain function, which runs in a thread"
     ),
     StoreLost: lambda e: f"the store does not answer, trying on: {e.problem}",
     StoreFound: lambda e: f"the store answers again, after {e.after_seconds:.1f} s",

@@ -435,6 +435,7 @@ async def test_a_feeder_that_is_stopped_while_it_claims_waits_for_no_more_work()
         spares=lambda _: False,
         places=lambda: 100,
         store_time=lambda: 0,
+        board=Board.private(1),
     )
     await feeder.run()
     assert waits == [0]

@@ -17,7 +17,7 @@ from fairlead.core.job import Job
 from fairlead.core.outcome import Cancelled, Crashed, Done, Failed, Outcome
 from fairlead.core.task import Registry
 from fairlead.runtime import process_runner
-from fairlead.runtime.board import PROCESS, THREAD
+from fairlead.runtime.board import PROCESS, THREAD, Board
 from fairlead.runtime.process_runner import ProcessRunner
 from fairlead.runtime.run import Run
 from fairlead.runtime.thread_runner import ThreadRunner
@@ -37,6 +37,8 @@ class Book:
         self.ended: dict[str, Outcome] = {}
         self.order: list[str] = []
         self.hired: list[tuple[int, bool]] = []
+        self.revoked: set[str] = set()
+        self.board = Board.private(200)
         self._loop = asyncio.get_running_loop()
         self._bell = asyncio.Event()
         self._number = 0
@@ -62,10 +64,13 @@ class Book:
         )
         return Run(job, self.tasks[task], "p", self._number, MEMORY)
 
-    def begin(self, run: Run, kind: int, thread: int) -> None:
+    def begin(self, run: Run, kind: int, thread: int) -> bool:
+        if run.job.id in self.revoked:
+            return False
         run.since, run.started_at = self._loop.time(), 1
         self.begun.append((run.job.id, kind, thread))
         self._loop.call_soon_threadsafe(self._bell.set)
+        return True
 
     def end(self, run: Run, outcome: Outcome) -> None:
         assert run.job.id not in self.ended, "a run ends once"
@@ -254,7 +259,9 @@ async def processes(book: Book) -> AsyncIterator[Callable[..., ProcessRunner]]:
     made: list[ProcessRunner] = []
 
     def make(size: int = 1, **options: Any) -> ProcessRunner:
-        runner = ProcessRunner(TARGET, size, book.begin, book.end, book.hire, book.now, **options)
+        runner = ProcessRunner(
+            TARGET, book.board, size, book.begin, book.end, book.hire, book.now, **options
+        )
         made.append(runner)
         return runner
 
@@ -408,7 +415,9 @@ async def test_slow_jobs_go_one_to_each_process(
 async def test_an_app_that_cannot_be_loaded_is_tried_again_but_not_in_a_hot_loop(
     book: Book, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runner = ProcessRunner("no.such:app", 1, book.begin, book.end, book.hire, book.now)
+    runner = ProcessRunner(
+        "no.such:app", book.board, 1, book.begin, book.end, book.hire, book.now
+    )
     run = book.run("pid")
     runner.start(run)
     async with asyncio.timeout(10):

@@ -196,7 +196,7 @@ async def test_a_run_called_off_before_its_first_step_ends_as_such(any_app: Fair
     workshop = any_app.workshop(Terms())
     [claimed] = await claim(any_app.store, *any_app.queues.values(), worker="w")
     worker = Worker(workshop, "w", Board.private(workshop.places))
-    worker._take(worker._slots[0], [claimed], late=False)
+    worker._take(worker._slots[0], [claimed], 1.0, late=False)
     worker._call_off((job.id, claimed.fence), GIVEN_BACK)
     worker.stop(0)
     await asyncio.wait_for(worker.run(), 3)
@@ -368,7 +368,7 @@ async def test_a_run_that_was_lost_to_ourselves_is_called_off_and_the_new_one_co
     heard = Heard(any_app)
     worker = Worker(workshop, "w", Board.private(workshop.places))
     [first] = await claim(any_app.store, *queues, worker="w")
-    worker._take(worker._slots[0], [first], late=False)
+    worker._take(worker._slots[0], [first], 1.0, late=False)
     await heard.until(events.Started)
     await any_app.store.extend([(first.id, first.fence)], 0)
     working = asyncio.create_task(worker.run())  # Claims its own job, as lost.

@@ -25,7 +25,7 @@ from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Crashed, Failed
 from fairlead.core.queue import Queue
 from fairlead.core.task import Registry
-from fairlead.runtime import group_runner, points, worker
+from fairlead.runtime import group_runner, points, revoke, worker
 from fairlead.runtime.board import UNCLEAR, Board
 from fairlead.runtime.group import Group
 from fairlead.runtime.keeper import Keeper, News
@@ -113,7 +113,9 @@ class Tree:
             raise
 
     async def _run(self) -> None:
-        keeper = self._keeper = Keeper(self._workshop, self.name, self._boards, self._tell)
+        keeper = self._keeper = Keeper(
+            self._workshop, self.name, self._boards, self._tell, self._tell_blocked
+        )
         while True:
             try:
                 await keeper.begin()
@@ -144,6 +146,9 @@ class Tree:
             if child.name == name and child.worker is not None:
                 self.world.loop.tell(child, child.worker.lost, news.lost)
                 self.world.loop.tell(child, child.worker.cancel, news.cancelled)
+
+    def _tell_blocked(self, name: str, returned: int) -> None:
+        self.world.witness.note("revoked", None, name, returned)
 
     def _watch(self) -> None:
         world = self.world
@@ -381,7 +386,8 @@ class World:
     @contextmanager
     def _in_place(self) -> Iterator[None]:
         real, group_runner.Hand = group_runner.Hand, SimulatedHand  # type: ignore[assignment,misc]
-        tick, worker.TICK = worker.TICK, TICK
+        ticks = worker.TICK, revoke.TICK
+        worker.TICK = revoke.TICK = TICK
         points.listen(self.pass_point)
         try:
             with warnings.catch_warnings():
@@ -389,7 +395,7 @@ class World:
                 yield
         finally:
             points.listen(None)
-            worker.TICK = tick
+            worker.TICK, revoke.TICK = ticks
             group_runner.Hand = real  # type: ignore[misc]
 
     async def _live(self, scenario: Any) -> None:

@@ -184,11 +184,15 @@ class ProcessDied(WorkerEvent, frozen=True):
 
 
 class LoopBlocked(WorkerEvent, frozen=True):
-    """A handler keeps the event loop of its process from turning; `where` names its line."""
+    """A handler keeps the event loop of its process from turning; `where` names its line.
+
+    `returned` jobs, which the process had claimed and not started, were given back to others.
+    """
 
     pid: int
     seconds: float
     where: str | None
+    returned: int = 0
 
 
 class StoreLost(WorkerEvent, frozen=True):

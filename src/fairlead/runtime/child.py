@@ -46,8 +46,6 @@ class Child:
             raise
         finally:
             os.close(handle)
-        self._pulse = 0.0
-        self._still = 0.0
         self._frames: Frames[ToSupervisor] = Frames(ToSupervisor)  # type: ignore[arg-type]
         self._outgoing = bytearray()
         self._hired: set[int] = set()
@@ -98,25 +96,15 @@ class Child:
             case Gone(pid):
                 self._hired.discard(pid)
 
-    def watch(self, tick: float) -> None:
-        """Take note of whether its event loop turns. Called every `tick` seconds.
-
-        Seen from here and not from its own clock: if we stood still, so did it.
-        """
-        if self.board.pulse != self._pulse or not self.ready:
-            self._pulse, self._still = self.board.pulse, 0.0
-        else:
-            self._still += tick
-
     @property
     def still(self) -> float:
         """For how many seconds its event loop has not turned."""
-        return self._still
+        return self.board.still
 
     @property
     def deaf(self) -> bool:
         """Whether it will not hear what it is told: it starts, or its loop stands still."""
-        return not self.ready or self._still > _DEAF_SECONDS
+        return not self.ready or self.still > _DEAF_SECONDS
 
     async def look(self) -> dict[int, str]:
         """Return the line every thread of it is at."""

@@ -1,15 +1,17 @@
 """A worker inside another program: the same stations, without a supervisor."""
 
 import asyncio
+import os
 import threading
 from contextlib import suppress
 from typing import Self
 
 from fairlead.core.errors import ConfigError, StoreGone
-from fairlead.core.events import Trouble
+from fairlead.core.events import LoopBlocked, Trouble
 from fairlead.runtime.board import Board
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.names import worker_name
+from fairlead.runtime.run import where_is_thread
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Workshop
 
@@ -36,13 +38,16 @@ class EmbeddedWorker:
         self._keeper_loop: asyncio.AbstractEventLoop | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._left = False
+        self._thread_id = 0
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
         """Announce the worker, and begin."""
         await self._workshop.store.open()
         self._loop = asyncio.get_running_loop()
-        keeper = Keeper(self._workshop, self.name, lambda: {self.name: self._board}, self._tell)
+        self._thread_id = threading.get_ident()
+        boards = {self.name: self._board}
+        keeper = Keeper(self._workshop, self.name, lambda: boards, self._tell, self._tell_blocked)
         await keeper.begin()
         self._worker = Worker(self._workshop, self.name, self._board, self._target)
         self._working = asyncio.create_task(self._work(self._worker))
@@ -95,6 +100,12 @@ class EmbeddedWorker:
         with suppress(RuntimeError):  # The program's loop is closed: nobody is left to tell.
             self._loop.call_soon_threadsafe(self._worker.lost, news.lost)
             self._loop.call_soon_threadsafe(self._worker.cancel, news.cancelled)
+
+    def _tell_blocked(self, _worker: str, returned: int) -> None:
+        """Tell who blocks the program's loop; called in the keeper's thread."""
+        where = where_is_thread(self._thread_id, None)
+        told = LoopBlocked(self.name, os.getpid(), self._board.still, where, returned)
+        self._workshop.events.emit(told)
 
     def _keep(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
         async def keep() -> None:

@@ -15,6 +15,7 @@ from fairlead.core.errors import StoreError
 from fairlead.core.job import Job
 from fairlead.core.queue import Served
 from fairlead.core.selection import MOST_BYTES, Claim, ClaimPlan
+from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import Slots, bytes_for_next
@@ -31,8 +32,8 @@ _LOOK_PART = 10
 class Feeder:
     """Claims for one pool, until it is stopped.
 
-    `hear` is called with every claim, `take` with its jobs and whether it came so late
-    that their leases may have passed. `dry` says that the last claim found nothing
+    `hear` is called with every claim, `take` with its jobs, when it was asked for, and whether
+    it came so late that their leases may have passed. `dry` says that the last claim found nothing
     while nothing was in hand, `claiming` how many jobs a claim that is on its way may
     bring.
     """
@@ -44,10 +45,11 @@ class Feeder:
         slots: Slots,
         contact: Contact,
         hear: Callable[[Claim, bool], None],
-        take: Callable[[Slots, list[Job], bool], None],
+        take: Callable[[Slots, list[Job], float, bool], None],
         spares: Callable[[float], bool],
         places: Callable[[], int],
         store_time: Callable[[], int],
+        board: Board,
     ) -> None:
         self._workshop = workshop
         self._worker = worker
@@ -59,6 +61,7 @@ class Feeder:
         self._spares = spares
         self._places = places
         self._store_time = store_time
+        self._board = board
         self._troubles = Troubles(worker, workshop.events)
         self._refused_until: dict[str, float] = {}
         self._most_bytes = MOST_BYTES
@@ -139,6 +142,13 @@ class Feeder:
 
     async def _claim(self, room: int, now: float) -> Claim | None:
         """Claim once, and feed what came; None if the store did not answer."""
+        self._board.begin_claim(now)
+        try:
+            return await self._claimed(room, now)
+        finally:
+            self._board.end_claim()
+
+    async def _claimed(self, room: int, now: float) -> Claim | None:
         terms = self._workshop.terms
         plan = replace(
             self._slots.claim_plan(self._worker, terms.lease_micros, self._workshop.capable, room),
@@ -163,7 +173,7 @@ class Feeder:
         self._slots.credits = claim.credits
         late = took > terms.lease / 2
         self._hear(claim, late)
-        self._take(self._slots, claim.jobs, late)
+        self._take(self._slots, claim.jobs, now, late)
         return claim
 
     async def _asked(self, plan: ClaimPlan, now: float) -> Claim:

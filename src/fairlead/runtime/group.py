@@ -85,7 +85,7 @@ class Group:
         self._runs[order.number] = run
         (self._on_loop if task.is_async else self._in_threads).start(run)
 
-    def _begin(self, run: Run, _kind: int, thread: int) -> None:
+    def _begin(self, run: Run, _kind: int, thread: int) -> bool:
         told, at = self._clocks
         run.since = self._loop.time()
         run.started_at = told + int((run.since - at) * SECOND)
@@ -93,6 +93,7 @@ class Group:
             times = (run.started_at, run.since + run.timeout, run.since)
             self._board.start(run.place, PROCESS, *times, os.getpid())
         self._say(Word(starts=run.place, thread=thread))
+        return True
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         del self._runs[run.place]

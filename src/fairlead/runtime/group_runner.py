@@ -153,15 +153,24 @@ class GroupRunner:
         if self._closed or self._resting:
             return
         pending, self._pending = self._pending, []
-        divided = shares([run for run, _ in pending])
+        divided = shares([run for run, _ in pending if self._is_sent(run)])
         for at, share in enumerate(divided):
             try:
                 self._send(self._group_for(share), share)
             except OSError:  # The machine has no room for another process now.
                 left = [run for rest in divided[at:] for run in rest]
+                for run in left:
+                    self._board.take_back(run.place)
                 self._pending += [entry for entry in pending if entry[0] in left]
                 self._rest()
                 return
+
+    def _is_sent(self, run: Run) -> bool:
+        """Note that a run goes to a process of its own, unless it was revoked."""
+        if self._board.send(run.place):
+            return True
+        self._loop.call_soon(self._end, run, GIVEN_BACK)
+        return False
 
     def _group_for(self, share: Share) -> _Group:
         """Return a new process; for those that run all together, one that has not begun will do."""
@@ -241,6 +250,7 @@ class GroupRunner:
             elif run.called_off is not None or self._recalled:
                 self._end(run, run.called_off or GIVEN_BACK)
             else:
+                self._board.take_back(run.place)
                 self.start(run)
 
     # Ending runs

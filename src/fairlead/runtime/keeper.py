@@ -16,6 +16,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
 from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
+from fairlead.runtime.revoke import Revoker
 from fairlead.runtime.run import Pair
 from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
@@ -31,7 +32,10 @@ class News(msgspec.Struct, frozen=True):
 
 
 class Keeper:
-    """Keeps the leases on some boards, by worker id. `tell` gets the news of each."""
+    """Keeps the leases on some boards, by worker id. `tell` gets the news of each.
+
+    `tell_blocked` gets the worker whose loop stands still, and how many jobs were given back.
+    """
 
     def __init__(
         self,
@@ -39,12 +43,14 @@ class Keeper:
         worker: str,
         boards: Callable[[], Mapping[str, Board]],
         tell: Callable[[str, News], None],
+        tell_blocked: Callable[[str, int], None] = lambda _worker, _returned: None,
     ) -> None:
         terms = workshop.terms
         self._workshop = workshop
         self._worker = worker
         self._boards = boards
         self._tell = tell
+        self._revoker = Revoker(workshop, worker, boards, tell_blocked)
         self.serving = True
         """Whether it still claims; a worker that stops knows its tasks, but serves nobody."""
         self.contact = Contact(
@@ -54,10 +60,11 @@ class Keeper:
         self._more = False  # Whether the last round of upkeep left something to do at once.
 
     async def run(self) -> None:
-        """Beat, announce and do housekeeping, for ever."""
+        """Beat, announce, give back what cannot start, and do housekeeping, for ever."""
         async with asyncio.TaskGroup() as duties:
             duties.create_task(self._beat_forever())
             duties.create_task(self._upkeep_forever())
+            duties.create_task(self._revoker.run())
 
     async def begin(self) -> None:
         """Announce the worker before it claims anything.
@@ -136,15 +143,15 @@ class Keeper:
         """Renew the leases of what is on the boards, in one batch.
 
         Jobs that were claimed a moment ago are left out: most will be settled
-        before their lease is half over.
+        before their lease is half over. So are those that were taken back.
         """
         terms = self._workshop.terms
         before = asyncio.get_running_loop().time() - terms.heartbeat
         owners = {
-            (mark.job_id, mark.fence): worker
+            mark.pair: worker
             for worker, board in self._boards().items()
             for mark in board.marks()
-            if mark.held_since <= before
+            if mark.held_since <= before and mark.pair not in board.given_back
         }
         owners |= await self._unseen(before)
         if not owners:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from fairlead.core.outcome import Outcome
 from fairlead.runtime.board import ASYNC
 from fairlead.runtime.points import point
-from fairlead.runtime.run import Run, acall, where_is
+from fairlead.runtime.run import GIVEN_BACK, Run, acall, where_is
 
-Begin = Callable[[Run, int, int], None]
-"""Notes the start of a run: run, kind of runner, thread."""
+Begin = Callable[[Run, int, int], bool]
+"""Notes the start of a run (run, kind of runner, thread), and says whether it may start."""
 End = Callable[[Run, Outcome], None]
 """Takes a run that has ended, in the event loop's thread."""
 
@@ -32,7 +32,9 @@ class LoopRunner:
             self._end(run, run.called_off)
             return
         point("starting")
-        self._begin(run, ASYNC, 0)
+        if not self._begin(run, ASYNC, 0):
+            self._end(run, GIVEN_BACK)
+            return
         point("started")
         outcome = await acall(run)
         point("ended")

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from fairlead.core.outcome import Crashed
-from fairlead.runtime.board import PROCESS
+from fairlead.runtime.board import PROCESS, Board
 from fairlead.runtime.hand import Hand, Hire
 from fairlead.runtime.loop_runner import Begin, End
 from fairlead.runtime.memory import resident_bytes
-from fairlead.runtime.run import Run
+from fairlead.runtime.run import GIVEN_BACK, Run
 from fairlead.runtime.solo import Order, Recall, Word
 
 SENT_SECONDS = 0.1
@@ -43,6 +43,7 @@ class ProcessRunner:
     def __init__(
         self,
         target: str,
+        board: Board,
         size: int,
         begin: Begin,
         end: End,
@@ -53,6 +54,7 @@ class ProcessRunner:
         max_memory: int | None = None,
     ) -> None:
         self._target = target
+        self._board = board
         self._size = size
         self._begin = begin
         self._end = end
@@ -164,12 +166,17 @@ class ProcessRunner:
     def _send(self, hand: _Hand, runs: list[Run]) -> None:
         orders = []
         for run in runs:
+            if not self._board.send(run.place):
+                # Not at once: its end may bring the next run to deal, in the midst of this.
+                self._loop.call_soon(self._end, run, GIVEN_BACK)
+                continue
             self._number += 1
             hand.sent[self._number] = run
             # Both clocks, so that it can tell by the store's when it started.
             clocks = (self._now(), time.monotonic())
             orders.append(Order(self._number, run.job, run.pool, clocks))
-        hand.tell(orders)
+        if orders:
+            hand.tell(orders)
 
     # Listening
 
@@ -197,8 +204,7 @@ class ProcessRunner:
             self._end(run, word.outcome)
             self._recycle(hand)
         since = hand.running.since if hand.running else self._loop.time()
-        for number in word.recalled:
-            self._pending.appendleft((hand.sent.pop(number), since))
+        self._take_back([hand.sent.pop(number) for number in word.recalled], since)
         if word.starts is not None:
             hand.running = run = hand.sent[word.starts]
             self._begin(run, PROCESS, hand.pid)
@@ -224,12 +230,17 @@ class ProcessRunner:
             self._heed(hand, word)
         died = hand.running
         waiting = [run for run in hand.sent.values() if run is not died]
-        now = self._loop.time()
-        self._pending.extendleft((run, now) for run in reversed(waiting))
+        self._take_back(waiting[::-1], self._loop.time())
         if died is not None:
             self._end(died, died.called_off or Crashed(how))
         elif not hand.leaving and not self._closed:
             self._rest()
+
+    def _take_back(self, runs: list[Run], since: float) -> None:
+        """Have runs wait here again that a process was sent and did not start, the last first."""
+        for run in runs:
+            self._board.take_back(run.place)
+            self._pending.appendleft((run, since))
 
     def bury_the_dead(self) -> None:
         """Look after dead processes that something they forked keeps from being noticed."""

@@ -118,7 +118,7 @@ class Settler:
             if ruled is not None and ruled.fence == settlement.fence:
                 narrate(self._workshop.events, run.job, ruled, run.started_at, now)
                 self._tell_trouble(run, outcome, ruled)
-            else:
+            elif not never_started(settlement):
                 narrate_late(self._workshop.events, run.job, settlement.outcome)
             self._release(run)
 
@@ -223,7 +223,7 @@ async def settle_in_parts(
     written: Written = {}
     for part in parts:
         written |= part
-    if len(written) < len(settlements):
+    if len(written) < len(settlements) and not all(map(never_started, settlements)):
         written |= await _written_before(store, troubles, settlements, written)
     return written
 
@@ -238,7 +238,7 @@ async def _written_before(
     """
     before: Written = {}
     for settlement in settlements:
-        if settlement.id in written:
+        if settlement.id in written or never_started(settlement):
             continue
         log = store.attempts(settlement.id)
         for line in await troubles.found(f"the log of job {settlement.id}", log):
@@ -249,6 +249,15 @@ async def _written_before(
             elif line.outcome == "done":
                 before[line.job_id] = Settlement(line.job_id, line.fence, State.DONE, line.outcome)
     return before
+
+
+def never_started(settlement: Settlement) -> bool:
+    """Say whether a run is given back before it began.
+
+    If the store refuses that, the job was given back before, or has passed on to somebody else;
+    it is all the same to who never ran it.
+    """
+    return settlement.outcome == "returned" and settlement.started_at is None
 
 
 def _certain(outcome: Outcome) -> bool:

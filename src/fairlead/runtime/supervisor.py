@@ -64,7 +64,7 @@ class Supervisor:
         self._attending: set[asyncio.Task[None]] = set()
         self._unclear: list[tuple[Job, Cut]] = []
         self._guardian = Guardian()
-        self._keeper = Keeper(workshop, worker, self._boards, self._tell)
+        self._keeper = Keeper(workshop, worker, self._boards, self._tell, self._tell_blocked)
         self._number = 0
         self._failed_starts = 0
         self._start_after = 0.0
@@ -112,6 +112,13 @@ class Supervisor:
                 if news.cancelled:
                     child.tell(Cancel(news.cancelled))
 
+    def _tell_blocked(self, worker: str, returned: int) -> None:
+        self._drained = False  # What was given back waits for somebody to claim it.
+        for child in self._children:
+            if child.worker == worker:
+                child.told_blocked = True
+                self._attend(self._look_at_blocked(child, returned))
+
     # Watching
 
     def _tick(self) -> None:
@@ -126,7 +133,6 @@ class Supervisor:
             if child.spawned.process.poll() is not None:
                 self._bury(child, now)
             else:
-                child.watch(TICK)
                 self._check(child, now)
         self._hand_on()
         self._recycle(now)
@@ -160,7 +166,7 @@ class Supervisor:
             self._retire(child, f"it has stood still for {child.still:.0f} s")
         elif child.still > _BLOCKED_SECONDS and not child.told_blocked:
             child.told_blocked = True
-            self._attend(self._look_at_blocked(child))
+            self._attend(self._look_at_blocked(child, 0))
         elif not child.still:
             child.told_blocked = False
 
@@ -177,10 +183,11 @@ class Supervisor:
                 told = Overdue(mark.job_id, task, "", None, limit_seconds=limit, where=where)
                 self._events.emit(told)
 
-    async def _look_at_blocked(self, child: Child) -> None:
+    async def _look_at_blocked(self, child: Child, returned: int) -> None:
         """Tell who keeps an event loop from turning: others wait for it, and nobody knows why."""
+        seconds = child.still
         where = _main_thread(await child.look())
-        self._events.emit(LoopBlocked(self._worker, child.pid, child.still, where))
+        self._events.emit(LoopBlocked(self._worker, child.pid, seconds, where, returned))
 
     def _task_of(self, mark: Mark) -> str:
         names = self._workshop.task_names  # Those of newer code than ours are not among them.
@@ -256,6 +263,8 @@ class Supervisor:
         finally:
             child.close()
         self._unclear.extend(estate.unclear)
+        if estate.crashed or estate.returned:
+            self._drained = False  # It left work behind.
         if not death.on_purpose:
             told = (child.pid, death.how, estate.crashed, estate.returned)
             self._events.emit(ProcessDied(self._worker, *told))

@@ -29,7 +29,7 @@ from fairlead.core.task import TaskOptions
 from fairlead.runtime.board import NEVER, PROCESS, THREAD, UNCLEAR, Mark
 from fairlead.runtime.contact import FIRST_PAUSE, Troubles, is_outage, said
 from fairlead.runtime.narrate import narrate, narrate_late
-from fairlead.runtime.settler import decided, settle_in_parts
+from fairlead.runtime.settler import decided, never_started, settle_in_parts
 from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
 
@@ -113,7 +113,7 @@ async def _take_over(workshop: Workshop, death: Death, troubles: Troubles) -> Es
     store = workshop.store
     outcomes = fates(death)
     left = [pair for pair, outcome in outcomes.items() if outcome is None]
-    marks = {(mark.job_id, mark.fence): mark for mark in death.marks}
+    marks = {mark.pair: mark for mark in death.marks}
     ended: list[tuple[Job, Settlement, int]] = []
     unclear: list[tuple[Job, Cut]] = []
     for job in await store.held(death.worker):
@@ -161,7 +161,7 @@ async def _settle(
         ruled = written.get(settlement.id)
         if ruled is not None:
             narrate(workshop.events, job, ruled, ruled.started_at, now)
-        else:
+        elif not never_started(settlement):
             narrate_late(workshop.events, job, settlement.outcome)
     returned = sum(settlement.outcome == "returned" for _, settlement, _ in ended)
     return Estate(len(ended) - returned + len(unclear), returned, unclear)

@@ -16,7 +16,7 @@ from fairlead.core.outcome import Outcome
 from fairlead.runtime.board import THREAD
 from fairlead.runtime.loop_runner import Begin, End
 from fairlead.runtime.points import point
-from fairlead.runtime.run import Run, call, where_is_thread
+from fairlead.runtime.run import GIVEN_BACK, Run, call, where_is_thread
 
 
 class ThreadRunner:
@@ -72,7 +72,8 @@ class ThreadRunner:
     def _run(self, run: Run, me: int) -> Outcome:
         point("starting")
         run.handle = me
-        self._begin(run, THREAD, me)
+        if not self._begin(run, THREAD, me):
+            return GIVEN_BACK
         point("started")
         outcome = contextvars.Context().run(call, run)
         point("ended")

@@ -122,6 +122,7 @@ class Worker:
         terms = self._workshop.terms
         return ProcessRunner(
             self._target,
+            self._board,
             size,
             self._begin,
             self._end,
@@ -142,6 +143,7 @@ class Worker:
             self._spares,
             self._places,
             self.now,
+            self._board,
         )
 
     def _places(self) -> int:
@@ -173,10 +175,11 @@ class Worker:
         for job in claim.parked:
             narrate_parking(self._workshop.events, job)
 
-    def _take(self, slots: Slots, jobs: list[Job], late: bool) -> None:  # noqa: FBT001 (a callback)
+    def _take(self, slots: Slots, jobs: list[Job], asked_at: float, late: bool) -> None:  # noqa: FBT001 (a callback)
         """Take claimed jobs in: those of lost runs are decided on, the others are fed.
 
-        Not if that comes too late, for their leases or for us: then they are given back.
+        Not if that comes too late, for their leases or for us, or if what was asked for
+        then is revoked: then they are given back.
         """
         now = self._loop.time()
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
@@ -189,16 +192,17 @@ class Worker:
                 told = f"job {job.id:.80} cannot be taken in hand; its lease passes"
                 self._troubles.tell(f"{told}, and `fairlead doctor` tells what is wrong")
                 continue
-            place = board.hold(job.id, job.fence, number, now)
+            place = board.hold(job.id, job.fence, number, asked_at)
             run = Run(job, tasks[job.task], slots.plan.name, place, store)
             self._runs[run.pair] = (run, slots)
             runs.append(run)
         point("held")
+        late = late or asked_at <= board.revoked_at or self._stopping.is_set()
         for run in runs:
             if run.job.lost:
                 self.lost([pair for pair in self._runs if self._overtaken(pair, run)])
                 self._settler.put(run, Lost())
-            elif late or self._stopping.is_set():
+            elif late:
                 self._settler.put(run, GIVEN_BACK)
             else:
                 slots.feed(run, now)
@@ -214,21 +218,27 @@ class Worker:
         self._running[run.pair] = (run, runner)
         runner.start(run)
 
-    def _begin(self, run: Run, kind: int, thread: int) -> None:
-        """Note the start of a handler; called in the thread that is going to run it."""
+    def _begin(self, run: Run, kind: int, thread: int) -> bool:
+        """Note the start of a handler, and say whether it may start: not if it was revoked.
+
+        Called in the thread that is going to run it.
+        """
         now = self._loop.time()
         run.since, run.deadline = now, now + run.timeout
         run.started_at = self.now()
-        self._board.start(run.place, kind, run.started_at, run.deadline, now, thread)
+        if not self._board.start(run.place, kind, run.started_at, run.deadline, now, thread):
+            run.since, run.deadline, run.started_at = 0.0, float("inf"), None
+            return False
         if run.timeout < TICK:
             self._loop.call_soon_threadsafe(self._loop.call_at, run.deadline, self._sweep)
         if self._workshop.events.wants(Started):
             narrate_start(self._workshop.events, run.job, run.started_at)
+        return True
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         self._board.end(run.place)
         del self._running[run.pair]
-        self._ended += 1
+        self._ended += run.started_at is not None
         _, slots = self._runs[run.pair]
         if isinstance(run.called_off, Lost) and not isinstance(outcome, Committed):
             # It is another worker's now; nothing from here counts.
