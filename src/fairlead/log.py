@@ -276,7 +276,8 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
         f"{e.returned} were given back"
     ),
     LoopBlocked: lambda e: (
-        f"the event loop of process {e.pid} has not turned for {e.seconds:.0f} s, at {e.where}; "
+        f"the event loop of process {e.pid} has not turned for {e.seconds:.0f} s"
+        + (f", at {e.where}; " if e.where else "; ")
         + (f"jobs given back that it had not started: {e.returned}; " if e.returned else "")
         + "what blocks belongs in a plain function, which runs in a thread"
     ),

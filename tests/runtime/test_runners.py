@@ -415,9 +415,7 @@ async def test_slow_jobs_go_one_to_each_process(
 async def test_an_app_that_cannot_be_loaded_is_tried_again_but_not_in_a_hot_loop(
     book: Book, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runner = ProcessRunner(
-        "no.such:app", book.board, 1, book.begin, book.end, book.hire, book.now
-    )
+    runner = ProcessRunner("no.such:app", book.board, 1, book.begin, book.end, book.hire, book.now)
     run = book.run("pid")
     runner.start(run)
     async with asyncio.timeout(10):

@@ -46,4 +46,4 @@ def test_the_story_does_not_depend_on_the_hashes_of_strings() -> None:
 def test_the_seeds_meet_what_they_are_meant_to_meet() -> None:
     met = {what for seed in range(40) for what in run_seed(seed).witness.counts}
 
-    assert {"crashed", "exited", "reconcile", "stale", "cancel", "extend"} <= met
+    assert {"crashed", "exited", "reconcile", "stale", "cancel", "extend", "revoked"} <= met

@@ -28,6 +28,7 @@ ACTS = {
     "ambiguous": 2,
     "deaf": 3,
     "late": 3,
+    "block": 6,
 }
 SIGNALS: dict[str, Callable[[float], Exception]] = {
     "permanent": lambda _: Permanent("simulated"),
@@ -109,5 +110,8 @@ async def _act(world: "World", task: str, seen: Seen, limit: float) -> None:
                 await asyncio.sleep(random.uniform(0.0, 7.0))
         case "late":
             await asyncio.sleep(2 * limit)
+        case "block":
+            world.loop.freeze(here(), random.uniform(0.5, 6.0))
+            await asyncio.sleep(0)
         case signal if signal in SIGNALS:
             raise SIGNALS[signal](random.uniform(0.0, 5.0))

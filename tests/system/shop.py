@@ -141,6 +141,23 @@ async def grip(seconds: int) -> float:
 
 
 @app.task(queue="loop", retry=SOON)
+async def block() -> None:
+    """Keep the loop from turning, until the test says otherwise."""
+    tell("start")
+    while not (HERE / "go-on").exists():
+        time.sleep(0.01)
+    tell("end")
+
+
+@app.task(queue="thread", retry=SOON)
+def hug(seconds: int) -> None:
+    """Hold the interpreter lock in C, in a thread."""
+    tell("start")
+    ctypes.PyDLL(None).sleep(seconds)
+    tell("end")
+
+
+@app.task(queue="loop", retry=SOON)
 async def hand_to_thread(seconds: float) -> None:
     tell("start")
     await asyncio.to_thread(time.sleep, seconds)

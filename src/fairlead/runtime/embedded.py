@@ -11,7 +11,7 @@ from fairlead.core.events import LoopBlocked, Trouble
 from fairlead.runtime.board import Board
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.names import worker_name
-from fairlead.runtime.run import where_is_thread
+from fairlead.runtime.stacks import line_of
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Workshop
 
@@ -103,8 +103,9 @@ class EmbeddedWorker:
 
     def _tell_blocked(self, _worker: str, returned: int) -> None:
         """Tell who blocks the program's loop; called in the keeper's thread."""
-        where = where_is_thread(self._thread_id, None)
-        told = LoopBlocked(self.name, os.getpid(), self._board.still, where, returned)
+        seconds = self._board.still
+        where = line_of(self._thread_id) if seconds else None
+        told = LoopBlocked(self.name, os.getpid(), seconds, where, returned)
         self._workshop.events.emit(told)
 
     def _keep(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:

@@ -10,10 +10,13 @@ import faulthandler
 import os
 import re
 import signal
+import sys
 import tempfile
+from pathlib import Path
 
 SIGNAL = signal.SIGUSR2
 _PATIENCE = 0.5
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -63,7 +66,26 @@ def innermost(text: str) -> dict[int, str]:
     parts = _THREAD.split(text)
     for ident, stack in zip(parts[1::2], parts[2::2], strict=True):
         frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(stack)]
-        own = [frame for frame in frames if "/lib/python" not in frame and "<frozen" not in frame]
         if frames:
-            found[int(ident, 16)] = (own or frames)[0]
+            found[int(ident, 16)] = _of_a_user(frames)
     return found
+
+
+def line_of(ident: int) -> str | None:
+    """Return the innermost line of a thread of this process that is not a library's."""
+    frame = sys._current_frames().get(ident)  # noqa: SLF001 (the documented way)
+    frames = []
+    while frame is not None:
+        code = frame.f_code
+        frames.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return _of_a_user(frames) if frames else None
+
+
+def is_of_a_user(line: str) -> bool:
+    """Say whether a line is neither Python's, nor a library's, nor ours."""
+    return not ("/lib/python" in line or "<frozen" in line or line.startswith(_OURS))
+
+
+def _of_a_user(frames: list[str]) -> str:
+    return next(filter(is_of_a_user, frames), frames[0])

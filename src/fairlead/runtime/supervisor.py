@@ -29,6 +29,7 @@ from fairlead.runtime.guardian import Guardian
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
+from fairlead.runtime.stacks import is_of_a_user
 from fairlead.runtime.takeover import Cut, Death, past_limit, take_over
 from fairlead.runtime.workshop import Choice, Workshop
 
@@ -186,7 +187,9 @@ class Supervisor:
     async def _look_at_blocked(self, child: Child, returned: int) -> None:
         """Tell who keeps an event loop from turning: others wait for it, and nobody knows why."""
         seconds = child.still
-        where = _main_thread(await child.look())
+        marks = list(child.board.marks())
+        lines = await child.look()
+        where = _blocking(lines, marks) if child.still else None  # It may go on already.
         self._events.emit(LoopBlocked(self._worker, child.pid, seconds, where, returned))
 
     def _task_of(self, mark: Mark) -> str:
@@ -351,6 +354,17 @@ class Supervisor:
             since = f"{now - mark.since:,.1f} s"
             told.append(f"  {since:>12}  {mark.job_id}  {self._task_of(mark)}{at}")
         return "\n".join(told)
+
+
+def _blocking(lines: dict[int, str], marks: list[Mark]) -> str | None:
+    """Return the line that keeps a loop from turning.
+
+    If its own thread is at no line of a handler, it waits for the interpreter lock, and one of
+    the plain functions that run in threads holds that.
+    """
+    main = _main_thread(lines)
+    in_threads = {lines[mark.thread] for mark in marks if mark.running and mark.thread in lines}
+    return main if main is None or is_of_a_user(main) else (" or ".join(in_threads) or main)
 
 
 def _main_thread(lines: dict[int, str]) -> str | None:
