@@ -496,7 +496,7 @@ class SimulatedHand:
     """Stands for `Hand`: a simulated process in which the real `Group` runs."""
 
     def __init__(
-        self, role: str, target: str, hire: Any, on_news: Callable[[], None], handles: Any
+        self, role: str, target: str, hire: Any, on_news: Any, handles: Any, recruit: None
     ) -> None:
         child = here()
         assert isinstance(child, Child)

@@ -16,12 +16,12 @@ and has not started; see `revoke.py`.
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Iterator
 
 import msgspec
 
 from fairlead.core.ids import JobId
+from fairlead.runtime.spawn import anonymous_file
 
 FREE, HELD, RUNNING, SENT = 0, 1, 2, 3
 """SENT is held by a process of its own, which may start it without a word to this board."""
@@ -94,7 +94,7 @@ class Board:
     @classmethod
     def shared(cls, places: int) -> tuple["Board", int]:
         """Make a board and the descriptor by which a child can open it."""
-        handle = _anonymous_file()
+        handle = anonymous_file("fairlead-board")
         os.ftruncate(handle, _offset(places))
         return cls(mmap.mmap(handle, _offset(places))), handle
 
@@ -288,10 +288,3 @@ class Board:
 def _offset(place: int) -> int:
     """Return where a record begins; so long is a board with as many before it."""
     return _FIRST + place * _LENGTH
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("fairlead-board")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

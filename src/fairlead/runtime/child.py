@@ -26,7 +26,7 @@ _DEAF_SECONDS = 3.0
 class Child:
     """One process: its socket, its board, and what was decided about it."""
 
-    def __init__(self, begin: Begin, target: str, places: int) -> None:
+    def __init__(self, begin: Begin, target: str, places: int, role: str = "worker") -> None:
         self.worker = begin.worker
         self.ready = False
         self.leaving = False
@@ -39,7 +39,7 @@ class Child:
         self.stacks = Stacks()
         self.board, handle = Board.shared(places)
         try:
-            self.spawned = Spawned("worker", target, (handle, self.stacks.handle))
+            self.spawned = Spawned(role, target, (handle, self.stacks.handle))
         except OSError:
             self.stacks.close()
             self.board.close()

@@ -18,6 +18,7 @@ from fairlead.runtime.group import CallOff
 from fairlead.runtime.grouping import Share, fate, shares
 from fairlead.runtime.hand import Hand, Hire
 from fairlead.runtime.loop_runner import Begin, End
+from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.run import GIVEN_BACK, Run
 from fairlead.runtime.solo import Order, Recall, Word
 
@@ -25,6 +26,8 @@ KILL_SECONDS = 2.0
 """What a process gets to heed SIGTERM, and a coroutine to heed its cancellation."""
 HEED_SECONDS = 0.5
 """What a thread that was called off gets to come to its next checkpoint."""
+SPARE_SECONDS = 10.0
+"""How long a process that was started before it was needed waits to be."""
 _LONGEST_PAUSE = 30.0
 _OWN = str(Path(__file__).parent.parent)
 
@@ -52,11 +55,10 @@ class _Group:
         board: Board,
         hire: Hire,
         listen: Callable[["_Group"], None],
-        *,
-        together: bool,
+        recruit: Recruit | None = None,
     ) -> None:
         handles = () if board.handle is None else (board.handle,)
-        self.hand = Hand("group", target, hire, partial(listen, self), handles)
+        self.hand = Hand("group", target, hire, partial(listen, self), handles, recruit)
         self.members: dict[int, Run] = {}
         self.overdue: dict[int, float] = {}
         """Until when others are waited for, by the place of a run past its time limit."""
@@ -64,13 +66,14 @@ class _Group:
         """When it is ended because nobody is in it who was not called off."""
         self.ended_at: float | None = None
         """When it was told to end."""
-        self._together = together
+        self.together = False
+        """Whether its members have shared one death only."""
         self._has_begun = False
 
     @property
     def open(self) -> bool:
         """Whether more of those that run all together may join."""
-        return self._together and not self._has_begun and self.over_at == float("inf")
+        return self.together and not self._has_begun and self.over_at == float("inf")
 
     @property
     def due(self) -> float:
@@ -103,6 +106,7 @@ class GroupRunner:
         hire: Hire,
         now: Callable[[], int],
         care: Care,
+        recruit: Recruit | None = None,
     ) -> None:
         self._target = target
         self._board = board
@@ -119,6 +123,11 @@ class GroupRunner:
         self._recalled = False
         self._closed = False
         self._asking: set[asyncio.Task[None]] = set()
+        self._spare: _Group | None = None
+        if recruit is not None:
+            self._spare = _Group(target, board, hire, self._listen, recruit)
+            self._spare.over_at = self._loop.time() + SPARE_SECONDS
+            self._groups.append(self._spare)
 
     def start(self, run: Run) -> None:
         """Begin a run, in a group with all that come with it."""
@@ -177,8 +186,13 @@ class GroupRunner:
         open_one = next((group for group in self._groups if group.open), None)
         if share.together and open_one is not None:
             return open_one
-        group = _Group(self._target, self._board, self._hire, self._listen, together=share.together)
-        self._groups.append(group)
+        group, self._spare = self._spare, None
+        if group is not None and group in self._groups and group.ended_at is None:
+            group.over_at = float("inf")
+        else:
+            group = _Group(self._target, self._board, self._hire, self._listen)
+            self._groups.append(group)
+        group.together = share.together
         return group
 
     def _send(self, group: _Group, runs: Share) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from fairlead.runtime.frames import Frames, frame
+from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.solo import Word
-from fairlead.runtime.spawn import Spawned
 from fairlead.runtime.stacks import Stacks
 
 Hire = Callable[[int, bool], None]
@@ -15,7 +15,10 @@ Hire = Callable[[int, bool], None]
 
 
 class Hand:
-    """One process, and the socket to it. `on_news` is called when there is something to receive."""
+    """One process, and the socket to it. `on_news` is called when there is something to receive.
+
+    It is started now, unless there is a `recruit`.
+    """
 
     def __init__(
         self,
@@ -24,15 +27,12 @@ class Hand:
         hire: Hire,
         on_news: Callable[[], None],
         handles: Sequence[int] = (),
+        recruit: Recruit | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._hire = hire
-        self._stacks = Stacks()
-        try:
-            self._spawned = Spawned(role, target, (self._stacks.handle, *handles))
-        except OSError:
-            self._stacks.close()
-            raise
+        recruit = recruit or Recruit(role, target, handles)
+        self._stacks, self._spawned = Stacks(recruit.stacks), recruit.spawned
         self.pid = self._spawned.pid
         self._frames: Frames[Word] = Frames(Word)
         self._outgoing = bytearray()

@@ -20,6 +20,7 @@ from fairlead.runtime.messages import (
     ToProcess,
     ToSupervisor,
 )
+from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Workshop
 
@@ -35,10 +36,15 @@ def first_word(channel: socket.socket) -> Begin:
 
 
 async def serve(
-    workshop: Workshop, begin: Begin, target: str, channel: socket.socket, board: Board
+    workshop: Workshop,
+    begin: Begin,
+    target: str,
+    channel: socket.socket,
+    board: Board,
+    recruit: Recruit | None,
 ) -> None:
-    """Work until the supervisor says stop, or is no more."""
-    await _Process(workshop, begin, target, channel, board).run()
+    """Work until the supervisor says stop, or is no more. A `recruit` runs the first suspects."""
+    await _Process(workshop, begin, target, channel, board, recruit).run()
 
 
 class _Process:
@@ -49,12 +55,15 @@ class _Process:
         target: str,
         channel: socket.socket,
         board: Board,
+        recruit: Recruit | None,
     ) -> None:
         channel.setblocking(False)
         self._channel = channel
         self._frames: Frames[ToProcess] = Frames(ToProcess)  # type: ignore[arg-type]
         self._grace = begin.terms.grace
-        self._worker = Worker(workshop, begin.worker, board, target, self._hire, is_watched=True)
+        self._worker = Worker(
+            workshop, begin.worker, board, target, self._hire, recruit, is_watched=True
+        )
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

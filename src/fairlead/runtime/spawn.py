@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -50,6 +51,14 @@ class Spawned:
         """Wait for the process that was killed or has ended; says how it ended."""
         self.kill()
         return how_it_ended(self.process.wait())
+
+
+def anonymous_file(name: str) -> int:
+    """Return the descriptor of a file that nobody else can see, and that is gone with the last."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def how_it_ended(code: int) -> str:

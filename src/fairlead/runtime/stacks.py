@@ -11,8 +11,9 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from pathlib import Path
+
+from fairlead.runtime.spawn import anonymous_file
 
 SIGNAL = signal.SIGUSR2
 _PATIENCE = 0.5
@@ -29,9 +30,8 @@ def answer(handle: int) -> None:
 class Stacks:
     """The other side: asks one process."""
 
-    def __init__(self) -> None:
-        with tempfile.TemporaryFile() as file:
-            self.handle = os.dup(file.fileno())
+    def __init__(self, handle: int | None = None) -> None:
+        self.handle = anonymous_file("fairlead-stacks") if handle is None else handle
 
     async def ask(self, pid: int) -> dict[int, str]:
         """Return the innermost line of every thread, by its id; empty if there is no answer."""

@@ -23,6 +23,7 @@ from fairlead.core.events import (
     WorkerStopping,
 )
 from fairlead.core.job import Job
+from fairlead.core.outcome import Crashed
 from fairlead.runtime.board import ASYNC, NEVER, PROCESS, Board, Mark
 from fairlead.runtime.child import Child
 from fairlead.runtime.guardian import Guardian
@@ -30,7 +31,7 @@ from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
 from fairlead.runtime.stacks import is_of_a_user
-from fairlead.runtime.takeover import Cut, Death, past_limit, take_over
+from fairlead.runtime.takeover import Cut, Death, fates, past_limit, take_over
 from fairlead.runtime.workshop import Choice, Workshop
 
 TICK = 0.1
@@ -72,6 +73,8 @@ class Supervisor:
         self._stop_by: float | None = None
         self._stop_now = False
         self._drained = False
+        self._suspects = False
+        self._bell = asyncio.Event()
         self._memory_at = 0.0
         self.reloading = False
         self.failed = False
@@ -88,7 +91,7 @@ class Supervisor:
                 if keeping.done():
                     keeping.result()  # It never ends by itself: this raises what ended it.
                 self._tick()
-                await asyncio.sleep(TICK)
+                await self._next_tick()
         finally:
             keeping.cancel()
             for child in self._children:
@@ -97,6 +100,13 @@ class Supervisor:
         await self._let_go()
         await self._keeper.leave()
         self._events.emit(WorkerStopped(self._worker))
+
+    async def _next_tick(self) -> None:
+        """Wait a moment, or until a process ends: its jobs shall not wait any longer."""
+        self._bell.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TICK):
+                await self._bell.wait()
 
     @property
     def _ended(self) -> bool:
@@ -240,8 +250,11 @@ class Supervisor:
         for _ in range(self._terms.processes - active):
             self._number += 1
             begin = Begin(f"{self._worker}/{self._number}", self._terms, self._choice, self._log)
+            # Another living process claims what a dead one left before a new one can.
+            role = "heir" if self._suspects and not active else "worker"
             try:
-                self._children.append(Child(begin, self._target, self._workshop.places))
+                self._children.append(Child(begin, self._target, self._workshop.places, role))
+                self._suspects = False
             except OSError as problem:  # The machine has no room for another process now.
                 self._note_failed_start(str(problem), now)
                 break
@@ -250,6 +263,8 @@ class Supervisor:
     def _bury(self, child: Child, now: float) -> None:
         death = child.bury(now)
         self._children.remove(child)
+        if any(isinstance(outcome, Crashed) for outcome in fates(death).values()):
+            self._suspects = True
         if self._terms.drain and not child.retiring:
             self._drained = child.leaving  # One that crashed has left work behind.
         if not child.ready:
@@ -302,6 +317,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGCHLD, self._bell.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._attend(self._reload()))
         loop.add_signal_handler(signal.SIGQUIT, lambda: self._attend(self._answer()))
 

@@ -28,6 +28,7 @@ from fairlead.runtime.narrate import (
 from fairlead.runtime.points import point
 from fairlead.runtime.pool import STRANDED_SECONDS, Slots, phase_of
 from fairlead.runtime.process_runner import ProcessRunner
+from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
@@ -55,6 +56,7 @@ class Worker:
         board: Board,
         target: str | None = None,
         hire: Hire = lambda _pid, _begins: None,
+        recruit: Recruit | None = None,
         *,
         is_watched: bool = False,
     ) -> None:
@@ -83,7 +85,7 @@ class Worker:
         self._running: dict[Pair, tuple[Run, Runner]] = {}
         self._loop_runner = LoopRunner(self._begin, self._end)
         self._dealers: list[ThreadRunner | ProcessRunner] = []
-        self._groups = self._group_runner() if target is not None else None
+        self._groups = self._group_runner(recruit) if target is not None else None
         self._slots = [self._open_pool(plan) for plan in workshop.pools]
         self._feeders = [self._feeder(slots) for slots in self._slots]
         self._ended = 0
@@ -105,7 +107,7 @@ class Worker:
         start_suspect = None if self._groups is None else partial(self._start, self._groups)
         return Slots(plan, partial(self._start_by_kind, threads), phase, start_suspect)
 
-    def _group_runner(self) -> GroupRunner:
+    def _group_runner(self, recruit: Recruit | None) -> GroupRunner:
         assert self._target is not None
         care = Care(
             self._workshop.terms.grace,
@@ -114,7 +116,7 @@ class Worker:
             lambda *told: self._workshop.events.emit(ProcessDied(self.id, *told)),
         )
         return GroupRunner(
-            self._target, self._board, self._begin, self._end, self._hire, self.now, care
+            self._target, self._board, self._begin, self._end, self._hire, self.now, care, recruit
         )
 
     def _process_runner(self, size: int) -> ProcessRunner:
