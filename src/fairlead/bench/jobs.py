@@ -1,5 +1,6 @@
 """The app whose jobs the benchmark's workers run; in processes of their own, so by import."""
 
+import asyncio
 import os
 import time
 
@@ -27,3 +28,17 @@ if RUNNER == "async":
     async def stamp() -> int:
         """Tell when the handler runs, in nanoseconds."""
         return time.time_ns()
+
+    @app.task(name="block")
+    async def block(seconds: float) -> int:
+        """Keep the event loop from turning; tell when that began, in nanoseconds."""
+        began = time.time_ns()
+        time.sleep(seconds)  # noqa: ASYNC251 (that is what is measured)
+        return began
+
+    @app.task(name="linger")
+    async def linger(seconds: float) -> int:
+        """Run for a while; tell when that began, in nanoseconds."""
+        began = time.time_ns()
+        await asyncio.sleep(seconds)
+        return began

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from statistics import median, quantiles
@@ -16,15 +16,27 @@ from fairlead.app import Fairlead
 from fairlead.bench.engine import Engine
 from fairlead.bench.row import Row, paired
 from fairlead.bench.work import fill, opened, prepared, size
+from fairlead.core.job import State
 from fairlead.producer import BoundTask
 from fairlead.runtime.memory import resident_bytes
 
 TARGET = "fairlead.bench.jobs:app"
 PATIENCE = 300.0
+BLOCKED = 8.0
 
 
 async def stamp() -> int:
     """Stand in for the task that tells when its handler runs."""
+    return 0
+
+
+async def block(seconds: float) -> int:
+    """Stand in for the task that keeps its loop from turning, and tells since when."""
+    return 0
+
+
+async def linger(seconds: float) -> int:
+    """Stand in for the task that runs for a while, and tells since when."""
     return 0
 
 
@@ -61,6 +73,10 @@ class WorkerBench:
             rates = [self._drain(jobs // 2, 1, runner) for _ in range(self._rounds)]
             yield Row(f"worker, {runner} runner", "jobs/s", median(rates), target=target)
         yield from self._idle()
+        killed = median(self._after_a_kill() for _ in range(self._rounds))
+        yield Row("job of a killed process runs again", "s", killed, target=0.7, best="low")
+        blocked = median(self._behind_a_blocked_loop() for _ in range(self._rounds))
+        yield Row("jobs behind a blocked loop ran", "s", blocked, target=2, best="low")
 
     def _beside_floor(self, jobs: int, processes: int) -> tuple[list[float], list[float]]:
         """Take turns with the raw engine, which claims and settles the same rows."""
@@ -99,6 +115,44 @@ class WorkerBench:
         yield Row("idle latency, p99", "ms", p99, target=self._wanted.p99, best="low")
         yield Row("idle worker process", "MB", megabytes, target=60, best="low")
 
+    def _after_a_kill(self) -> float:
+        """Kill the one process of a worker; returns the seconds until its job runs again."""
+        with self._engine.place() as url, Fairlead(url) as app, _worker(url, "async") as process:
+            job = app.task(name="linger")(linger).enqueue(2.0)
+            _until(lambda: job.status() is State.RUNNING)
+            time.sleep(0.5)  # It was claimed; now it has started.
+            [child] = _children(process.pid, "fairlead.cli.process")
+            killed_at = time.time_ns()
+            os.kill(child, signal.SIGKILL)
+            return (job.result(timeout=PATIENCE) - killed_at) / 1e9
+
+    def _behind_a_blocked_loop(self) -> float:
+        """Let one of two processes claim quick jobs behind one that blocks its loop.
+
+        Returns the seconds until the last of them ran, since it was blocked.
+        """
+        with (
+            self._engine.place() as url,
+            Fairlead(url) as app,
+            _worker(url, "async", "--processes", "2"),
+        ):
+            quick = app.task(name="stamp")(stamp)
+            _until(lambda: len(app.bridge.run(app.store.workers())) > 0)
+            quick.enqueue().result(timeout=30)
+            time.sleep(1)  # The other process is up, too.
+            first = app.task(name="block")(block).call(BLOCKED)
+            calls = [quick.call() for _ in range(99)]
+            app.enqueue_many([first, *calls])
+            ran: list[int] = [app.job(call.id).result(timeout=PATIENCE) for call in calls]
+            began: int = app.job(first.id).result(timeout=PATIENCE)
+            return (max(ran) - began) / 1e9
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+
 
 def _waits(task: BoundTask[[], int], number: int) -> list[float]:
     """Return the milliseconds from each call of `enqueue` to the first line of its handler.
@@ -134,11 +188,12 @@ def _worker(url: str, runner: str, *options: str) -> Iterator[subprocess.Popen[b
             process.wait(PATIENCE)
 
 
-def _children(pid: int) -> list[int]:
-    """Return the processes of a worker, by their parent."""
+def _children(pid: int, command: str = "") -> list[int]:
+    """Return the processes of a worker, by their parent, and by what is in their command."""
     asked = subprocess.run(  # noqa: S603 (a fixed command and a number)
-        ["/usr/bin/env", "ps", "-o", "pid=", "--ppid", str(pid)],
+        ["/usr/bin/env", "ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)],
         capture_output=True,
+        text=True,
         check=True,
     )
-    return [int(child) for child in asked.stdout.split()]
+    return [int(line.split()[0]) for line in asked.stdout.splitlines() if command in line]
