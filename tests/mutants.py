@@ -31,6 +31,7 @@ ATTACKS = "tests/stores/test_postgres_attacks.py"
 TRAPS = "tests/stores/test_postgres_traps.py"
 UNANSWERED = "tests/face/test_unanswered.py"
 REPEATED = "tests/stores/test_repeated_acts.py"
+REVOKE = "tests/runtime/test_revoke.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -471,16 +472,112 @@ MUTANTS = [
     Mutant(
         "the start of a handler is known before it runs (I9)",
         "runtime/loop_runner.py",
-        '        self._begin(run, ASYNC, 0)\n        point("started")\n        outcome = await acall(run)\n',
+        "        if not self._begin(run, ASYNC, 0):\n            self._end(run, GIVEN_BACK)\n"
+        '            return\n        point("started")\n        outcome = await acall(run)\n',
         '        outcome = await acall(run)\n        self._begin(run, ASYNC, 0)\n        point("started")\n',
         "tests/system/test_worker_crashes.py",
     ),
     Mutant(
         "leases are renewed whatever the handlers' loop does (L8)",
         "runtime/keeper.py",
-        "            if mark.held_since <= before\n        }\n        owners |= await self._unseen(before)\n",
+        "            if mark.held_since <= before and mark.pair not in board.given_back\n        }\n"
+        "        owners |= await self._unseen(before)\n",
         "            if mark.held_since <= before < board.pulse\n        }\n",
         "tests/system/test_worker_limits.py",
+    ),
+    Mutant(
+        "a process reads the revocation before it starts anything (F77)",
+        "runtime/board.py",
+        "        if revoked_at and revoked_at >=",
+        "        if revoked_at < 0 and revoked_at >=",
+        REVOKE,
+    ),
+    Mutant(
+        "a process marks a start before it reads the revocation (F77)",
+        "runtime/board.py",
+        "        self._memory[at] = RUNNING\n        return kind == PROCESS or self._stands(at)\n",
+        "        stands = kind == PROCESS or self._stands(at)\n        self._memory[at] = RUNNING\n"
+        "        return stands\n",
+        REVOKE,
+    ),
+    Mutant(
+        "what was sent to a process of its own is left alone (F77)",
+        "runtime/board.py",
+        "return not self.running and not self.sent",
+        "return not self.running",
+        REVOKE,
+    ),
+    Mutant(
+        "who revokes waits for marks that are about to be seen (F77)",
+        "runtime/revoke.py",
+        "        board.revoke(revoked_at)\n        await asyncio.sleep(TICK)\n",
+        "        board.revoke(revoked_at)\n",
+        REVOKE,
+    ),
+    Mutant(
+        "what a process asks for after a revocation is left to it (F77)",
+        "runtime/revoke.py",
+        "revoked = asked_at <= revoked_at",
+        "revoked = True",
+        REVOKE,
+    ),
+    Mutant(
+        "what is revoked includes what is on its way to the board (F77)",
+        "runtime/revoke.py",
+        "revoked = asked_at <= revoked_at",
+        "revoked = False",
+        REVOKE,
+    ),
+    Mutant(
+        "jobs of a claim asked for before a revocation never start (F77)",
+        "runtime/worker.py",
+        "place = board.hold(job.id, job.fence, number, asked_at)",
+        "place = board.hold(job.id, job.fence, number, now)",
+        REVOKE,
+    ),
+    Mutant(
+        "a job claimed as lost is decided on, not given back with the revoked ones",
+        "runtime/revoke.py",
+        "        if job.fence > job.claimed_at:\n            continue",
+        "        if job.fence < 0:\n            continue",
+        REVOKE,
+    ),
+    Mutant(
+        "what was taken back from a process is renewed no more (F77)",
+        "runtime/keeper.py",
+        " and mark.pair not in board.given_back",
+        "",
+        REVOKE,
+    ),
+    Mutant(
+        "who finds its unstarted jobs taken makes no noise (F77)",
+        "runtime/settler.py",
+        "            elif not never_started(settlement):\n",
+        "            else:\n",
+        REVOKE,
+    ),
+    Mutant(
+        "a thread does not start what was revoked (F77)",
+        "runtime/thread_runner.py",
+        "        if not self._begin(run, THREAD, me):\n            return GIVEN_BACK\n",
+        "        self._begin(run, THREAD, me)\n",
+        "tests/runtime/test_runners.py::"
+        "test_a_revoked_run_starts_neither_in_a_thread_nor_on_the_loop",
+    ),
+    Mutant(
+        "a revoked suspect is sent to nobody (F77)",
+        "runtime/group_runner.py",
+        "        if self._board.send(run.place):\n            return True\n",
+        "        if self._board.send(run.place) or self._board:\n            return True\n",
+        "tests/runtime/test_groups.py::test_a_revoked_suspect_is_given_back_and_sent_to_nobody",
+    ),
+    Mutant(
+        "a drain waits for what was given back of a blocked process (F77)",
+        "runtime/supervisor.py",
+        "        self._drained = False  # What was given back waits for somebody to claim it.\n",
+        "",
+        "tests/system/test_worker_blocked.py::"
+        "test_a_drain_does_not_end_while_something_that_was_given_back_waits",
     ),
     Mutant(
         "a time-out is not settled while its thread still runs (never two live runs)",

@@ -183,5 +183,5 @@ def test_every_command_prints_by_one_way_out() -> None:
             "process.py",
             'print(f"fairlead: {escaped(without_passwords(str(problem)))}", file=sys.stderr)',
         ),
-        ("process.py", 'print(f"fairlead: {told}", file=sys.stderr)'),
+        ("roles.py", 'print(f"fairlead: {told}", file=sys.stderr)'),
     }

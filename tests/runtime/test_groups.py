@@ -139,10 +139,11 @@ class FakeHand:
     full = False
 
     def __init__(
-        self, role: str, target: str, hire: Any, on_news: Callable[[], None], handles: Any
+        self, role: str, target: str, hire: Any, on_news: Any, handles: Any, recruit: object
     ) -> None:
         if FakeHand.full:
             raise OSError("no more processes")
+        self.recruit = recruit
         self.on_news = on_news
         self.told: list[Message] = []
         self.words: list[Word] = []
@@ -194,7 +195,7 @@ class FakeHand:
 class Bench:
     """A runner, and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, recruit: Any = None) -> None:
         self.ended: dict[int, Outcome] = {}
         self.prolonged: list[int] = []
         self.overdue: list[tuple[int, str | None]] = []
@@ -205,13 +206,15 @@ class Bench:
             lambda run, where: self.overdue.append((run.place, where)),
             lambda *told: self.died.append(told),
         )
+        self.board = Board.private(200)
         self.runner = GroupRunner(
-            "t", Board.private(1), self.begin, self.end, lambda *_: None, lambda: 5, care
+            "t", self.board, self.begin, self.end, lambda *_: None, lambda: 5, care, recruit
         )
 
-    def begin(self, run: Run, kind: int, _thread: int) -> None:
+    def begin(self, run: Run, kind: int, _thread: int) -> bool:
         assert kind == PROCESS
         run.started_at = 5
+        return True
 
     def end(self, run: Run, outcome: Outcome) -> None:
         assert run.place not in self.ended
@@ -230,6 +233,50 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(group_runner, "KILL_SECONDS", 0.0)
     monkeypatch.setattr(group_runner, "HEED_SECONDS", 0.0)
     return Bench()
+
+
+async def test_the_first_group_runs_in_a_process_that_was_started_for_it(bench: Bench) -> None:
+    recruit = object()
+    early = Bench(recruit)
+    await early.start(new_run(1), new_run(2))
+    await early.start(new_run(3, crashes=1))
+    first, second = FakeHand.made
+    assert (first.recruit, [order.job.id for order in first.orders]) == (
+        recruit,
+        ["job-1", "job-2"],
+    )
+    assert (second.recruit, [order.job.id for order in second.orders]) == (None, ["job-3"])
+    early.runner.watch()
+    assert first.signals == second.signals == []
+
+
+async def test_a_process_that_was_started_for_nobody_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_runner, "SPARE_SECONDS", 0.0)
+    early = Bench(object())
+    early.runner.watch()
+    [spare] = FakeHand.made
+    assert spare.signals == [signal.SIGTERM]
+    await early.start(new_run(1))
+    assert [len(hand.orders) for hand in FakeHand.made] == [0, 1]
+    spare.die()
+    assert (early.ended, early.died) == ({}, [])
+
+
+async def test_a_revoked_suspect_is_given_back_and_sent_to_nobody(bench: Bench) -> None:
+    """F77: it was asked for until the revocation, and others may have it already."""
+    old = bench.board.hold(JobId("job-1"), 1, 0, 10.0)
+    new = bench.board.hold(JobId("job-2"), 2, 0, 30.0)
+    bench.board.revoke(20.0)
+    runs = [new_run(1), new_run(2)]
+    runs[0].place, runs[1].place = old, new
+    await bench.start(*runs)
+    await asyncio.sleep(0)
+    [hand] = FakeHand.made
+    assert [order.job.id for order in hand.orders] == ["job-2"]
+    assert bench.ended == {old: GIVEN_BACK}
+    assert [mark.sent for mark in bench.board.marks()] == [False, True]
 
 
 async def test_all_that_come_together_share_one_process(bench: Bench) -> None:

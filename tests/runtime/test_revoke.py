@@ -12,9 +12,10 @@ from fairlead.core import events
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, State
 from fairlead.runtime import board as module
-from fairlead.runtime.board import ASYNC, HELD, PROCESS, THREAD, Board
+from fairlead.runtime import revoke
+from fairlead.runtime.board import ASYNC, HELD, PROCESS, RUNNING, THREAD, Board
 from fairlead.runtime.keeper import Keeper, News
-from fairlead.runtime.revoke import unstarted
+from fairlead.runtime.revoke import Revoker, unstarted
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Terms
 from tests.runtime.heard import Heard
@@ -208,6 +209,44 @@ async def test_what_was_taken_back_is_renewed_no_more(any_app: Fairlead) -> None
     await keeper.beat()
     assert (asked, news) == ([claimed[1].id], [])
     assert len(jobs) == 2
+
+
+async def test_a_mark_that_comes_late_is_waited_for(
+    any_app: Fairlead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that read before the revocation was written may still be about to be seen."""
+    monkeypatch.setattr(revoke, "TICK", 0.01)
+    task = any_app.task(name="t")(lambda: 1)
+    jobs = [await task.aenqueue() for _ in range(2)]
+    claimed = await claim(any_app.store, *any_app.queues.values(), worker="w/1")
+    board = Board.private(4)
+    places = [board.hold(job.id, job.fence, 0, 0.0) for job in claimed]
+    real = board.revoke
+
+    def written(now: float) -> None:
+        real(now)
+        at = module._offset(places[0])
+        asyncio.get_running_loop().call_soon(board._memory.__setitem__, at, RUNNING)
+
+    monkeypatch.setattr(board, "revoke", written)
+    boards = {"w/1": board}
+    revoker = Revoker(any_app.workshop(), "w", lambda: boards, lambda *_: None)
+    assert await revoker._returned("w/1", board) == 1
+    states = [(await job.arecord()).state for job in jobs]
+    assert states == [State.RUNNING, State.WAITING]
+    assert board.given_back == {(claimed[1].id, claimed[1].fence)}
+
+
+async def test_nothing_of_a_process_that_died_meanwhile_is_given_back(any_app: Fairlead) -> None:
+    """Then its jobs are taken over, and its board is closed."""
+    task = any_app.task(name="t")(lambda: 1)
+    job = await task.aenqueue()
+    [claimed] = await claim(any_app.store, *any_app.queues.values(), worker="w/1")
+    board = Board.private(4)
+    board.hold(claimed.id, claimed.fence, 0, 0.0)
+    revoker = Revoker(any_app.workshop(), "w", dict, lambda *_: None)
+    assert await revoker._returned("w/1", board) == 0
+    assert (await job.arecord()).state is State.RUNNING
 
 
 # All of it, inside this program

@@ -18,8 +18,9 @@ from fairlead.core.outcome import Cancelled, Crashed, Done, Failed, Outcome
 from fairlead.core.task import Registry
 from fairlead.runtime import process_runner
 from fairlead.runtime.board import PROCESS, THREAD, Board
+from fairlead.runtime.loop_runner import LoopRunner
 from fairlead.runtime.process_runner import ProcessRunner
-from fairlead.runtime.run import Run
+from fairlead.runtime.run import GIVEN_BACK, Run
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.stores import store_for
 from tests.runtime import shop
@@ -101,6 +102,24 @@ class Book:
 @pytest.fixture
 def app() -> Fairlead:
     return Fairlead("memory://")
+
+
+async def test_a_revoked_run_starts_neither_in_a_thread_nor_on_the_loop(app: Fairlead) -> None:
+    """F77: whoever marks its start reads the revocation then."""
+    ran: list[int] = []
+    app.task(name="plain")(lambda: ran.append(1))
+
+    @app.task(name="coroutine")
+    async def coroutine() -> None:
+        ran.append(2)
+
+    book = Book(app.tasks)
+    runs = [book.run("plain"), book.run("coroutine")]
+    book.revoked = {run.job.id for run in runs}
+    ThreadRunner("p", 1, book.begin, book.end).start(runs[0])
+    LoopRunner(book.begin, book.end).start(runs[1])
+    assert await book.all(runs) == [GIVEN_BACK, GIVEN_BACK]
+    assert (ran, book.begun) == ([], [])
 
 
 async def test_one_thread_runs_one_after_the_other_in_order(app: Fairlead) -> None:
@@ -274,6 +293,24 @@ async def processes(book: Book) -> AsyncIterator[Callable[..., ProcessRunner]]:
 
 
 Make = Callable[..., ProcessRunner]
+
+
+async def test_a_revoked_run_is_sent_to_no_process(book: Book, processes: Make) -> None:
+    """F77: what was sent may start there without a word, and is left alone."""
+    run, other = book.run("pid"), book.run("pid")
+    for each, asked_at in ((run, 10.0), (other, 30.0)):
+        each.place = book.board.hold(each.job.id, each.job.fence, 0, asked_at)
+    book.board.revoke(20.0)
+    runner = processes()
+    runner.start(run)
+    runner.start(other)
+    assert {mark.job_id: mark.sent for mark in book.board.marks()} == {
+        run.job.id: False,
+        other.job.id: True,
+    }
+    ended = await book.all([run, other])
+    assert ended[0] == GIVEN_BACK
+    assert isinstance(ended[1], Done)
 
 
 async def test_plain_and_async_handlers_run_in_another_process(book: Book, processes: Make) -> None:

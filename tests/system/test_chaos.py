@@ -128,6 +128,31 @@ MOST_SECONDS_DONE = 30.0
 """From the first death to the end of the last neighbour of a poison job."""
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+@on_every_store
+def test_the_job_of_a_killed_tree_runs_again_within_half_a_minute(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F1, P5: under the default lease, with nobody left to tell that its worker is no more."""
+    job = shop.put("wait", 120.0)
+    first = shop.start()
+    shop.until_started(job)
+    second = shop.start()
+    until(lambda: "is ready" in second.log, what="another worker")
+    time.sleep(random.uniform(0.0, 5.0))  # Anywhere between two heartbeats.
+    first.kill()
+    killed_at = time.monotonic()
+    seconds = shop.until_started(job, 2, 60).time - killed_at
+    shop.app.job(job).cancel()
+    shop.until_final()
+    with capsys.disabled():
+        print(
+            f"\n{shop.url.partition(':')[0]}: a killed tree's job runs again after {seconds:.1f} s"
+        )
+    assert seconds <= 30
+
+
 def neighbours(shop: Shop, poison: int) -> tuple[list[JobId], float]:
     """Have a process die under 100 jobs of 5 s; returns the innocent ones, and when it died."""
     jobs = shop.put_many("wait", 100 - poison, 5.0)

@@ -8,18 +8,10 @@ import pytest
 
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, send, until
+from tests.system.tree import Shop, on_every_store, send, until
 
-SHOPS = ["shop", "pg_shop", "redis_shop"]
 NOISE = re.compile("too late|lease passed|lost by|Traceback")
 """What nobody shall read who has lost no lease."""
-
-
-@pytest.fixture(params=SHOPS)
-def any_shop(request: pytest.FixtureRequest) -> Shop:
-    """A shop on every store in turn."""
-    shop: Shop = request.getfixturevalue(request.param)
-    return shop
 
 
 def put_behind(shop: Shop, first: str, *args: object, quick: int = 12) -> tuple[JobId, list[JobId]]:
@@ -46,8 +38,8 @@ def check_ran_once(shop: Shop, jobs: Collection[JobId]) -> None:
         assert set(shop.outcomes(job)[:-1]) <= {"returned"}
 
 
-def test_quick_jobs_behind_a_blocked_loop_run_in_another_process(any_shop: Shop) -> None:
-    shop = any_shop
+@on_every_store
+def test_quick_jobs_behind_a_blocked_loop_run_in_another_process(shop: Shop) -> None:
     blocker, jobs = put_behind(shop, "block")
     tree = shop.start("--processes", "2")
     shop.until_final(*jobs)
@@ -63,10 +55,10 @@ def test_quick_jobs_behind_a_blocked_loop_run_in_another_process(any_shop: Shop)
     assert not NOISE.search(tree.log)
 
 
+@on_every_store
 @pytest.mark.parametrize("point", ["claimed", "held", "starting", "started"])
-def test_wherever_a_process_stands_still_nothing_runs_twice(any_shop: Shop, point: str) -> None:
+def test_wherever_a_process_stands_still_nothing_runs_twice(shop: Shop, point: str) -> None:
     """It stops between claim and start, others run what it had, and then it goes on."""
-    shop = any_shop
     jobs = shop.put_many("quick", 12)
     first = shop.start(HOLD=point)
     until(lambda: (shop.folder / f"at-{point}").exists(), what="the point")
@@ -85,9 +77,9 @@ def test_wherever_a_process_stands_still_nothing_runs_twice(any_shop: Shop, poin
     assert not NOISE.search(first.log + second.log)
 
 
-def test_a_frozen_process_loses_what_it_has_not_started_and_nothing_else(any_shop: Shop) -> None:
+@on_every_store
+def test_a_frozen_process_loses_what_it_has_not_started_and_nothing_else(shop: Shop) -> None:
     """F4: what runs in it goes on when it wakes; nothing runs a second time."""
-    shop = any_shop
     running = shop.put("wait", 3.0)
     first = shop.start("--lease", "8")
     shop.until_started(running)
@@ -102,9 +94,9 @@ def test_a_frozen_process_loses_what_it_has_not_started_and_nothing_else(any_sho
     assert not NOISE.search(first.log + second.log)
 
 
-def test_a_drain_does_not_end_while_something_that_was_given_back_waits(any_shop: Shop) -> None:
+@on_every_store
+def test_a_drain_does_not_end_while_something_that_was_given_back_waits(shop: Shop) -> None:
     """The other process finds nothing due and leaves; another one takes its place."""
-    shop = any_shop
     blocker, jobs = put_behind(shop, "block")
     tree = shop.start("--processes", "2", "--drain")
     shop.until_final(*jobs)

@@ -180,8 +180,7 @@ class Worker:
     def _take(self, slots: Slots, jobs: list[Job], asked_at: float, late: bool) -> None:  # noqa: FBT001 (a callback)
         """Take claimed jobs in: those of lost runs are decided on, the others are fed.
 
-        Not if that comes too late, for their leases or for us, or if what was asked for
-        then is revoked: then they are given back.
+        Not if that comes too late, for their leases or for us: then they are given back.
         """
         now = self._loop.time()
         numbers, tasks, board = self._workshop.task_numbers, self._workshop.tasks, self._board
@@ -199,7 +198,7 @@ class Worker:
             self._runs[run.pair] = (run, slots)
             runs.append(run)
         point("held")
-        late = late or asked_at <= board.revoked_at or self._stopping.is_set()
+        late = late or self._stopping.is_set()
         for run in runs:
             if run.job.lost:
                 self.lost([pair for pair in self._runs if self._overtaken(pair, run)])
