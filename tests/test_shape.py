@@ -180,7 +180,7 @@ def test_every_command_prints_by_one_way_out() -> None:
         ("screen.py", "click.echo(text, nl=False, color=True)"),
         # A process that handlers run in; it has no use for a command line.
         (
-            "process.py",
+            "roles.py",
             'print(f"fairlead: {escaped(without_passwords(str(problem)))}", file=sys.stderr)',
         ),
         ("roles.py", 'print(f"fairlead: {told}", file=sys.stderr)'),
