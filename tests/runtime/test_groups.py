@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
