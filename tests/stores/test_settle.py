@@ -72,6 +72,26 @@ async def test_a_settlement_counts_once(store: Backend) -> None:
     assert len(await store.attempts(job.id)) == 1
 
 
+@pytest.mark.parametrize("stale_first", [True, False])
+async def test_two_settlements_of_a_job_in_a_batch_count_each_by_its_fence(
+    store: Backend, clock: ManualClock, stale_first: bool
+) -> None:
+    """A process may claim again what was taken from it, before it has given that back itself."""
+    await store.put([new_job()])
+    [old] = await claim(store)
+    await store.settle([returned(old)])
+    clock.advance(1)
+    [new] = await claim(store)
+    batch = [settled(old, Returned(), clock.now()), done(new, '"fresh"')]
+
+    written = await store.settle(batch if stale_first else batch[::-1])
+    assert {job_id: one.fence for job_id, one in written.items()} == {new.id: new.fence}
+    record = await store.find(new.id)
+    assert record is not None
+    assert (record.state, record.result, record.attempt) == (State.DONE, '"fresh"', 1)
+    assert [line.outcome for line in await store.attempts(new.id)] == ["returned", "done"]
+
+
 async def test_a_given_back_job_no_longer_takes_its_old_fence(store: Backend) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
