@@ -488,16 +488,16 @@ MUTANTS = [
     Mutant(
         "a process reads the revocation before it starts anything (F77)",
         "runtime/board.py",
-        "        if revoked_at and revoked_at >=",
+        "        if revoked_at >=",
         "        if revoked_at < 0 and revoked_at >=",
         REVOKE,
     ),
     Mutant(
         "a process marks a start before it reads the revocation (F77)",
         "runtime/board.py",
-        "        self._memory[at] = RUNNING\n        return kind == PROCESS or self._stands(at)\n",
-        "        stands = kind == PROCESS or self._stands(at)\n        self._memory[at] = RUNNING\n"
-        "        return stands\n",
+        "        self._memory[at] = RUNNING\n        return not self._memory[_EVER_REVOKED_AT] or kind",
+        "        free = not self._memory[_EVER_REVOKED_AT]\n        self._memory[at] = RUNNING\n"
+        "        return free or kind",
         REVOKE,
     ),
     Mutant(

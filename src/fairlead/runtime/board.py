@@ -30,9 +30,10 @@ ASYNC, THREAD, PROCESS, UNCLEAR = 1, 2, 3, 4
 
 NEVER = float("inf")
 
-_HEADER = struct.Struct("=ddQddQ")  # pulse, spare_until, ended, revoked_at, asked_at, asking
+_HEADER = struct.Struct("=ddQddQB")  # pulse, spare_until, ended, revoked_at, asked_at, asking, …
 _TIME, _COUNT = struct.Struct("=d"), struct.Struct("=Q")
 _PULSE_AT, _SPARE_AT, _ENDED_AT, _REVOKED_AT, _ASKED_AT, _ASKING_AT = 0, 8, 16, 24, 32, 40
+_EVER_REVOKED_AT = 48  # A byte of its own: it is read at every start.
 _RECORD = struct.Struct("=BBHqqdddQ36s")  # state, kind, task, fence, … as in `Mark`
 _HOLD = struct.Struct("=BHqqdddQ36s")  # the same without the state
 _LIMIT, _LIMIT_AT = struct.Struct("=qd"), 12  # started_at, deadline
@@ -147,13 +148,13 @@ class Board:
         _SINCE.pack_into(self._memory, at + _SINCE_AT, now, thread)
         self._memory[at + 1] = kind
         self._memory[at] = RUNNING
-        return kind == PROCESS or self._stands(at)
+        return not self._memory[_EVER_REVOKED_AT] or kind == PROCESS or self._stands(at)
 
     def send(self, place: int) -> bool:
         """Note that it goes to a process of its own, and say whether it may, as `start` does."""
         at = _offset(place)
         self._memory[at] = SENT
-        return self._stands(at)
+        return not self._memory[_EVER_REVOKED_AT] or self._stands(at)
 
     def _stands(self, at: int) -> bool:
         """Say whether a mark stands that was just made; if the job was revoked, it is held again.
@@ -162,7 +163,7 @@ class Board:
         two always sees the other.
         """
         revoked_at: float = _TIME.unpack_from(self._memory, _REVOKED_AT)[0]
-        if revoked_at and revoked_at >= _TIME.unpack_from(self._memory, at + _HELD_SINCE_AT)[0]:
+        if revoked_at >= _TIME.unpack_from(self._memory, at + _HELD_SINCE_AT)[0]:
             self._memory[at] = HELD
             return False
         return True
@@ -215,6 +216,7 @@ class Board:
     def revoke(self, now: float) -> None:
         """Have nothing started any more that was asked for until now."""
         _TIME.pack_into(self._memory, _REVOKED_AT, now)
+        self._memory[_EVER_REVOKED_AT] = 1
 
     def watch(self, tick: float) -> None:
         """Take note of whether the event loop turns. Called every `tick` seconds.
