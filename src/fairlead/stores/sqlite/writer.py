@@ -111,8 +111,9 @@ class Writer:
 
     def _take_turn(self) -> None:
         """Wait for the turn; who has it may be waiting for a lock that this thread has."""
-        while not self._turn.acquire(timeout=UNUSUAL_WAIT):
-            check_thread(self._place)
+        if not self._turn.acquire(blocking=False):
+            while not self._turn.acquire(timeout=UNUSUAL_WAIT):
+                check_thread(self._place)
 
     def _check_caller(self) -> None:
         """Raise if the thread that asks for the write lock has it; tell coroutines that do."""
