@@ -1,15 +1,22 @@
-"""Where claims left off in the order of each queue, so that the next need not begin anew.
+"""What one process believes of the queues it claims from: which have jobs, and from where on.
 
-Under an old snapshot that somebody holds, every job that is done leaves an index
-entry behind that each look from the beginning would walk over. So a claim goes on
-after the last job of the claim before it. What may appear before that place, or is
-out of turn, is found by a look, a claim that remembers nothing: whenever a claim
-does not fill the slots, and otherwise as often as it costs a twentieth of the time; a
-fifth, if it was heard that there is something to find.
+A claim of n slots can serve n queues at most. So it asks those whose turn it is, each for its
+share, and only queues that are *awake*: they had jobs when they were asked last, or somebody told
+of a job. All others are asked for what those leave.
+
+Under an old snapshot that somebody holds, every job that is done leaves an index entry behind that
+each walk from the beginning would go over. So a claim goes on in a queue after the last job that
+the claim before it took there, its *head*.
+
+What stands before a head, is out of turn, or is in a queue that is not awake is found by a *look*:
+a claim that believes nothing. A claim that does not fill its slots looks, and another one as often
+as looks take a twentieth of the time; a fifth, if somebody told of jobs without saying where. A look
+over many queues keeps to that in any case.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from fairlead.core.clock import SECOND, Clock
@@ -21,20 +28,28 @@ Place = tuple[int, str]
 LOOK_EVERY = SECOND // 10
 COST, COST_IF_HEARD = 20, 5
 """A look may take one part in so many of the time."""
-SLACK = 2 * SECOND
-"""How late a put may be committed and still be found after a queue was empty."""
+FEW = 100
+"""So many queues are asked for what others leave at any time; more only by a look."""
+_NEVER = (0, 0)
+MARK: Place = (0, "")
+"""In place of a head: begin at the queue's mark."""
 
 
 class Start(NamedTuple):
-    """Where a claim begins: after a place in each queue, or at its mark where that is None.
+    """What a claim believes: which queues are awake, with their heads, and which are not.
 
-    A look begins at `since` if a mark is later.
+    A `look` begins at the marks, or at `since` where a mark is later. `resumed` are queues in
+    which the worker's last claim stopped; they have that place for a head. `told` counts what was
+    told before.
     """
 
-    names: Sequence[str]
-    places: Sequence[Place | None]
+    worker: str
+    awake: Mapping[str, Place]
+    asleep: Sequence[str]
+    resumed: Collection[str]
     look: bool
     since: int | None
+    told: int
 
 
 class Taken(NamedTuple):
@@ -46,78 +61,155 @@ class Taken(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a claim saw: the time, which queues were empty or had gates, and what it cost."""
+    """What a claim saw.
+
+    `asked` are the queues that were to give jobs, `empty` those of them that had fewer, `others`
+    further ones that have some, and `stopped` says where walks were broken off. If it `looked` at
+    all queues of its plan, `looked` names them, and `cost` tells how long that took.
+    """
 
     now: int
-    gated: Collection[str]
+    asked: Collection[str]
     empty: Collection[str]
+    others: Collection[str]
+    stopped: Mapping[str, Place]
+    looked: Sequence[str]
     cost: int
 
 
 class Heads:
-    """What one process remembers of the queues it claims from."""
+    """What one process believes of the queues it claims from."""
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock
-        self._heads: dict[str, Place] = {}
+        # The head of each queue that is awake.
+        self._awake: dict[str, Place] = {}
         self._stopped: dict[tuple[str, str], Place] = {}
+        # When each queue was looked at, and what that look cost.
         self._looked: dict[str, tuple[int, int]] = {}
+        self._owed_at: int | None = None
         self._heard = False
         self._since: int | None = None
+        # How often something was told, and when of which queue: a claim of before knows no better.
+        self._told = 0
+        self._told_of: dict[str, int] = {}
 
     def _time(self) -> int:
         return self._clock.now() if self._clock else time.monotonic_ns() // 1_000
 
     def look(self) -> None:
-        """Look soon: a job may have come to stand before the heads."""
+        """Look soon: a job may have come to stand anywhere."""
         self._heard = True
 
-    def hear(self, place: int) -> None:
-        """Take note that jobs came into the order, the first of them at this place."""
-        if any(place <= order_at for order_at, _ in self._heads.values()):
+    def wake(self, names: Iterable[str], *, anew: bool = False) -> None:
+        """Take note that these queues may have jobs; `anew`, if those may stand before the heads.
+
+        Queues that nobody claims from here are passed over.
+        """
+        self._told += 1
+        for name in names:
+            if name in self._looked:
+                self._told_of[name] = self._told
+                if anew or name not in self._awake:
+                    self._awake[name] = MARK
+
+    def hear(self, place: int, names: Collection[str]) -> None:
+        """Take note that jobs came into the order of some queues, the first at this place.
+
+        Without names it may be any queue.
+        """
+        heads = [self._awake.get(name, MARK) for name in names or list(self._awake)]
+        if any(place <= order_at for order_at, _ in heads):
             self._since = place if self._since is None else min(place, self._since)
             self._heard = True
+        self._heard = self._heard or not names
+        self.wake(names)
 
     def start(self, plan: ClaimPlan) -> Start:
-        """Say where a claim with this plan begins."""
-        now = self._time()
-        names = [queue.name for queue in plan.queues]
-        stopped = [self._stopped.pop((plan.worker, name), None) for name in names]
-        if not any(stopped) and all(self._knows(name, now) for name in names):
-            return Start(names, [self._heads[name] for name in names], look=False, since=None)
-        since, self._since, self._heard = self._since, None, False
-        return Start(names, stopped, look=True, since=since)
+        """Say what a claim with this plan may believe."""
+        names = plan.lineup.names
+        look = self._is_due(names, LOOK_EVERY)
+        if look:
+            for name in names:
+                self._looked.setdefault(name, _NEVER)
+        known, resumed, since = self._awake, [], None
+        awake = {name: known[name] for name in names if name in known}
+        asleep = [name for name in names if name not in awake] if len(awake) < len(names) else []
+        if look:
+            since, self._since, self._heard = self._since, None, False
+            awake = dict.fromkeys(awake, MARK)
+            known |= awake
+        elif self._stopped:
+            resumed = [name for name in awake if (plan.worker, name) in self._stopped]
+            awake |= {name: self._stopped[plan.worker, name] for name in resumed}
+        return Start(plan.worker, awake, asleep, resumed, look, since, self._told)
 
-    def _knows(self, queue: str, now: int) -> bool:
-        """Say whether a claim may go on in a queue; a clock that went back calls for a look."""
-        looked, cost = self._looked.get(queue, (0, 0))
-        pause = cost * COST_IF_HEARD if self._heard else max(LOOK_EVERY, cost * COST)
-        return queue in self._heads and looked <= now < looked + pause
+    def _is_due(self, names: Sequence[str], every: int) -> bool:
+        """Say whether it is time for a look; it is, too, if the clock went back."""
+        return not self._looked_at(names) <= self._time() < self._next_look(names, every)
 
-    def remember(self, start: Start, jobs: Sequence[Taken], found: Found, *, full: bool) -> None:
-        """Go on from here the next time, if this claim left more than it took.
+    def _looked_at(self, names: Sequence[str]) -> int:
+        return min(map(self._looked.get, names, repeat(_NEVER)), default=_NEVER)[0]
 
-        A queue with nothing to take is begun a little before now, for what is being
-        committed just now; one that others left no slot for, where it was.
-        """
-        if start.look:
+    def _next_look(self, names: Sequence[str], every: int) -> int:
+        looked, cost = min(map(self._looked.get, names, repeat(_NEVER)), default=_NEVER)
+        return looked + (cost * COST_IF_HEARD if self._heard else max(every, cost * COST))
+
+    def rest(self, plan: ClaimPlan, asked: Collection[str]) -> list[str]:
+        """Return the other queues to ask for what those left: the awake ones, or by a look all."""
+        names = plan.lineup.names
+        others = [name for name in names if name not in asked]
+        if len(others) <= FEW or self._is_due(names, 0):
+            return others
+        self._owed_at = self._next_look(names, 0)
+        return [name for name in others if name in self._awake]
+
+    def patience(self) -> float:
+        """Return in how many seconds to look again, if a look is owed."""
+        if self._owed_at is None:
+            return float("inf")
+        return max(0.0, (self._owed_at - self._time()) / SECOND)
+
+    def remember(self, start: Start, jobs: Sequence[Taken], found: Found) -> None:
+        """Believe what a claim saw, but where something was told meanwhile."""
+        if found.looked:
             # By a test's clock nothing costs time.
-            cost = 0 if self._clock else found.cost
-            self._looked |= dict.fromkeys(start.names, (self._time(), cost))
-        before = {name: self._heads.pop(name, None) for name in start.names}
-        if not full or any(job.out_of_turn for job in jobs):
-            return
-        last: dict[str, Place] = {}
-        for job in jobs:
-            last[job.queue] = max(job.place, last.get(job.queue, job.place))
-        for name in start.names:
-            head = last.get(name) or before[name]
-            if name in found.empty:
-                head = max(head or (0, ""), (found.now - SLACK, ""))
-            if head is not None and name not in found.gated:
-                # A place in the future would hide what is put until then.
-                self._heads[name] = min(head, (found.now, ""))
+            stamp = (self._time(), 0 if self._clock else found.cost)
+            self._looked |= dict.fromkeys(found.looked, stamp)
+            self._owed_at = None
+        for name in found.others:
+            self._awake.setdefault(name, MARK)
+        heads = dict.fromkeys(found.asked, MARK) | _last_places(jobs, found.now)
+        for name in found.asked:
+            self._go_on(start, name, heads[name], found)
 
-    def stop(self, worker: str, queue: str, place: Place) -> None:
-        """Go on here when this worker looks along this queue the next time."""
-        self._stopped[worker, queue] = place
+    def _go_on(self, start: Start, name: str, head: Place, found: Found) -> None:
+        """Say where the next claim begins in a queue that this one asked."""
+        stop = found.stopped.get(name)
+        self._stop(start, name, stop)
+        if self._told_of.get(name, 0) > start.told:
+            self._awake.setdefault(name, MARK)
+        elif name in found.empty:
+            self._awake.pop(name, None)
+        else:
+            anew = stop is not None or name in start.resumed
+            self._awake[name] = MARK if anew else head
+
+    def _stop(self, start: Start, name: str, stop: Place | None) -> None:
+        """Remember where a walk was broken off; a look begins anew and forgets nothing for it."""
+        key = (start.worker, name)
+        before = self._stopped.pop(key, None)
+        if stop is not None:
+            self._stopped[key] = max(stop, before) if before and start.look else stop
+
+
+def _last_places(jobs: Sequence[Taken], now: int) -> dict[str, Place]:
+    """Return the head of each queue after these jobs; after one out of turn it is the mark."""
+    heads: dict[str, Place] = {}
+    for job in jobs:
+        heads[job.queue] = max(job.place, heads.get(job.queue, job.place))
+    for job in jobs:
+        if job.out_of_turn:
+            heads[job.queue] = MARK
+    # A place in the future would hide what is put until then.
+    return {name: min(head, (now, "")) for name, head in heads.items()}

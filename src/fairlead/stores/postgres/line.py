@@ -1,6 +1,6 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -14,13 +14,14 @@ from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     LOOK,
+    Asking,
     Claim,
     ClaimPlan,
     Unknown,
     in_turns,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.postgres.heads import Found, Heads, Start, Taken
+from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Place, Start, Taken
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane
 from fairlead.stores.postgres.statements import statements
 
@@ -31,9 +32,23 @@ _LONGEST_PUT = 4 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
 _decode_ids = msgspec.json.Decoder(set[JobId]).decode
-_decode_told = msgspec.json.Decoder(
-    tuple[int, list[tuple[JobId, str, int, str, str | None]], dict[str, Any], list[str], int, bool]
-).decode
+
+
+class _Saw(msgspec.Struct, array_like=True, gc=False):
+    """What a claim tells besides its jobs, see `claim` in the database."""
+
+    now: int
+    parked: list[tuple[JobId, str, int, str, str | None]]
+    gated: dict[str, Place | None]
+    empty: list[str]
+    awake: list[str]
+    stirred: list[str]
+    looked: bool
+    cost: int
+    cut: bool
+
+
+_decode_told = msgspec.json.Decoder(_Saw).decode
 _decode_rest = msgspec.json.Decoder(tuple[list[JobId], dict[JobId, str], list[JobId]]).decode
 
 
@@ -236,46 +251,81 @@ class PostgresLine:
         return self._added(jobs, lanes.run(put if len(parts) == 1 else put_all, patience))
 
     def _added(self, jobs: Sequence[NewJob], fresh: list[bool]) -> list[bool]:
-        if any(job.priority or job.run_at is not None for job in jobs):
-            self.heads.look()
+        anew = any(job.priority or job.run_at is not None for job in jobs)
+        self.heads.wake({job.queue for job in jobs}, anew=anew)
         return fresh
 
     async def claim(self, lane: Lane, plan: ClaimPlan) -> Claim:
         """Lease what the selection rule chooses."""
         start = self.heads.start(plan)
-        claim = await self._claim(lane, plan, start)
-        if start.look or claim.cut or _is_full(plan, claim):
+        asking = Asking(plan, start.awake)
+        wanted = asking.wanted() if start.awake else {}
+        rest = start.asleep
+        if not start.look:
+            others = [*(name for name in start.awake if name not in wanted), *rest]
+            rest = others if len(others) <= FEW else []
+        claim = await self._claim(lane, plan, start, wanted, rest)
+        if claim.cut or _is_full(plan, claim):
             return claim
-        # What the heads hide may fill the rest.
-        rest = plan.after(claim)
+        # Nobody may have been asked yet for what is left.
+        more = self.heads.rest(plan, {*wanted, *rest})
+        if not more:
+            return claim
         try:
-            return claim.joined(await self._claim(lane, rest, self.heads.start(rest)))
+            left = plan.after(claim)
+            start = start._replace(awake={}, resumed=(), look=True)
+            return claim.joined(await self._claim(lane, left, start, {}, more))
         except StoreError:
             if not claim.jobs:
                 raise
             return claim  # These are leased; the next claim meets the trouble.
 
-    async def _claim(self, lane: Lane, plan: ClaimPlan, start: Start) -> Claim:
-        told, *rows = await lane.ask(self._sql["claim"], self._claim_text(plan, start))
-        now, parked, gated, empty, cost, cut = _decode_told(told[4])
-        jobs, credits = in_turns(plan, _by_queue(plan, rows))
-        claim = Claim(jobs, credits, now, [Unknown(*each) for each in parked], cut)
+    async def _claim(
+        self,
+        lane: Lane,
+        plan: ClaimPlan,
+        start: Start,
+        wanted: Mapping[str, int],
+        rest: Sequence[str],
+    ) -> Claim:
+        text = self._claim_text(plan, start, wanted, rest)
+        told, *rows = await lane.ask(self._sql["claim"], text)
+        saw = _decode_told(told[4])
+        jobs, credits = in_turns(plan, _by_queue(rows))
         taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
-        found = Found(now, gated, empty, cost)
-        self.heads.remember(start, taken, found, full=cut or _is_full(plan, claim))
-        for name, place in gated.items():
-            if place is not None:
-                self.heads.stop(plan.worker, name, (place[0], place[1]))
-        return claim
+        asked = {*wanted, *saw.empty, *saw.gated, *(job.queue for job in jobs)}
+        covered = saw.looked and len(wanted) + len(rest) == len(plan.queues)
+        found = Found(
+            now=saw.now,
+            asked=asked,
+            empty=frozenset(saw.empty),
+            others=[*saw.awake, *(name for name in saw.stirred if name not in asked)],
+            stopped={name: place for name, place in saw.gated.items() if place},
+            looked=plan.lineup.names if start.look or covered else (),
+            cost=saw.cost,
+        )
+        self.heads.remember(start, taken, found)
+        parked = [Unknown(*each) for each in saw.parked]
+        return Claim(jobs, credits, saw.now, parked, saw.cut)
 
-    def _claim_text(self, plan: ClaimPlan, start: Start) -> str:
+    def _claim_text(
+        self, plan: ClaimPlan, start: Start, wanted: Mapping[str, int], rest: Sequence[str]
+    ) -> str:
         room = plan.room()
+        lineup, credits = plan.lineup, plan.credits
+
+        def told(name: str) -> tuple[object, ...]:
+            queue = lineup[lineup.at[name]]
+            reserve = room.reserve.get(name, 0)
+            return (name, queue.weight, -credits.get(name, 0.0), reserve, queue.critical)
+
         queues = [
             (
-                *(queue.name, queue.weight, -plan.credits.get(queue.name, 0.0)),
-                *(room.reserve.get(queue.name, 0), queue.critical, *(place or (None, None))),
+                *(*told(name), wanted[name]),
+                *((None, None) if start.awake[name] == MARK else start.awake[name]),
+                *((True,) if name in start.resumed else ()),
             )
-            for queue, place in zip(plan.queues, start.places, strict=True)
+            for name in sorted(wanted, key=lineup.at.__getitem__)
         ]
         return to_json(
             {
@@ -293,6 +343,7 @@ class PostgresLine:
                 "shared": room.shared,
                 "critical": room.critical_share,
                 "queues": queues,
+                "rest": [told(name) for name in rest],
             }
         )
 
@@ -397,11 +448,11 @@ def _by_id(settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
     return {s.id: s for s in sorted(settlements, key=lambda s: s.fence)}
 
 
-def _by_queue(plan: ClaimPlan, rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Job]]:
+def _by_queue(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Job]]:
     """Return what was claimed, each queue in its own order."""
-    given: dict[str, list[Job]] = {queue.name: [] for queue in plan.queues}
+    given: dict[str, list[Job]] = {}
     for row in sorted(rows, key=_place_of):
-        given[row[3]].append(Job(*row[:_JOB_FIELDS]))
+        given.setdefault(row[3], []).append(Job(*row[:_JOB_FIELDS]))
     return given
 
 

@@ -12,10 +12,11 @@ from typing import TypeVar
 from fairlead.core.errors import Unanswered
 from fairlead.core.job import NewJob
 from fairlead.stores.gather import Gather
-from fairlead.stores.news import WORK, Bell, News
+from fairlead.stores.news import WORK, News
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import BlockingLanes, Lane, uncancelled
 from fairlead.stores.postgres.line import PostgresLine
+from fairlead.stores.postgres.wake import Crier
 from fairlead.stores.repeat import arepeated, repeated
 
 Answer = TypeVar("Answer")
@@ -27,11 +28,11 @@ MOST_PATIENT = 8
 class Puts:
     """What all puts of a process share."""
 
-    def __init__(self, address: Address, line: PostgresLine, news: News, bell: Bell) -> None:
+    def __init__(self, address: Address, line: PostgresLine, news: News, crier: Crier) -> None:
         self._address = address
         self._line = line
         self._news = news
-        self._bell = bell
+        self._crier = crier
         self._shared = BlockingLanes(address)
         self._alone = BlockingLanes(address)
 
@@ -43,7 +44,7 @@ class Puts:
         self, lane: Lane, jobs: Sequence[NewJob], patience: float | None = None
     ) -> list[bool]:
         """Put on this lane."""
-        fresh = await self._line.put(lane, jobs, self._bell.word(WORK), patience)
+        fresh = await self._line.put(lane, jobs, self._crier.word(jobs), patience)
         self._news.bump(WORK)
         return fresh
 
@@ -62,7 +63,7 @@ class Puts:
     def _blocking(
         self, lanes: BlockingLanes, jobs: Sequence[NewJob], patience: float | None = None
     ) -> list[bool]:
-        fresh = self._line.put_blocking(lanes, jobs, self._bell.word(WORK), patience)
+        fresh = self._line.put_blocking(lanes, jobs, self._crier.word(jobs), patience)
         self._news.bump(WORK)
         return fresh
 

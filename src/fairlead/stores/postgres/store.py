@@ -48,7 +48,7 @@ from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_
 from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.puts import Puts
 from fairlead.stores.postgres.statements import statements
-from fairlead.stores.postgres.wake import Listener
+from fairlead.stores.postgres.wake import Crier, Listener
 from fairlead.stores.repeat import acted
 from fairlead.stores.sessions import Sessions
 
@@ -147,7 +147,8 @@ class PostgresStore(Backend):
         """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
         self.news = News()
         self._bell = Bell()
-        self.puts = Puts(self._address, self._line, self.news, self._bell)
+        self._crier = Crier(self._bell)
+        self.puts = Puts(self._address, self._line, self.news, self._crier)
         self._lent = BlockingLanes(self._address)
         self._sessions = Sessions(lambda: _Session(self, self._address))
         self._opening = threading.Lock()
@@ -181,9 +182,9 @@ class PostgresStore(Backend):
         """Renew the lease of one job that is locked, when it is free."""
         await self._line.extend_late(lane, pair, lease)
 
-    def hear(self, place: int) -> None:
-        """Take note that jobs came into the order of some queue, the first at this place."""
-        self._line.heads.hear(place)
+    def hear(self, place: int, names: Sequence[str]) -> None:
+        """Take note that jobs came into the order of queues, the first of them at this place."""
+        self._line.heads.hear(place, names)
 
     # The line
 
@@ -229,7 +230,7 @@ class PostgresStore(Backend):
     def _put_parts(self, jobs: Sequence[NewJob]) -> list[tuple[Sequence[NewJob], str]]:
         # These become visible when the caller commits, whenever that is.
         self._line.heads.look()
-        return put_parts(jobs, self._line.at(), self._bell.word(WORK))
+        return put_parts(jobs, self._line.at(), self._crier.word(jobs))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -305,7 +306,9 @@ class PostgresStore(Backend):
         listener = session.listen()
         await listener.begin()
         if timeout > 0 and self.news.mark(for_work=for_work) == since:
-            patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
+            patience = min(timeout, self._line.heads.patience()) if for_work else timeout
+            if not listener.hears:
+                patience = min(patience, POLL_SECONDS)
             await self.news.wait(patience, since, self._line.due(session.looks), for_work=for_work)
         return self.news.mark(for_work=for_work)
 

@@ -1,16 +1,17 @@
 """News from elsewhere: NOTIFY as a hint.
 
 A notifying commit keeps the other notifying ones waiting, so a process that has just
-told of a change does not tell of the next (see `stores.news`).
+told of a change does not tell of the next (see `stores.news`). It tells of the queues then when it
+tells the next time. Who hears of a queue asks that one; who hears of no queue, any.
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 
-from fairlead.core.job import LATEST
-from fairlead.stores.news import PING, WORK, News
+from fairlead.core.job import LATEST, NewJob
+from fairlead.stores.news import PING, WORK, Bell, News
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import AsyncConnection, finish, opened
 
@@ -18,9 +19,39 @@ _LISTEN = "LISTEN {schema}"
 _PID = "SELECT pg_catalog.pg_backend_pid()"
 _PLACE = re.compile("[0-9]{1,19}")
 """A place in the order, as it is told; any role may tell anything."""
+_QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""The name of a queue that can be told, as ours are."""
+_MOST_QUEUES = 40
+"""More are not named: a notice takes 8,000 bytes."""
 _BEGIN_SECONDS = 1.0
 _PING_SECONDS, _PONG_SECONDS = 10.0, 5.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 3.0
+
+
+class Crier:
+    """Says what to tell others of a put: the word, and the queues that nobody told of yet."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._untold: set[str] = set()
+
+    def word(self, jobs: Sequence[NewJob]) -> str | None:
+        """Return what to tell, or None if they have just been told of others."""
+        word = self._bell.word(WORK)
+        untold = self._untold
+        if len(untold) <= _MOST_QUEUES:
+            untold.update(job.queue for job in jobs)
+        if word is None:
+            return None
+        self._untold = set()
+        return named(word, untold)
+
+
+def named(word: str, queues: Collection[str]) -> str:
+    """Return a word with the queues that it is about; without them, if they cannot be told."""
+    if len(queues) > _MOST_QUEUES or not all(map(_QUEUE.fullmatch, queues)):
+        return word
+    return "/".join((word, *queues))
 
 
 class Listener:
@@ -30,7 +61,7 @@ class Listener:
         self,
         address: Address,
         news: News,
-        hear: Callable[[int], None],
+        hear: Callable[[int, Sequence[str]], None],
         tell: Callable[[str], Awaitable[object]],
     ) -> None:
         self._address = address
@@ -106,7 +137,8 @@ class Listener:
             patience = _PONG_SECONDS
 
     def _take(self, payload: str) -> None:
-        word, _, at = payload.partition(" ")
+        told, _, at = payload.partition(" ")
+        word, *queues = told.split("/")
         if not self.hears:
             self.hears = True
             if self._began.is_set():
@@ -115,7 +147,7 @@ class Listener:
         if word == PING:
             return
         if word == WORK and _PLACE.fullmatch(at):
-            self._hear(min(int(at), LATEST))
+            self._hear(min(int(at), LATEST), queues)
         self._news.hear(word)
 
 

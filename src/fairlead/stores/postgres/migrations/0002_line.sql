@@ -568,12 +568,12 @@ BEGIN
                 THEN to_json(ARRAY(SELECT unnest(fresh) COLLATE "C" ORDER BY 1))::text END;
 END $$;
 
--- Let jobs whose time has come into the order; their place is kept. A damaged one may not fit into the
--- index there.
-CREATE FUNCTION promote(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
+-- Let jobs whose time has come into the order; their place is kept. Returns the queue of each. A damaged
+-- one may not fit into the index there.
+CREATE FUNCTION promote(at bigint, most integer) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
-    moved   integer;
+    moved   text[];
     places  tid[];
     damaged text[];
 BEGIN
@@ -586,23 +586,25 @@ BEGIN
         FROM job WHERE parked = 1 AND run_at <= at
         ORDER BY run_at LIMIT most FOR UPDATE SKIP LOCKED
     ) AS due;
-    UPDATE job SET parked = 3 WHERE ctid = ANY (places);
-    GET DIAGNOSTICS moved = ROW_COUNT;
+    WITH moving AS (UPDATE job SET parked = 3 WHERE ctid = ANY (places) RETURNING queue)
+    SELECT coalesce(array_agg(queue), '{}') INTO moved FROM moving;
     IF cardinality(damaged) > 0 THEN
         PERFORM bury(damaged, at);
     END IF;
     RETURN moved;
 END $$;
 
--- Let jobs whose task is known again into the order. known maps tasks to versions, null is all.
+-- Let jobs whose task is known again into the order. known maps tasks to versions, null is all. Returns the
+-- queue of each.
 -- Goes along what is known, which is as much as workers say, not along what is parked, which may be
 -- anything that a producer thinks of.
-CREATE FUNCTION bring_back(known jsonb, most integer) RETURNS integer LANGUAGE plpgsql
+CREATE FUNCTION bring_back(known jsonb, most integer) RETURNS text[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
     places tid[];
+    moved  text[];
 BEGIN
     IF known IS NULL THEN
         places := ARRAY(
@@ -625,8 +627,9 @@ BEGIN
             LIMIT most
         );
     END IF;
-    UPDATE job SET parked = 3 WHERE ctid = ANY (places);
-    RETURN coalesce(cardinality(places), 0);
+    WITH moving AS (UPDATE job SET parked = 3 WHERE ctid = ANY (places) RETURNING queue)
+    SELECT coalesce(array_agg(queue), '{}') INTO moved FROM moving;
+    RETURN moved;
 END $$;
 
 -- Cancel waiting jobs: the caller has locked them.
@@ -666,9 +669,11 @@ BEGIN
 END $$;
 
 -- See to what fell due, is known again, or expired. Mostly there is none of it, and to ask is cheap.
-CREATE FUNCTION look_after(known jsonb, most integer, at bigint) RETURNS void LANGUAGE plpgsql
+-- Returns the queues that have jobs again.
+CREATE FUNCTION look_after(known jsonb, most integer, at bigint) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
+    stirred text[] := '{}';
     due     boolean;
     unknown boolean;
     expired boolean;
@@ -678,14 +683,15 @@ BEGIN
            EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0)
     INTO due, unknown, expired;
     IF due THEN
-        PERFORM promote(at, most);
+        stirred := promote(at, most);
     END IF;
     IF unknown THEN
-        PERFORM bring_back(known, most);
+        stirred := stirred || bring_back(known, most);
     END IF;
     IF expired THEN
         PERFORM expire(at, most);
     END IF;
+    RETURN ARRAY(SELECT DISTINCT unnest(stirred));
 END $$;
 
 CREATE TYPE claimed AS (
@@ -695,150 +701,312 @@ CREATE TYPE claimed AS (
     order_at bigint, aside boolean
 );
 
--- A queue that a claim asks for: what the rule needs of it, how many jobs there is room for, and the
--- place in its order after which the look along it begins.
+-- A queue that a claim asks for: what the rule needs of it; how many jobs it is asked for ("want"), how many
+-- were found that may start ("had"), and how many of those out of turn ("beside"); how many there are at
+-- most, once that is known; and the place in its order after which the walk along it begins. With "look"
+-- that place is its mark, and jobs out of turn are taken in; "resumed" says that an earlier claim stopped there.
 CREATE TYPE stretch AS (
-    name text, weight float8, debt float8, reserve integer, critical boolean, room integer,
-    from_at bigint, from_id text, resumed boolean, mark bigint
+    name text, weight float8, debt float8, reserve integer, critical boolean,
+    want integer, had integer, beside integer, most integer, gates integer, bytes bigint,
+    from_at bigint, from_id text, look boolean, resumed boolean, mark bigint,
+    first_at bigint, upto_at bigint
 );
 
-CREATE FUNCTION lines(plan jsonb, at bigint) RETURNS SETOF stretch LANGUAGE plpgsql
+-- The queues of a plan. told: [name, weight, debt, reserve, critical, want, after_at, after_id, resumed];
+-- what is left out at the end has the usual value.
+CREATE FUNCTION lines(told jsonb, since bigint, at bigint) RETURNS stretch[] LANGUAGE plpgsql
 AS $$
 BEGIN
-    RETURN QUERY
-    SELECT name, weight, debt, reserve, critical,
-           shared + CASE WHEN critical THEN reserve ELSE 0 END,
-           coalesce(after_at, low, -9223372036854775808), coalesce(after_id, ''),
-           after_id IS NOT NULL, low
-    FROM (
-        SELECT q->>0 AS name, (q->>1)::float8 AS weight, (q->>2)::float8 AS debt,
-               (q->>3)::integer AS reserve, (q->>4)::boolean AS critical,
-               CASE WHEN (q->>4)::boolean
-                    THEN least((plan->>'shared')::integer, (plan->>'critical')::integer)
-                    ELSE (plan->>'shared')::integer END AS shared,
-               (q->>5)::bigint AS after_at, q->>6 AS after_id,
-               CASE WHEN mark <= at THEN least(mark, (plan->>'since')::bigint) END AS low
-        FROM jsonb_array_elements(plan->'queues') AS q
+    RETURN ARRAY(
+        SELECT ROW(
+            q->>0, coalesce((q->>1)::float8, 1), coalesce((q->>2)::float8, 0),
+            coalesce((q->>3)::integer, 0), coalesce((q->>4)::boolean, false),
+            CASE WHEN is_paused THEN 0 ELSE coalesce((q->>5)::integer, 0) END, 0, 0,
+            CASE WHEN is_paused THEN 0 END, 0, 0,
+            coalesce((q->>6)::bigint, low, -9223372036854775808), coalesce(q->>7, ''),
+            is_paused OR q->>7 IS NULL OR q->>8 IS NOT NULL, q->>8 IS NOT NULL AND NOT is_paused, low,
+            NULL, 9223372036854775807
+        )::stretch
+        FROM jsonb_array_elements(told) AS q
         LEFT JOIN queue ON queue.name = q->>0
-        WHERE NOT EXISTS (SELECT FROM paused WHERE paused.queue = q->>0)
-    ) AS asked;
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN mark <= at THEN least(mark, since) END AS low,
+                   EXISTS (SELECT FROM paused WHERE paused.queue = q->>0) AS is_paused
+        ) AS begin
+    );
 END $$;
 
--- The next jobs of a queue that no lease keeps, in order, each with its closed gate, if there is one.
-CREATE FUNCTION walk(
-    line stretch, look boolean, at bigint, spare boolean, able jsonb, most integer
-) RETURNS TABLE (id text, order_at bigint, aside boolean, shut text, size integer) LANGUAGE plpgsql
+-- Those of some queues that have a job which no lease keeps, whatever gate it is behind.
+CREATE FUNCTION awake(told jsonb, since bigint, at bigint) RETURNS stretch[] LANGUAGE plpgsql
 AS $$
 BEGIN
-    RETURN QUERY
+    RETURN ARRAY(
+        SELECT l::stretch FROM unnest(lines(told, since, at)) AS l
+        WHERE l.most IS NULL AND (
+            EXISTS (SELECT FROM job
+                    WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, '')
+                      AND lease_until <= at)
+            OR EXISTS (SELECT FROM job WHERE parked = 3 AND queue = l.name AND lease_until <= at)
+        )
+    );
+END $$;
+
+-- The next jobs of a queue that no lease keeps, in order, each with its closed gate, if there is one. It
+-- becomes a part of the statement that asks.
+CREATE FUNCTION walk(
+    line text, from_at bigint, from_id text, look boolean, resumed boolean, at bigint, spare boolean,
+    able jsonb, most integer
+) RETURNS TABLE (
+    id text, order_at bigint, aside boolean, shut text, size integer, task text, version integer
+) LANGUAGE sql STABLE
+AS $$
     SELECT * FROM (
         (SELECT job.id, job.order_at, false,
-                gate(job.id, queue, task, version, run_at, job.order_at, expires_at, enqueued_at,
+                gate(job.id, queue, job.task, job.version, run_at, job.order_at, expires_at, enqueued_at,
                      attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
-                octet_length(payload) + coalesce(octet_length(options), 0)
+                octet_length(payload) + coalesce(octet_length(options), 0), job.task, job.version
          FROM job
-         WHERE parked = 0 AND queue = line.name
-           AND (job.order_at, job.id) > (line.from_at, line.from_id) AND lease_until <= at
+         WHERE parked = 0 AND queue = line
+           AND (job.order_at, job.id) > (from_at, from_id) AND lease_until <= at
          ORDER BY job.order_at, job.id LIMIT most)
         UNION ALL
         (SELECT job.id, job.order_at, true,
-                gate(job.id, queue, task, version, run_at, job.order_at, expires_at, enqueued_at,
+                gate(job.id, queue, job.task, job.version, run_at, job.order_at, expires_at, enqueued_at,
                      attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
-                octet_length(payload) + coalesce(octet_length(options), 0)
+                octet_length(payload) + coalesce(octet_length(options), 0), job.task, job.version
          FROM job
-         WHERE look AND parked = 3 AND queue = line.name AND lease_until <= at
-           AND (NOT line.resumed OR (job.order_at, job.id) > (line.from_at, line.from_id))
+         WHERE look AND parked = 3 AND queue = line AND lease_until <= at
+           AND (NOT resumed OR (job.order_at, job.id) > (from_at, from_id))
          ORDER BY job.order_at, job.id LIMIT most)
     ) AS next
-    ORDER BY 2, 1 LIMIT most;
+    ORDER BY 2, 1 LIMIT most
+$$;
+
+-- Ask each queue that should give another number of jobs than it has: the walks along all of them are one
+-- statement. What is behind a gate is counted with the others, and told apart by "gates".
+CREATE FUNCTION ask(lines stretch[], at bigint, spare boolean, able jsonb) RETURNS stretch[]
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE WHEN want = l.had THEN l::stretch ELSE ROW(
+            name, weight, debt, reserve, critical, want, w.had, w.beside, most, w.gates, w.bytes,
+            from_at, from_id, look, resumed, mark, w.first_at, 9223372036854775807
+        )::stretch END
+        FROM unnest(lines) AS l
+        CROSS JOIN LATERAL (
+            SELECT count(*)::integer AS had, (count(*) FILTER (WHERE aside))::integer AS beside,
+                   count(shut)::integer AS gates, coalesce(sum(size), 0) AS bytes,
+                   min(order_at) FILTER (WHERE NOT aside) AS first_at
+            FROM walk(l.name, l.from_at, l.from_id, l.look, l.resumed, at, spare, able,
+                      CASE WHEN want = l.had THEN 0 ELSE want END)
+        ) AS w
+    );
 END $$;
 
--- How many of the jobs that may start do start, by queue: those in turn, and those out of turn.
+-- Say how many jobs each queue is asked for, if all of which that is not known have enough.
 --
 -- Weighted round robin with credit: the next is always the queue that owes least, and each job
 -- adds 1/weight to what its queue owes. So the n-th job of a queue has its turn at debt + (n-1)/weight,
 -- and the jobs with the first turns fill the slots. Critical queues go first. Their reserves are
--- their own; beyond those they have their part of the shared slots.
-CREATE FUNCTION turns(
-    plan jsonb, weights float8[], debts float8[], reserves integer[], criticals boolean[],
-    line_of integer[], n_of integer[], aside_of boolean[],
-    OUT in_turn integer[], OUT out_of_turn integer[]
-) LANGUAGE plpgsql
-AS $$
-BEGIN
-    WITH line AS (
-        SELECT place::integer, weight, debt, reserve, critical
-        FROM unnest(weights, debts, reserves, criticals)
-             WITH ORDINALITY AS l(weight, debt, reserve, critical, place)
-    ), ranked AS (
-        SELECT place, aside, critical, critical AND n <= reserve AS reserved,
-               row_number() OVER (
-                   PARTITION BY critical, critical AND n <= reserve
-                   ORDER BY debt + (n - 1)::float8 / weight, place
-               ) AS turn
-        FROM unnest(line_of, n_of, aside_of) AS ready(place, n, aside) JOIN line USING (place)
-    ), preferred AS (
-        SELECT place, aside, reserved FROM ranked
-        WHERE critical AND (
-            reserved OR turn <= least((plan->>'shared')::integer, (plan->>'critical')::integer)
-        )
-    ), others AS (
-        SELECT place, aside FROM ranked
-        WHERE NOT critical AND turn <= (plan->>'shared')::integer
-                                       - (SELECT count(*) FROM preferred WHERE NOT reserved)
-    ), chosen AS (
-        SELECT place, aside FROM preferred UNION ALL SELECT place, aside FROM others
-    )
-    SELECT array_agg(turn ORDER BY place), array_agg(beside ORDER BY place)
-    INTO in_turn, out_of_turn FROM (
-        SELECT place, (count(*) FILTER (WHERE NOT aside))::integer AS turn,
-               (count(*) FILTER (WHERE aside))::integer AS beside
-        FROM line LEFT JOIN chosen USING (place) GROUP BY place
-    ) AS counted;
-END $$;
-
--- Note where a queue's order begins to hold live jobs, after a look along it that took so long.
--- Puts that are being committed just now may still appear before the last one, so the mark stays
--- behind: a minute, if that costs little, else two seconds. What appears later still is told of
--- when it is committed, and found by upkeep if the news is lost.
-CREATE FUNCTION move_mark(name_ text, mark_ bigint, at bigint, took interval)
-RETURNS void LANGUAGE plpgsql
+-- their own; beyond those they have their part of the shared slots. Of the others only the first have a
+-- turn at all, and each one fewer turns than the one before it, so few turns are ranked, however many queues
+-- there are.
+CREATE FUNCTION share_out(lines stretch[], shared integer, critical_share integer) RETURNS stretch[]
+LANGUAGE plpgsql
 AS $$
 DECLARE
-    behind   bigint := CASE WHEN took > '5ms' THEN 2000000 ELSE 60000000 END;
+    wants integer[] := array_fill(0, ARRAY[cardinality(lines)]);
+    each  record;
+BEGIN
+    FOR each IN
+        WITH line AS MATERIALIZED (
+            SELECT place, weight, debt, reserve, critical, most,
+                   row_number() OVER (PARTITION BY critical ORDER BY debt, place) AS rank
+            FROM (SELECT l.*, row_number() OVER () AS place FROM unnest(lines) AS l) AS numbered
+            WHERE most IS DISTINCT FROM 0
+        ), ranked AS MATERIALIZED (
+            SELECT place, critical, critical AND n <= reserve AS reserved,
+                   row_number() OVER (
+                       PARTITION BY critical, critical AND n <= reserve
+                       ORDER BY debt + (n - 1)::float8 / weight, place
+                   ) AS turn
+            FROM line CROSS JOIN LATERAL generate_series(1, least(most, CASE
+                WHEN critical THEN reserve + least(shared, critical_share)
+                ELSE shared - rank + 1 END)) AS n
+        ), preferred AS MATERIALIZED (
+            SELECT place, reserved FROM ranked
+            WHERE critical AND (reserved OR turn <= least(shared, critical_share))
+        ), chosen AS (
+            SELECT place FROM preferred
+            UNION ALL
+            SELECT place FROM ranked
+            WHERE NOT critical
+              AND turn <= shared - (SELECT count(*) FROM preferred WHERE NOT reserved)
+        )
+        SELECT place, count(*)::integer AS jobs FROM chosen GROUP BY place
+    LOOP
+        wants[each.place] := each.jobs;
+    END LOOP;
+    RETURN ARRAY(
+        SELECT ROW(
+            name, weight, debt, reserve, critical, wants[place], had, beside, most, gates, bytes,
+            from_at, from_id, look, resumed, mark, first_at, upto_at
+        )::stretch
+        FROM (SELECT l.*, row_number() OVER () AS place FROM unnest(lines) AS l) AS numbered
+    );
+END $$;
+
+-- Note where the order of some queues begins to hold live jobs, after looks along them. Puts that are being
+-- committed just now may still appear before the last one, so a mark stays behind: a minute or two, if that
+-- costs little, else two seconds. What appears later still is told of when it is committed, and
+-- found by upkeep if the news is lost.
+CREATE FUNCTION move_marks(lines stretch[], at bigint, slow boolean) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    behind   bigint := CASE WHEN slow THEN 2000000 ELSE 60000000 END;
+    line     record;
     found_at bigint;
 BEGIN
-    IF took <= '5ms' AND mark_ > at - behind - 1000000 THEN
-        RETURN;
+    FOR line IN
+        SELECT name, mark FROM unnest(lines) AS l
+        WHERE look AND NOT resumed
+          AND (mark IS NULL OR mark <= at - CASE WHEN slow THEN 3000000 ELSE 120000000 END)
+        ORDER BY name
+    LOOP
+        SELECT order_at INTO found_at FROM job
+        WHERE parked = 0 AND queue = line.name
+          AND (order_at, id) > (coalesce(line.mark, -9223372036854775808), '')
+        ORDER BY order_at, id LIMIT 1;
+        found_at := least(coalesce(found_at, at), at - behind);
+        IF line.mark IS NULL THEN
+            INSERT INTO queue VALUES (line.name, found_at) ON CONFLICT (name) DO NOTHING;
+        END IF;
+        UPDATE queue SET mark = found_at WHERE ctid = (
+            SELECT ctid FROM queue WHERE name = line.name AND mark <> found_at FOR UPDATE SKIP LOCKED
+        );
+    END LOOP;
+END $$;
+
+-- Whether work on so many queues took longer than it should, as it does where dead entries are many.
+CREATE FUNCTION is_slow(began timestamptz, queues integer) RETURNS boolean LANGUAGE sql VOLATILE
+AS $$ SELECT clock_timestamp() - began > interval '5 ms' + queues * interval '0.1 ms' $$;
+
+-- See to what is not in the order, and ask which of the rest of a plan's queues are awake.
+CREATE FUNCTION look_round(doc jsonb, able jsonb, at bigint, OUT stirred text[], OUT others stretch[])
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    since bigint := (doc->>'since')::bigint;
+    began timestamptz;
+BEGIN
+    stirred := look_after(able, (doc->>'batch')::integer, at);
+    began := clock_timestamp();
+    others := awake(doc->'rest', since, at);
+    IF is_slow(began, jsonb_array_length(doc->'rest')) THEN
+        PERFORM move_marks(lines(doc->'rest', since, at), at, true);
     END IF;
-    SELECT order_at INTO found_at FROM job
-    WHERE parked = 0 AND queue = name_
-      AND (order_at, id) > (coalesce(mark_, -9223372036854775808), '')
-    ORDER BY order_at, id LIMIT 1;
-    found_at := least(coalesce(found_at, at), at - behind);
-    IF mark_ IS NULL THEN
-        INSERT INTO queue VALUES (name_, found_at) ON CONFLICT (name) DO NOTHING;
+END $$;
+
+-- Go along a queue job by job, because there are gates, or too many bytes: up to the jobs that are wanted,
+-- to the bytes, and to the steps over jobs behind gates. "stopped" is the place where it was broken off, if jobs
+-- were stepped over before. Jobs whose task another live worker knows stay where they are; the strange ones
+-- may be left out.
+CREATE FUNCTION step(
+    INOUT line stretch, at bigint, spare boolean, able jsonb, steps integer, most_size bigint,
+    OUT strange text[], OUT damaged text[], OUT stepped integer, OUT stopped jsonb, OUT ample boolean
+) LANGUAGE plpgsql
+AS $$
+DECLARE
+    head  record;
+    known jsonb := '{}';
+    kind  text;
+BEGIN
+    strange := '{}';
+    damaged := '{}';
+    stepped := 0;
+    ample := false;
+    line.had := 0;
+    line.beside := 0;
+    line.gates := 0;
+    line.bytes := 0;
+    FOR head IN
+        SELECT * FROM walk(line.name, line.from_at, line.from_id, line.look, line.resumed, at, spare, able,
+                           line.want + steps)
+    LOOP
+        IF head.shut IS NULL THEN
+            line.had := line.had + 1;
+            line.beside := line.beside + head.aside::integer;
+            line.bytes := line.bytes + head.size;
+            ample := line.bytes >= most_size AND line.had < line.want;
+        ELSE
+            stepped := stepped + 1;
+            IF head.shut = 'no_capable_worker' THEN
+                kind := concat(head.version, ' ', head.task);
+                IF NOT known ? kind THEN
+                    known := known || jsonb_build_object(kind, is_known(head.task, head.version, at));
+                END IF;
+                IF NOT (known->kind)::boolean THEN
+                    strange := strange || head.id;
+                END IF;
+            ELSIF head.shut = 'unreadable' THEN
+                damaged := damaged || head.id;
+            END IF;
+        END IF;
+        line.upto_at := head.order_at;
+        IF line.had = line.want OR stepped = steps OR ample THEN
+            stopped := CASE WHEN stepped > 0 THEN jsonb_build_array(head.order_at, head.id) END;
+            EXIT;
+        END IF;
+    END LOOP;
+    IF ample THEN
+        line.want := line.had;
+    ELSIF stepped = steps THEN
+        line.most := line.had;
     END IF;
-    UPDATE queue SET mark = found_at WHERE ctid = (
-        SELECT ctid FROM queue WHERE name = name_ AND mark <> found_at FOR UPDATE SKIP LOCKED
-    );
+END $$;
+
+-- A queue that had less than was wanted, as it is asked again: from its mark; or no more, if it was, and
+-- nothing has come into it since.
+CREATE FUNCTION again(line stretch, stirred text[]) RETURNS stretch LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    IF line.had < line.want THEN
+        IF line.look AND NOT line.name = ANY (stirred) THEN
+            line.most := line.had;
+            line.want := line.had;
+        ELSE
+            line.look := true;
+            line.resumed := false;
+            line.from_at := coalesce(line.mark, -9223372036854775808);
+            line.from_id := '';
+            line.had := 0;
+            line.beside := 0;
+            line.bytes := 0;
+        END IF;
+    END IF;
+    RETURN line;
 END $$;
 
 -- Lease the next jobs of some queues, by the rule of core/selection.py.
 --
--- queues: [name, weight, debt, reserve, critical, after_at, after_id]; "shared" and "critical" are
--- the slots they have in common. A claim looks along the order of each queue from the place its
--- worker remembers: nothing before it is free, or so the worker believes. If it is to look for itself
--- ("look"), it also sees to what fell due, expired or is known again, takes in the jobs out of turn,
--- and begins at the queue's mark; or before it, where it heard that a job was put ("since").
+-- queues: those whose turn it is, see lines, each with the number of jobs it is asked for; rest: others
+-- that may be asked for what those leave. "shared" and "critical" are the slots they have in common. A claim
+-- goes along the order of each queue from the place its worker remembers: nothing before it is free, or so
+-- the worker believes. If the worker remembers none, it begins at the queue's mark; or before it, where it
+-- heard that a job was put ("since").
 --
--- It goes along the queues first and counts what may start, up to the number of slots and to the job
--- that fills the queue's share of the "bytes", stepping over at most "steps" jobs behind gates. How
--- many of each start is the rule's; that many are locked and leased then, without waiting for anybody.
+-- It goes along the queues first and counts what may start, up to the number that is wanted and to the
+-- "bytes", stepping over at most "steps" jobs behind gates of each. If some have less than is wanted, or if the
+-- worker wants it ("look"), it looks for itself: it sees to what fell due, expired or is known again,
+-- begins at the marks, and asks the rest. What is left then is shared out again, until the slots or the jobs run
+-- out. How many of each queue start is the rule's; that many are locked and leased then, without waiting for
+-- anybody.
 --
--- The first row has no id: its payload tells the time, the jobs that were parked, the queues with
--- jobs behind gates, each with the place where the look was broken off, if it was, the queues that
--- have no job that may start, how many microseconds the look took, and whether the bytes ended it.
+-- The first row has no id: its payload tells the time; the jobs that were parked; the queues with jobs
+-- behind gates, each with the place where the walk was broken off, if it was; the queues that have no
+-- other job that may start; those of the rest that have one; the queues in which something fell due or is
+-- known again; whether it looked, how many microseconds it took, and whether it ended early.
 CREATE FUNCTION claim(plan text) RETURNS SETOF claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
@@ -848,43 +1016,31 @@ DECLARE
     at        bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     term      bigint  := (doc->>'lease')::bigint;
     who       text    := doc->>'worker';
-    look      boolean := (doc->>'look')::boolean;
     steps     integer := (doc->>'steps')::integer;
-    share     bigint  := greatest(1, (doc->>'bytes')::bigint
-                                     / greatest(1, jsonb_array_length(doc->'queues')));
+    shared    integer := (doc->>'shared')::integer;
+    preferred integer := (doc->>'critical')::integer;
+    most_size bigint  := (doc->>'bytes')::bigint;
     able      jsonb   := nullif(doc->'capable', 'null');
     spare     boolean := (doc->>'spare')::boolean
                          OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
-    line      stretch;
-    head      record;
     started   timestamptz := clock_timestamp();
     began     timestamptz;
-    from_at   bigint;
-    upto_at   bigint;
-    ready     integer;
-    stepped   integer;
-    most      integer;
-    bytes     bigint;
-    cut       boolean   := false;
-    flags     boolean[];
-    at_line   integer   := 0;
-    names     text[]    := '{}';  -- Of each queue: its name and what the rule needs of it,
-    weights   float8[]  := '{}';
-    debts     float8[]  := '{}';
-    reserves  integer[] := '{}';
-    criticals boolean[] := '{}';
-    froms     bigint[]  := '{}';  -- and between which places of its order its jobs are.
-    from_ids  text[]    := '{}';
-    uptos     bigint[]  := '{}';
-    line_of   integer[] := '{}';  -- Of each job that may start: its queue, its number there,
-    n_of      integer[] := '{}';
-    aside_of  boolean[] := '{}';  -- and whether it is out of turn.
-    in_turn   integer[];
-    out_of_turn integer[];
-    strange   text[]    := '{}';
-    damaged   text[]    := '{}';
-    gated     jsonb     := '{}';
-    empty     text[]    := '{}';
+    asked     stretch[]   := lines(doc->'queues', (doc->>'since')::bigint, at);
+    others    stretch[]   := '{}';  -- Those of the rest that are awake.
+    short     boolean := EXISTS (SELECT FROM unnest(asked) WHERE most = 0);
+    looked    boolean := false;
+    size      bigint;
+    wanted    bigint;
+    gates     boolean;
+    cut       boolean := false;
+    ample     boolean := false;
+    line      stretch;
+    way       record;
+    strange   text[]  := '{}';
+    damaged   text[]  := '{}';
+    gated     jsonb   := '{}';
+    stirred   text[]  := '{}';
+    fresh     text[];
 BEGIN
     -- A run without a worker, or with such a lease, is damaged: it would cost others their jobs.
     IF coalesce(octet_length(who), 0) NOT BETWEEN 1 AND 1000
@@ -893,89 +1049,68 @@ BEGIN
         RAISE 'a claim names its worker, in up to 1,000 bytes, and a lease of 0 s to 366 days'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF look THEN
-        PERFORM look_after(able, (doc->>'batch')::integer, at);
+    IF (doc->>'look')::boolean OR short OR cardinality(asked) = 0 THEN
+        SELECT * INTO stirred, others FROM look_round(doc, able, at);
+        looked := true;
+        asked := asked || others;
     END IF;
-    FOR line IN SELECT * FROM lines(doc, at) WHERE room > 0 LOOP
-        at_line := at_line + 1;
+    LOOP
+        IF cardinality(others) > 0 OR short AND cardinality(asked) > 1 THEN
+            asked := share_out(asked, shared, preferred);
+        END IF;
+        EXIT WHEN ample OR NOT EXISTS (SELECT FROM unnest(asked) AS l WHERE want <> had);
         began := clock_timestamp();
-        ready := 0;
-        stepped := 0;
-        upto_at := NULL;
-        -- Mostly the first jobs may all start, and to count them is enough.
-        SELECT count(*), array_agg(aside), count(shut), min(order_at) FILTER (WHERE NOT aside),
-               sum(size)
-        INTO ready, flags, stepped, from_at, bytes
-        FROM walk(line, look, at, spare, able, line.room);
-        IF stepped > 0 OR bytes >= share THEN
-            most := line.room + CASE WHEN stepped > 0 THEN steps ELSE 0 END;
-            ready := 0;
-            stepped := 0;
-            bytes := 0;
-            flags := '{}';
-            FOR head IN
-                SELECT * FROM walk(line, look, at, spare, able, most)
-            LOOP
-                IF head.shut IS NULL THEN
-                    ready := ready + 1;
-                    flags := flags || head.aside;
-                    bytes := bytes + head.size;
-                    cut := cut OR bytes >= share;
-                    EXIT WHEN ready = line.room OR bytes >= share;
-                ELSE
-                    stepped := stepped + 1;
-                    IF head.shut = 'no_capable_worker' THEN
-                        strange := strange || head.id;
-                    ELSIF head.shut = 'unreadable' THEN
-                        damaged := damaged || head.id;
+        asked := ask(asked, at, spare, able);
+        IF looked THEN
+            PERFORM move_marks(asked, at, is_slow(began, cardinality(asked)));
+        END IF;
+        SELECT bool_or(l.gates > 0), sum(l.bytes), sum(want), bool_or(had < want)
+        INTO gates, size, wanted, short
+        FROM unnest(asked) AS l;
+        IF gates OR size >= most_size THEN
+            short := false;
+            FOR i IN 1..cardinality(asked) LOOP
+                line := asked[i];
+                IF line.gates > 0 OR size >= most_size AND line.had > 0 THEN
+                    way := step(line, at, spare, able, steps, greatest(1, most_size * line.want / wanted));
+                    asked[i] := way.line;
+                    strange := strange || way.strange;
+                    damaged := damaged || way.damaged;
+                    ample := ample OR way.ample;
+                    cut := cut OR way.ample OR way.stepped = steps;
+                    IF way.stepped > 0 THEN
+                        gated := gated || jsonb_build_object(line.name, way.stopped);
                     END IF;
-                    EXIT WHEN stepped = steps;
                 END IF;
+                short := short OR (asked[i]).had < (asked[i]).want;
             END LOOP;
         END IF;
-        IF stepped > 0 THEN
-            gated := gated || jsonb_build_object(line.name, CASE WHEN stepped = steps
-                THEN jsonb_build_array(head.order_at, head.id) END);
-            upto_at := head.order_at;
+        EXIT WHEN NOT short;
+        fresh := '{}';
+        IF NOT looked THEN
+            SELECT * INTO stirred, others FROM look_round(doc, able, at);
+            looked := true;
+            fresh := stirred;
+            asked := asked || others;
         END IF;
-        IF ready = 0 THEN
-            empty := empty || line.name;
-        END IF;
-        names := names || line.name;
-        weights := weights || line.weight;
-        debts := debts || line.debt;
-        reserves := reserves || line.reserve;
-        criticals := criticals || line.critical;
-        -- Whatever the look went over before the first of them need not be gone over again.
-        froms := froms || CASE WHEN from_at > line.from_at THEN from_at ELSE line.from_at END;
-        from_ids := from_ids || CASE WHEN from_at > line.from_at THEN '' ELSE line.from_id END;
-        line_of := line_of || array_fill(at_line, ARRAY[ready]);
-        n_of := n_of || ARRAY(SELECT generate_series(1, ready));
-        aside_of := aside_of || flags;
-        uptos := uptos || coalesce(upto_at, 9223372036854775807);
-        IF look THEN
-            PERFORM move_mark(line.name, line.mark, at, clock_timestamp() - began);
-        END IF;
+        asked := ARRAY(SELECT again(l::stretch, fresh) FROM unnest(asked) AS l);
     END LOOP;
     IF cardinality(damaged) > 0 THEN
         PERFORM bury(damaged, at);
     END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, jsonb_build_array(
-            at, leave_out(strange, at), gated, empty,
+            at, leave_out(strange, at), gated,
+            ARRAY(SELECT name FROM unnest(asked)
+                  WHERE most IS NOT NULL AND look AND NOT resumed
+                    AND coalesce(gated->name, 'null') = 'null'),
+            ARRAY(SELECT name FROM unnest(others)), stirred, looked,
             (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint, cut
         )::text,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claimed;
-    IF cardinality(n_of) = 0 THEN
+    IF NOT EXISTS (SELECT FROM unnest(asked) WHERE had > 0) THEN
         RETURN;
-    END IF;
-    IF at_line = 1 THEN
-        out_of_turn := ARRAY[cardinality(array_positions(aside_of, true))];
-        in_turn := ARRAY[cardinality(n_of) - out_of_turn[1]];
-    ELSE
-        SELECT * INTO in_turn, out_of_turn
-        FROM turns(doc, weights, debts, reserves, criticals, line_of, n_of, aside_of);
     END IF;
     RETURN QUERY
     UPDATE job SET
@@ -987,26 +1122,29 @@ BEGIN
         lease_until = at + term
     WHERE ctid = ANY (
         ARRAY(
-            SELECT chosen.ctid
-            FROM unnest(names, in_turn, froms, from_ids, uptos) AS l(name, most, from_at, from_id, upto_at)
+            SELECT chosen.ctid FROM unnest(asked) AS l
             CROSS JOIN LATERAL (
                 SELECT ctid FROM job
-                WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, l.from_id)
+                -- Whatever the walk went over before the first of them need not be gone over again.
+                WHERE parked = 0 AND queue = l.name
+                  AND (order_at, id) > (greatest(l.first_at, l.from_at),
+                                        CASE WHEN l.first_at > l.from_at THEN '' ELSE l.from_id END)
                   AND order_at <= l.upto_at AND lease_until <= at
                   AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
                            attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
                            able) IS NULL
-                ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
+                ORDER BY order_at, id LIMIT l.had - l.beside FOR UPDATE SKIP LOCKED
             ) AS chosen
         ) || ARRAY(
-            SELECT chosen.ctid FROM unnest(names, out_of_turn, uptos) AS l(name, most, upto_at)
+            SELECT chosen.ctid FROM unnest(asked) AS l
             CROSS JOIN LATERAL (
                 SELECT ctid FROM job
                 WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
+                  AND (NOT l.resumed OR (order_at, id) > (l.from_at, l.from_id))
                   AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
                            attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
                            able) IS NULL
-                ORDER BY order_at, id LIMIT l.most FOR UPDATE SKIP LOCKED
+                ORDER BY order_at, id LIMIT l.beside FOR UPDATE SKIP LOCKED
             ) AS chosen
         )
     )
@@ -1015,6 +1153,16 @@ BEGIN
               job.lease_until, job.worker, job.lost, deaths(job.shared_deaths), job.order_at,
               job.parked = 3;
 END $$;
+
+-- Whether a live worker knows a task in a version.
+CREATE FUNCTION is_known(task text, version integer, at bigint) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (
+        SELECT FROM worker
+        WHERE live_until > at
+          AND coalesce(known_version(worker.capable, is_known.task), 0) >= is_known.version
+    )
+$$;
 
 -- Park those of these jobs whose task no live worker knows. A lost run keeps its passed lease, and is
 -- claimed as lost when it comes back. Long options are not told: a thousand of them would fill the answer.
@@ -1028,11 +1176,7 @@ BEGIN
     END IF;
     WITH parked AS (
         UPDATE job SET parked = 2 WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM job WHERE id = ANY (ids) AND NOT EXISTS (
-                SELECT FROM worker
-                WHERE live_until > at
-                  AND coalesce(known_version(worker.capable, job.task), 0) >= job.version
-            )
+            SELECT ctid FROM job WHERE id = ANY (ids) AND NOT is_known(task, version, at)
             FOR UPDATE SKIP LOCKED
         ))
         RETURNING id, task, version, queue,
@@ -1280,7 +1424,7 @@ BEGIN
     ON CONFLICT (id) DO UPDATE SET
         capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
         live_until = excluded.live_until;
-    RETURN bring_back(told->1, (doc->>'batch')::integer);
+    RETURN cardinality(bring_back(told->1, (doc->>'batch')::integer));
 END $$;
 
 -- The instant at which the next parked job falls due, and the present one. A producer has nothing to
@@ -1353,7 +1497,9 @@ BEGIN
         SELECT key AS task, max(value::integer) AS version
         FROM worker CROSS JOIN jsonb_each_text(known_tasks(capable)) WHERE live_until > at GROUP BY key
     ) AS each;
-    counts := ARRAY[promote(at, most), bring_back(known, most), expire(at, most)];
+    counts := ARRAY[
+        cardinality(promote(at, most)), cardinality(bring_back(known, most)), expire(at, most)
+    ];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
     IF past > stamp() + 86400000000 THEN
         past := 0; -- It is still to come: that is damage, and hides nothing.
