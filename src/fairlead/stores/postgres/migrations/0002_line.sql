@@ -705,12 +705,17 @@ CREATE TYPE claimed AS (
 -- were found that may start ("had"), and how many of those out of turn ("beside"); how many there are at
 -- most, once that is known; and the place in its order after which the walk along it begins. With "look"
 -- that place is its mark, and jobs out of turn are taken in; "resumed" says that an earlier claim stopped there.
+-- "places" are those of the jobs that were found, if they are locked already.
 CREATE TYPE stretch AS (
     name text, weight float8, debt float8, reserve integer, critical boolean,
     want integer, had integer, beside integer, most integer, gates integer, bytes bigint,
     from_at bigint, from_id text, look boolean, resumed boolean, mark bigint,
-    first_at bigint, upto_at bigint
+    first_at bigint, upto_at bigint, places tid[]
 );
+
+-- Where to begin in the order of a queue that nothing is remembered of.
+CREATE FUNCTION mark_of(name_ text, since bigint, at bigint) RETURNS bigint LANGUAGE sql STABLE
+AS $$ SELECT least(mark, since) FROM queue WHERE name = name_ AND mark <= at $$;
 
 -- The queues of a plan. told: [name, weight, debt, reserve, critical, want, after_at, after_id, resumed];
 -- what is left out at the end has the usual value.
@@ -725,13 +730,13 @@ BEGIN
             CASE WHEN is_paused THEN 0 END, 0, 0,
             coalesce((q->>6)::bigint, low, -9223372036854775808), coalesce(q->>7, ''),
             is_paused OR q->>7 IS NULL OR q->>8 IS NOT NULL, q->>8 IS NOT NULL AND NOT is_paused, low,
-            NULL, 9223372036854775807
+            NULL, 9223372036854775807, NULL
         )::stretch
         FROM jsonb_array_elements(told) AS q
-        LEFT JOIN queue ON queue.name = q->>0
         CROSS JOIN LATERAL (
-            SELECT CASE WHEN mark <= at THEN least(mark, since) END AS low,
+            SELECT CASE WHEN q->>7 IS NULL THEN mark_of(q->>0, since, at) END AS low,
                    EXISTS (SELECT FROM paused WHERE paused.queue = q->>0) AS is_paused
+            OFFSET 0
         ) AS begin
     );
 END $$;
@@ -783,15 +788,18 @@ AS $$
 $$;
 
 -- Ask each queue that should give another number of jobs than it has: the walks along all of them are one
--- statement. What is behind a gate is counted with the others, and told apart by "gates".
+-- statement. What is behind a gate is counted with the others, and told apart by "gates". Where a claim goes
+-- on after the last, gates are not expected, and jobs are locked as they are found; else they are locked when
+-- it is known which of them start.
 CREATE FUNCTION ask(lines stretch[], at bigint, spare boolean, able jsonb) RETURNS stretch[]
 LANGUAGE plpgsql
 AS $$
 BEGIN
     RETURN ARRAY(
         SELECT CASE WHEN want = l.had THEN l::stretch ELSE ROW(
-            name, weight, debt, reserve, critical, want, w.had, w.beside, most, w.gates, w.bytes,
-            from_at, from_id, look, resumed, mark, w.first_at, 9223372036854775807
+            name, weight, debt, reserve, critical, want, w.had + v.had, w.beside, most,
+            w.gates + v.gates, w.bytes + v.bytes, from_at, from_id, look, resumed, mark, w.first_at,
+            9223372036854775807, CASE WHEN NOT look THEN v.places END
         )::stretch END
         FROM unnest(lines) AS l
         CROSS JOIN LATERAL (
@@ -799,8 +807,22 @@ BEGIN
                    count(shut)::integer AS gates, coalesce(sum(size), 0) AS bytes,
                    min(order_at) FILTER (WHERE NOT aside) AS first_at
             FROM walk(l.name, l.from_at, l.from_id, l.look, l.resumed, at, spare, able,
-                      CASE WHEN want = l.had THEN 0 ELSE want END)
+                      CASE WHEN look AND want <> l.had THEN want ELSE 0 END)
         ) AS w
+        CROSS JOIN LATERAL (
+            SELECT count(*)::integer AS had, count(shut)::integer AS gates,
+                   coalesce(sum(size), 0) AS bytes, array_agg(place) AS places
+            FROM (
+                SELECT ctid AS place, octet_length(payload) + coalesce(octet_length(options), 0) AS size,
+                       gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
+                            crashes, fence, lease_until, worker, claimed_at, at, spare, able) AS shut
+                FROM job
+                WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, l.from_id)
+                  AND lease_until <= at
+                ORDER BY order_at, id LIMIT CASE WHEN look OR want = l.had THEN 0 ELSE want END
+                FOR UPDATE SKIP LOCKED
+            ) AS locked
+        ) AS v
     );
 END $$;
 
@@ -809,9 +831,9 @@ END $$;
 -- Weighted round robin with credit: the next is always the queue that owes least, and each job
 -- adds 1/weight to what its queue owes. So the n-th job of a queue has its turn at debt + (n-1)/weight,
 -- and the jobs with the first turns fill the slots. Critical queues go first. Their reserves are
--- their own; beyond those they have their part of the shared slots. Of the others only the first have a
--- turn at all, and each one fewer turns than the one before it, so few turns are ranked, however many queues
--- there are.
+-- their own; beyond those they have their part of the shared slots. Of the others no more have a turn than
+-- there are slots, and none after the instant at which those that have enough have filled them. So few turns
+-- are ranked, however many queues there are.
 CREATE FUNCTION share_out(lines stretch[], shared integer, critical_share integer) RETURNS stretch[]
 LANGUAGE plpgsql
 AS $$
@@ -820,11 +842,18 @@ DECLARE
     each  record;
 BEGIN
     FOR each IN
-        WITH line AS MATERIALIZED (
-            SELECT place, weight, debt, reserve, critical, most,
-                   row_number() OVER (PARTITION BY critical ORDER BY debt, place) AS rank
-            FROM (SELECT l.*, row_number() OVER () AS place FROM unnest(lines) AS l) AS numbered
-            WHERE most IS DISTINCT FROM 0
+        WITH numbered AS MATERIALIZED (
+            SELECT row_number() OVER () AS place, weight, debt, reserve, critical, most
+            FROM unnest(lines) AS l
+        ), line AS MATERIALIZED (
+            SELECT *, max(debt) OVER kind + shared / sum(weight) FILTER (WHERE most IS NULL) OVER kind
+                      AS last_turn
+            FROM (
+                SELECT *, row_number() OVER (PARTITION BY critical ORDER BY debt, place) AS rank
+                FROM numbered WHERE most IS DISTINCT FROM 0
+            ) AS ordered
+            WHERE critical OR rank <= shared
+            WINDOW kind AS (PARTITION BY critical)
         ), ranked AS MATERIALIZED (
             SELECT place, critical, critical AND n <= reserve AS reserved,
                    row_number() OVER (
@@ -833,7 +862,7 @@ BEGIN
                    ) AS turn
             FROM line CROSS JOIN LATERAL generate_series(1, least(most, CASE
                 WHEN critical THEN reserve + least(shared, critical_share)
-                ELSE shared - rank + 1 END)) AS n
+                ELSE least(shared, floor((last_turn - debt) * weight)::integer + 2) END)) AS n
         ), preferred AS MATERIALIZED (
             SELECT place, reserved FROM ranked
             WHERE critical AND (reserved OR turn <= least(shared, critical_share))
@@ -851,7 +880,7 @@ BEGIN
     RETURN ARRAY(
         SELECT ROW(
             name, weight, debt, reserve, critical, wants[place], had, beside, most, gates, bytes,
-            from_at, from_id, look, resumed, mark, first_at, upto_at
+            from_at, from_id, look, resumed, mark, first_at, upto_at, places
         )::stretch
         FROM (SELECT l.*, row_number() OVER () AS place FROM unnest(lines) AS l) AS numbered
     );
@@ -930,6 +959,7 @@ BEGIN
     line.beside := 0;
     line.gates := 0;
     line.bytes := 0;
+    line.places := NULL;
     FOR head IN
         SELECT * FROM walk(line.name, line.from_at, line.from_id, line.look, line.resumed, at, spare, able,
                            line.want + steps)
@@ -968,7 +998,8 @@ END $$;
 
 -- A queue that had less than was wanted, as it is asked again: from its mark; or no more, if it was, and
 -- nothing has come into it since.
-CREATE FUNCTION again(line stretch, stirred text[]) RETURNS stretch LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION again(line stretch, stirred text[], since bigint, at bigint) RETURNS stretch
+LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     IF line.had < line.want THEN
@@ -978,11 +1009,13 @@ BEGIN
         ELSE
             line.look := true;
             line.resumed := false;
+            line.mark := mark_of(line.name, since, at);
             line.from_at := coalesce(line.mark, -9223372036854775808);
             line.from_id := '';
             line.had := 0;
             line.beside := 0;
             line.bytes := 0;
+            line.places := NULL;
         END IF;
     END IF;
     RETURN line;
@@ -1093,7 +1126,9 @@ BEGIN
             fresh := stirred;
             asked := asked || others;
         END IF;
-        asked := ARRAY(SELECT again(l::stretch, fresh) FROM unnest(asked) AS l);
+        asked := ARRAY(
+            SELECT again(l::stretch, fresh, (doc->>'since')::bigint, at) FROM unnest(asked) AS l
+        );
     END LOOP;
     IF cardinality(damaged) > 0 THEN
         PERFORM bury(damaged, at);
@@ -1121,7 +1156,7 @@ BEGIN
         lost = job.lease_until > 0,
         lease_until = at + term
     WHERE ctid = ANY (
-        ARRAY(
+        ARRAY(SELECT unnest(places) FROM unnest(asked)) || ARRAY(
             SELECT chosen.ctid FROM unnest(asked) AS l
             CROSS JOIN LATERAL (
                 SELECT ctid FROM job
@@ -1133,7 +1168,8 @@ BEGIN
                   AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
                            attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
                            able) IS NULL
-                ORDER BY order_at, id LIMIT l.had - l.beside FOR UPDATE SKIP LOCKED
+                ORDER BY order_at, id
+                LIMIT CASE WHEN l.places IS NULL THEN l.had - l.beside ELSE 0 END FOR UPDATE SKIP LOCKED
             ) AS chosen
         ) || ARRAY(
             SELECT chosen.ctid FROM unnest(asked) AS l
