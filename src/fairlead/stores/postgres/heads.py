@@ -10,7 +10,7 @@ the claim before it took there, its *head*.
 
 What stands before a head, is out of turn, or is in a queue that is not awake is found by a *look*:
 a claim that believes nothing. A claim that does not fill its slots looks, and another one as often
-as looks take a twentieth of the time; a fifth, if somebody told of jobs without saying where. A look
+as looks take a twentieth of the time; a fifth, if somebody told of jobs and not where. A look
 over many queues keeps to that in any case.
 """
 
@@ -20,10 +20,9 @@ from itertools import repeat
 from typing import NamedTuple
 
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.selection import ClaimPlan
-
-Place = tuple[int, str]
-"""A place in the order of a queue: order_at and id."""
+from fairlead.core.ids import JobId
+from fairlead.core.selection import LOOK, ClaimPlan, Head, Looked
+from fairlead.stores.looks import Looks, Place
 
 LOOK_EVERY = SECOND // 10
 COST, COST_IF_HEARD = 20, 5
@@ -33,6 +32,8 @@ FEW = 100
 _NEVER = (0, 0)
 MARK: Place = (0, "")
 """In place of a head: begin at the queue's mark."""
+FRONT: Place = (-(2**63), "")
+"""Before every job."""
 
 
 class Start(NamedTuple):
@@ -63,16 +64,18 @@ class Taken(NamedTuple):
 class Found(NamedTuple):
     """What a claim saw.
 
-    `asked` are the queues that were to give jobs, `empty` those of them that had fewer, `others`
-    further ones that have some, and `stopped` says where walks were broken off. If it `looked` at
-    all queues of its plan, `looked` names them, and `cost` tells how long that took.
+    `asked` are the queues that were to give jobs, `ended` those of them that had fewer, `others`
+    further ones that have some, `stirred` those in which jobs fell due or are known again. `gated`
+    says of queues how many jobs were stepped over there, and where the walk was broken off. If it
+    looked at all queues of its plan, `looked` names them, and `cost` tells how long that took.
     """
 
     now: int
     asked: Collection[str]
-    empty: Collection[str]
+    ended: Collection[str]
     others: Collection[str]
-    stopped: Mapping[str, Place]
+    stirred: Collection[str]
+    gated: Mapping[str, tuple[int, Place | None]]
     looked: Sequence[str]
     cost: int
 
@@ -84,7 +87,9 @@ class Heads:
         self._clock = clock
         # The head of each queue that is awake.
         self._awake: dict[str, Place] = {}
-        self._stopped: dict[tuple[str, str], Place] = {}
+        # Where looks along jobs of others stopped, and in which queues there may be such.
+        self._looks = Looks()
+        self._stopped: set[str] = set()
         # When each queue was looked at, and what that look cost.
         self._looked: dict[str, tuple[int, int]] = {}
         self._owed_at: int | None = None
@@ -97,9 +102,11 @@ class Heads:
     def _time(self) -> int:
         return self._clock.now() if self._clock else time.monotonic_ns() // 1_000
 
-    def look(self) -> None:
-        """Look soon: a job may have come to stand anywhere."""
+    def look(self, *, anew: bool = False) -> None:
+        """Look soon: a job may have come to stand anywhere; `anew`, if one surely has."""
         self._heard = True
+        if anew:
+            self._looks.forget()
 
     def wake(self, names: Iterable[str], *, anew: bool = False) -> None:
         """Take note that these queues may have jobs; `anew`, if those may stand before the heads.
@@ -112,6 +119,8 @@ class Heads:
                 self._told_of[name] = self._told
                 if anew or name not in self._awake:
                     self._awake[name] = MARK
+                if anew:
+                    self._looks.arrived(name, FRONT)
 
     def hear(self, place: int, names: Collection[str]) -> None:
         """Take note that jobs came into the order of some queues, the first at this place.
@@ -122,27 +131,27 @@ class Heads:
         if any(place <= order_at for order_at, _ in heads):
             self._since = place if self._since is None else min(place, self._since)
             self._heard = True
+        for name in names or list(self._stopped):
+            self._looks.arrived(name, (place, ""))
         self._heard = self._heard or not names
         self.wake(names)
 
     def start(self, plan: ClaimPlan) -> Start:
         """Say what a claim with this plan may believe."""
-        names = plan.lineup.names
+        names, worker, known = plan.lineup.names, plan.worker, self._awake
         look = self._is_due(names, LOOK_EVERY)
-        if look:
-            for name in names:
-                self._looked.setdefault(name, _NEVER)
-        known, resumed, since = self._awake, [], None
         awake = {name: known[name] for name in names if name in known}
         asleep = [name for name in names if name not in awake] if len(awake) < len(names) else []
+        since = None
         if look:
             since, self._since, self._heard = self._since, None, False
             awake = dict.fromkeys(awake, MARK)
             known |= awake
-        elif self._stopped:
-            resumed = [name for name in awake if (plan.worker, name) in self._stopped]
-            awake |= {name: self._stopped[plan.worker, name] for name in resumed}
-        return Start(plan.worker, awake, asleep, resumed, look, since, self._told)
+            for name in names:
+                self._looked.setdefault(name, _NEVER)
+        stopped = {name: self._looks.place(worker, name) for name in self._stopped if name in awake}
+        places = {name: place for name, place in stopped.items() if place}
+        return Start(worker, awake | places, asleep, places, look, since, self._told)
 
     def _is_due(self, names: Sequence[str], every: int) -> bool:
         """Say whether it is time for a look; it is, too, if the clock went back."""
@@ -170,8 +179,11 @@ class Heads:
             return float("inf")
         return max(0.0, (self._owed_at - self._time()) / SECOND)
 
-    def remember(self, start: Start, jobs: Sequence[Taken], found: Found) -> None:
-        """Believe what a claim saw, but where something was told meanwhile."""
+    def remember(self, start: Start, jobs: Sequence[Taken], found: Found) -> bool:
+        """Believe what a claim saw, but where something was told meanwhile.
+
+        Says whether there is more to look at, see `Claim.cut`.
+        """
         if found.looked:
             # By a test's clock nothing costs time.
             stamp = (self._time(), 0 if self._clock else found.cost)
@@ -179,28 +191,33 @@ class Heads:
             self._owed_at = None
         for name in found.others:
             self._awake.setdefault(name, MARK)
+        for name in found.stirred:
+            self._looks.arrived(name, FRONT)
+        start = start._replace(resumed=set(start.resumed).difference(found.stirred))
         heads = dict.fromkeys(found.asked, MARK) | _last_places(jobs, found.now)
+        more = False
         for name in found.asked:
-            self._go_on(start, name, heads[name], found)
+            stepped = name in found.gated or name in start.resumed
+            if stepped:
+                more |= self._stop(start, name, jobs, found)
+            if self._told_of.get(name, 0) > start.told:
+                self._awake.setdefault(name, MARK)
+            elif name in found.ended and name not in start.resumed:
+                self._awake.pop(name, None)
+            else:
+                self._awake[name] = MARK if stepped else heads[name]
+        return more
 
-    def _go_on(self, start: Start, name: str, head: Place, found: Found) -> None:
-        """Say where the next claim begins in a queue that this one asked."""
-        stop = found.stopped.get(name)
-        self._stop(start, name, stop)
-        if self._told_of.get(name, 0) > start.told:
-            self._awake.setdefault(name, MARK)
-        elif name in found.empty:
-            self._awake.pop(name, None)
-        else:
-            anew = stop is not None or name in start.resumed
-            self._awake[name] = MARK if anew else head
-
-    def _stop(self, start: Start, name: str, stop: Place | None) -> None:
-        """Remember where a walk was broken off; a look begins anew and forgets nothing for it."""
-        key = (start.worker, name)
-        before = self._stopped.pop(key, None)
-        if stop is not None:
-            self._stopped[key] = max(stop, before) if before and start.look else stop
+    def _stop(self, start: Start, name: str, jobs: Sequence[Taken], found: Found) -> bool:
+        """Remember where a walk was broken off that stepped over jobs; or that it was not."""
+        stepped, last = found.gated.get(name, (0, None))
+        taken = [job.place for job in jobs if job.queue == name]
+        if last is None and name not in found.ended:
+            last = max(taken, default=start.awake.get(name))
+        head = Head(JobId(last[1]), "", 0, last[0], 0) if last else None
+        self._stopped.add(name)
+        looked = Looked(head, stepped, len(taken), cut=stepped >= LOOK)
+        return self._looks.end(start.worker, name, looked)
 
 
 def _last_places(jobs: Sequence[Taken], now: int) -> dict[str, Place]:

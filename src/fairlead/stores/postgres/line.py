@@ -21,7 +21,8 @@ from fairlead.core.selection import (
     in_turns,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Place, Start, Taken
+from fairlead.stores.looks import Place
+from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Start, Taken
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane
 from fairlead.stores.postgres.statements import statements
 
@@ -39,8 +40,8 @@ class _Saw(msgspec.Struct, array_like=True, gc=False):
 
     now: int
     parked: list[tuple[JobId, str, int, str, str | None]]
-    gated: dict[str, Place | None]
-    empty: list[str]
+    gated: dict[str, tuple[int, Place | None]]
+    ended: list[str]
     awake: list[str]
     stirred: list[str]
     looked: bool
@@ -258,7 +259,7 @@ class PostgresLine:
     async def claim(self, lane: Lane, plan: ClaimPlan) -> Claim:
         """Lease what the selection rule chooses."""
         start = self.heads.start(plan)
-        asking = Asking(plan, start.awake)
+        asking: Asking[Job] = Asking(plan, start.awake)
         wanted = asking.wanted() if start.awake else {}
         rest = start.asleep
         if not start.look:
@@ -293,20 +294,21 @@ class PostgresLine:
         saw = _decode_told(told[4])
         jobs, credits = in_turns(plan, _by_queue(rows))
         taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
-        asked = {*wanted, *saw.empty, *saw.gated, *(job.queue for job in jobs)}
+        asked = {*wanted, *saw.ended, *saw.gated, *(job.queue for job in jobs)}
         covered = saw.looked and len(wanted) + len(rest) == len(plan.queues)
         found = Found(
             now=saw.now,
             asked=asked,
-            empty=frozenset(saw.empty),
+            ended=frozenset(saw.ended),
             others=[*saw.awake, *(name for name in saw.stirred if name not in asked)],
-            stopped={name: place for name, place in saw.gated.items() if place},
+            stirred=saw.stirred,
+            gated=saw.gated,
             looked=plan.lineup.names if start.look or covered else (),
             cost=saw.cost,
         )
-        self.heads.remember(start, taken, found)
+        more = self.heads.remember(start, taken, found)
         parked = [Unknown(*each) for each in saw.parked]
-        return Claim(jobs, credits, saw.now, parked, saw.cut)
+        return Claim(jobs, credits, saw.now, parked, saw.cut or more)
 
     def _claim_text(
         self, plan: ClaimPlan, start: Start, wanted: Mapping[str, int], rest: Sequence[str]
@@ -385,7 +387,7 @@ class PostgresLine:
             written |= more
             busy += locked
         if any(s.state is State.WAITING for s in written.values()):
-            self.heads.look()
+            self.heads.look(anew=True)
         return written, busy
 
     async def _settle(
@@ -419,8 +421,8 @@ class PostgresLine:
         """Say that a worker lives, and which tasks it knows."""
         told = (worker.id, dict(worker.capable), to_json(worker.pools), worker.processes)
         doc = {"at": self.at(), "worker": told, "lease": lease, "batch": BATCH}
-        await lane.ask(self._sql["announce"], to_json(doc))
-        self.heads.look()
+        [(brought_back,)] = await lane.ask(self._sql["announce"], to_json(doc))
+        self.heads.look(anew=bool(brought_back))
 
     async def due(self, lane: Lane) -> tuple[int | None, int]:
         """Return when the next parked job falls due, and the present instant."""
@@ -431,8 +433,9 @@ class PostgresLine:
         """Do one bounded round of housekeeping."""
         doc = {"at": self.at(), "keep": keep, "batch": BATCH}
         [(counts,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
-        self.heads.look()
-        return Upkeep(*counts)
+        done = Upkeep(*counts)
+        self.heads.look(anew=bool(done.promoted or done.brought_back))
+        return done
 
 
 def end_of(settlement: Settlement, answer: str | None) -> Settlement | None:

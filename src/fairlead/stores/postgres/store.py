@@ -434,7 +434,7 @@ class PostgresStore(Backend):
         lane = (await self._session()).acts
         told = {"tell": WORK} if verb in ("revive", "resume", "cancel") else {}
         touched = await self._hand.act(lane, verb, by, job_ids, states, **more, **told)
-        self._line.heads.look()
+        self._line.heads.look(anew=True)
         self.news.bump(WORK)
         return touched
 

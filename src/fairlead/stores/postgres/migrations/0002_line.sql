@@ -996,6 +996,22 @@ BEGIN
     END IF;
 END $$;
 
+-- A queue as it is asked from its mark.
+CREATE FUNCTION afresh(line stretch, since bigint, at bigint) RETURNS stretch LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    line.look := true;
+    line.resumed := false;
+    line.mark := mark_of(line.name, since, at);
+    line.from_at := coalesce(line.mark, -9223372036854775808);
+    line.from_id := '';
+    line.had := 0;
+    line.beside := 0;
+    line.bytes := 0;
+    line.places := NULL;
+    RETURN line;
+END $$;
+
 -- A queue that had less than was wanted, as it is asked again: from its mark; or no more, if it was, and
 -- nothing has come into it since.
 CREATE FUNCTION again(line stretch, stirred text[], since bigint, at bigint) RETURNS stretch
@@ -1003,20 +1019,11 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     IF line.had < line.want THEN
-        IF line.look AND NOT line.name = ANY (stirred) THEN
-            line.most := line.had;
-            line.want := line.had;
-        ELSE
-            line.look := true;
-            line.resumed := false;
-            line.mark := mark_of(line.name, since, at);
-            line.from_at := coalesce(line.mark, -9223372036854775808);
-            line.from_id := '';
-            line.had := 0;
-            line.beside := 0;
-            line.bytes := 0;
-            line.places := NULL;
+        IF NOT line.look OR line.name = ANY (stirred) THEN
+            RETURN afresh(line, since, at);
         END IF;
+        line.most := line.had;
+        line.want := line.had;
     END IF;
     RETURN line;
 END $$;
@@ -1037,9 +1044,9 @@ END $$;
 -- anybody.
 --
 -- The first row has no id: its payload tells the time; the jobs that were parked; the queues with jobs
--- behind gates, each with the place where the walk was broken off, if it was; the queues that have no
--- other job that may start; those of the rest that have one; the queues in which something fell due or is
--- known again; whether it looked, how many microseconds it took, and whether it ended early.
+-- behind gates, each with the number of those and the place where the walk was broken off, if it was; the queues
+-- that were gone through to the end; those of the rest that have jobs; the queues in which something fell due
+-- or is known again; whether it looked, how many microseconds it took, and whether it ended early.
 CREATE FUNCTION claim(plan text) RETURNS SETOF claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
@@ -1058,7 +1065,8 @@ DECLARE
                          OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
     started   timestamptz := clock_timestamp();
     began     timestamptz;
-    asked     stretch[]   := lines(doc->'queues', (doc->>'since')::bigint, at);
+    heard     bigint      := (doc->>'since')::bigint;
+    asked     stretch[]   := lines(doc->'queues', heard, at);
     others    stretch[]   := '{}';  -- Those of the rest that are awake.
     short     boolean := EXISTS (SELECT FROM unnest(asked) WHERE most = 0);
     looked    boolean := false;
@@ -1085,7 +1093,11 @@ BEGIN
     IF (doc->>'look')::boolean OR short OR cardinality(asked) = 0 THEN
         SELECT * INTO stirred, others FROM look_round(doc, able, at);
         looked := true;
-        asked := asked || others;
+        asked := ARRAY(
+            SELECT CASE WHEN resumed AND name = ANY (stirred)
+                        THEN afresh(l::stretch, heard, at) ELSE l::stretch END
+            FROM unnest(asked) AS l
+        ) || others;
     END IF;
     LOOP
         IF cardinality(others) > 0 OR short AND cardinality(asked) > 1 THEN
@@ -1112,7 +1124,9 @@ BEGIN
                     ample := ample OR way.ample;
                     cut := cut OR way.ample OR way.stepped = steps;
                     IF way.stepped > 0 THEN
-                        gated := gated || jsonb_build_object(line.name, way.stopped);
+                        gated := gated || jsonb_build_object(
+                            line.name, jsonb_build_array(way.stepped, way.stopped)
+                        );
                     END IF;
                 END IF;
                 short := short OR (asked[i]).had < (asked[i]).want;
@@ -1127,7 +1141,7 @@ BEGIN
             asked := asked || others;
         END IF;
         asked := ARRAY(
-            SELECT again(l::stretch, fresh, (doc->>'since')::bigint, at) FROM unnest(asked) AS l
+            SELECT again(l::stretch, fresh, heard, at) FROM unnest(asked) AS l
         );
     END LOOP;
     IF cardinality(damaged) > 0 THEN
@@ -1137,8 +1151,7 @@ BEGIN
         NULL, NULL, NULL, NULL, jsonb_build_array(
             at, leave_out(strange, at), gated,
             ARRAY(SELECT name FROM unnest(asked)
-                  WHERE most IS NOT NULL AND look AND NOT resumed
-                    AND coalesce(gated->name, 'null') = 'null'),
+                  WHERE most IS NOT NULL AND look AND coalesce(gated->name->1, 'null') = 'null'),
             ARRAY(SELECT name FROM unnest(others)), stirred, looked,
             (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint, cut
         )::text,
