@@ -239,6 +239,19 @@ class Credits(Mapping[str, float]):
         """Show them as a plain mapping."""
         return f"Credits({self._told()})"
 
+    def first_turns(self, names: Iterable[str]) -> dict[str, float]:
+        """Return when each of these queues has its first turn, by the count of its round.
+
+        A store that goes on with the round elsewhere comes to the same turns, to the last digit.
+        """
+        lineup, rings = self.lineup, self._rings
+        owed = {at: owed for ring in rings for owed, at in ring.owing}
+        places = {name: lineup.at[name] for name in names}
+        return {
+            name: owed[at] if at in owed else rings[not lineup[at].critical].passed
+            for name, at in places.items()
+        }
+
     def updated(self, more: "Credits") -> "Credits":
         """Return these with those of some of the queues in place of their own."""
         if more.lineup is self.lineup:

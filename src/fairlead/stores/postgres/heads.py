@@ -16,7 +16,6 @@ over many queues keeps to that in any case.
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 from fairlead.core.clock import SECOND, Clock
@@ -29,6 +28,7 @@ COST, COST_IF_HEARD = 20, 5
 """A look may take one part in so many of the time."""
 FEW = 100
 """So many queues are asked for what others leave at any time; more only by a look."""
+_MOST_PLANS = 100
 _NEVER = (0, 0)
 MARK: Place = (0, "")
 """In place of a head: begin at the queue's mark."""
@@ -37,17 +37,16 @@ FRONT: Place = (-(2**63), "")
 
 
 class Start(NamedTuple):
-    """What a claim believes: which queues are awake, with their heads, and which are not.
+    """What a claim believes: which queues are awake, None if all are, and where it goes on in each.
 
     A `look` begins at the marks, or at `since` where a mark is later. `resumed` are queues in
-    which the worker's last claim stopped; they have that place for a head. `told` counts what was
-    told before.
+    which the worker's last claim stopped, with that place. `told` counts what was told before.
     """
 
     worker: str
-    awake: Mapping[str, Place]
-    asleep: Sequence[str]
-    resumed: Collection[str]
+    awake: Collection[str] | None
+    heads: Mapping[str, Place]
+    resumed: Mapping[str, Place]
     look: bool
     since: int | None
     told: int
@@ -90,8 +89,9 @@ class Heads:
         # Where looks along jobs of others stopped, and in which queues there may be such.
         self._looks = Looks()
         self._stopped: set[str] = set()
-        # When each queue was looked at, and what that look cost.
-        self._looked: dict[str, tuple[int, int]] = {}
+        # When the queues of each plan were looked at, and what that look cost.
+        self._looked: dict[Sequence[str], tuple[int, int]] = {}
+        self._served: set[str] = set()
         self._owed_at: int | None = None
         self._heard = False
         self._since: int | None = None
@@ -115,7 +115,7 @@ class Heads:
         """
         self._told += 1
         for name in names:
-            if name in self._looked:
+            if name in self._served:
                 self._told_of[name] = self._told
                 if anew or name not in self._awake:
                     self._awake[name] = MARK
@@ -138,39 +138,34 @@ class Heads:
 
     def start(self, plan: ClaimPlan) -> Start:
         """Say what a claim with this plan may believe."""
-        names, worker, known = plan.lineup.names, plan.worker, self._awake
-        look = self._is_due(names, LOOK_EVERY)
-        awake = {name: known[name] for name in names if name in known}
-        asleep = [name for name in names if name not in awake] if len(awake) < len(names) else []
+        names, worker, heads = plan.lineup.names, plan.worker, self._awake
+        awake = None if all(map(heads.__contains__, names)) else [n for n in names if n in heads]
+        look = self._time() >= self._next_look(names, LOOK_EVERY)
         since = None
         if look:
             since, self._since, self._heard = self._since, None, False
-            awake = dict.fromkeys(awake, MARK)
-            known |= awake
-            for name in names:
-                self._looked.setdefault(name, _NEVER)
-        stopped = {name: self._looks.place(worker, name) for name in self._stopped if name in awake}
-        places = {name: place for name, place in stopped.items() if place}
-        return Start(worker, awake | places, asleep, places, look, since, self._told)
-
-    def _is_due(self, names: Sequence[str], every: int) -> bool:
-        """Say whether it is time for a look; it is, too, if the clock went back."""
-        return not self._looked_at(names) <= self._time() < self._next_look(names, every)
-
-    def _looked_at(self, names: Sequence[str]) -> int:
-        return min(map(self._looked.get, names, repeat(_NEVER)), default=_NEVER)[0]
+            heads |= dict.fromkeys(names if awake is None else awake, MARK)
+            self._served.update(names)
+        resumed = {}
+        for name in self._stopped:
+            place = self._looks.place(worker, name)
+            if place and name in heads:
+                resumed[name] = place
+        return Start(worker, awake, heads, resumed, look, since, self._told)
 
     def _next_look(self, names: Sequence[str], every: int) -> int:
-        looked, cost = min(map(self._looked.get, names, repeat(_NEVER)), default=_NEVER)
-        return looked + (cost * COST_IF_HEARD if self._heard else max(every, cost * COST))
+        """Return when to look at these queues again; a clock that went back calls for a look."""
+        looked, cost = self._looked.get(names, _NEVER)
+        pause = cost * COST_IF_HEARD if self._heard else max(every, cost * COST)
+        return looked + pause if looked <= self._time() else looked - pause
 
     def rest(self, plan: ClaimPlan, asked: Collection[str]) -> list[str]:
         """Return the other queues to ask for what those left: the awake ones, or by a look all."""
         names = plan.lineup.names
         others = [name for name in names if name not in asked]
-        if len(others) <= FEW or self._is_due(names, 0):
+        if len(others) <= FEW or self._time() >= (look_at := self._next_look(names, 0)):
             return others
-        self._owed_at = self._next_look(names, 0)
+        self._owed_at = look_at
         return [name for name in others if name in self._awake]
 
     def patience(self) -> float:
@@ -186,14 +181,17 @@ class Heads:
         """
         if found.looked:
             # By a test's clock nothing costs time.
-            stamp = (self._time(), 0 if self._clock else found.cost)
-            self._looked |= dict.fromkeys(found.looked, stamp)
+            if len(self._looked) > _MOST_PLANS:
+                self._looked.clear()
+            self._looked[found.looked] = (self._time(), 0 if self._clock else found.cost)
             self._owed_at = None
         for name in found.others:
             self._awake.setdefault(name, MARK)
         for name in found.stirred:
             self._looks.arrived(name, FRONT)
-        start = start._replace(resumed=set(start.resumed).difference(found.stirred))
+        if start.resumed:
+            resumed = {n: at for n, at in start.resumed.items() if n not in found.stirred}
+            start = start._replace(resumed=resumed)
         heads = dict.fromkeys(found.asked, MARK) | _last_places(jobs, found.now)
         more = False
         for name in found.asked:
@@ -213,7 +211,7 @@ class Heads:
         stepped, last = found.gated.get(name, (0, None))
         taken = [job.place for job in jobs if job.queue == name]
         if last is None and name not in found.ended:
-            last = max(taken, default=start.awake.get(name))
+            last = max(taken, default=start.resumed.get(name))
         head = Head(JobId(last[1]), "", 0, last[0], 0) if last else None
         self._stopped.add(name)
         looked = Looked(head, stepped, len(taken), cut=stepped >= LOOK)

@@ -260,12 +260,13 @@ class PostgresLine:
         """Lease what the selection rule chooses."""
         start = self.heads.start(plan)
         asking: Asking[Job] = Asking(plan, start.awake)
-        wanted = asking.wanted() if start.awake else {}
-        rest = start.asleep
-        if not start.look:
-            others = [*(name for name in start.awake if name not in wanted), *rest]
-            rest = others if len(others) <= FEW else []
-        claim = await self._claim(lane, plan, start, wanted, rest)
+        wanted = asking.wanted() if start.awake or start.awake is None else {}
+        rest: list[str] = []
+        if start.look or len(plan.queues) - len(wanted) <= FEW:
+            rest = [name for name in plan.lineup.names if name not in wanted]
+            if start.look:  # Queues that are awake need not be woken.
+                rest = [name for name in rest if name not in start.heads]
+        claim = await self._claim(lane, asking, plan, start, wanted, rest)
         if claim.cut or _is_full(plan, claim):
             return claim
         # Nobody may have been asked yet for what is left.
@@ -274,8 +275,8 @@ class PostgresLine:
             return claim
         try:
             left = plan.after(claim)
-            start = start._replace(awake={}, resumed=(), look=True)
-            return claim.joined(await self._claim(lane, left, start, {}, more))
+            start = start._replace(resumed={}, look=True)
+            return claim.joined(await self._claim(lane, Asking(left, ()), left, start, {}, more))
         except StoreError:
             if not claim.jobs:
                 raise
@@ -284,6 +285,7 @@ class PostgresLine:
     async def _claim(
         self,
         lane: Lane,
+        asking: "Asking[Job]",
         plan: ClaimPlan,
         start: Start,
         wanted: Mapping[str, int],
@@ -292,9 +294,14 @@ class PostgresLine:
         text = self._claim_text(plan, start, wanted, rest)
         told, *rows = await lane.ask(self._sql["claim"], text)
         saw = _decode_told(told[4])
-        jobs, credits = in_turns(plan, _by_queue(rows))
-        taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
-        asked = {*wanted, *saw.ended, *saw.gated, *(job.queue for job in jobs)}
+        given = _by_queue(rows)
+        if wanted == {name: len(jobs) for name, jobs in given.items()}:
+            for name, jobs in given.items():
+                asking.gave(name, jobs, more=True)
+            jobs, credits = asking.in_turns()
+        else:
+            jobs, credits = in_turns(plan, given)
+        asked = {*wanted, *saw.ended, *saw.gated, *given}
         covered = saw.looked and len(wanted) + len(rest) == len(plan.queues)
         found = Found(
             now=saw.now,
@@ -306,6 +313,7 @@ class PostgresLine:
             looked=plan.lineup.names if start.look or covered else (),
             cost=saw.cost,
         )
+        taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
         more = self.heads.remember(start, taken, found)
         parked = [Unknown(*each) for each in saw.parked]
         return Claim(jobs, credits, saw.now, parked, saw.cut or more)
@@ -314,21 +322,20 @@ class PostgresLine:
         self, plan: ClaimPlan, start: Start, wanted: Mapping[str, int], rest: Sequence[str]
     ) -> str:
         room = plan.room()
-        lineup, credits = plan.lineup, plan.credits
+        lineup, reserve = plan.lineup, room.reserve
+        turns = plan.standing.first_turns([*wanted, *rest])
 
         def told(name: str) -> tuple[object, ...]:
             queue = lineup[lineup.at[name]]
-            reserve = room.reserve.get(name, 0)
-            return (name, queue.weight, -credits.get(name, 0.0), reserve, queue.critical)
+            return (name, queue.weight, turns[name], reserve.get(name, 0), queue.critical)
 
-        queues = [
-            (
-                *(*told(name), wanted[name]),
-                *((None, None) if start.awake[name] == MARK else start.awake[name]),
-                *((True,) if name in start.resumed else ()),
-            )
-            for name in sorted(wanted, key=lineup.at.__getitem__)
-        ]
+        def asked(name: str) -> tuple[object, ...]:
+            if name in start.resumed:
+                return (*told(name), wanted[name], *start.resumed[name], True)
+            head = start.heads[name]
+            return (*told(name), wanted[name], *(head if head is not MARK else (None, None)))
+
+        queues = [asked(name) for name in sorted(wanted, key=lineup.at.__getitem__)]
         return to_json(
             {
                 "at": self.at(),
