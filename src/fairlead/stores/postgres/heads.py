@@ -15,6 +15,7 @@ over many queues keeps to that in any case.
 """
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,10 @@ LOOK_EVERY = SECOND // 10
 COST, COST_IF_HEARD = 20, 5
 """A look may take one part in so many of the time."""
 FEW = 100
-"""So many queues are asked for what others leave at any time; more only by a look."""
+"""So many queues are asked for what others leave at any time; more only by a look.
+
+A look begins anew in so many of those that are awake, and the next one in others.
+"""
 _MOST_PLANS = 100
 _NEVER = (0, 0)
 MARK: Place = (0, "")
@@ -94,7 +98,10 @@ class Heads:
         self._served: set[str] = set()
         self._owed_at: int | None = None
         self._heard = False
+        self._anew = False
         self._since: int | None = None
+        # How many queues of each plan were looked at in turn.
+        self._rounds: Counter[Sequence[str]] = Counter()
         # How often something was told, and when of which queue: a claim of before knows no better.
         self._told = 0
         self._told_of: dict[str, int] = {}
@@ -106,6 +113,7 @@ class Heads:
         """Look soon: a job may have come to stand anywhere; `anew`, if one surely has."""
         self._heard = True
         if anew:
+            self._anew = True
             self._looks.forget()
 
     def wake(self, names: Iterable[str], *, anew: bool = False) -> None:
@@ -127,10 +135,12 @@ class Heads:
 
         Without names it may be any queue.
         """
-        heads = [self._awake.get(name, MARK) for name in names or list(self._awake)]
-        if any(place <= order_at for order_at, _ in heads):
+        heads = {name: self._awake.get(name, MARK) for name in names or list(self._awake)}
+        before = [name for name, (order_at, _) in heads.items() if place <= order_at]
+        if before:
             self._since = place if self._since is None else min(place, self._since)
             self._heard = True
+            self._awake |= dict.fromkeys(before, MARK)
         for name in names or list(self._stopped):
             self._looks.arrived(name, (place, ""))
         self._heard = self._heard or not names
@@ -139,12 +149,12 @@ class Heads:
     def start(self, plan: ClaimPlan) -> Start:
         """Say what a claim with this plan may believe."""
         names, worker, heads = plan.lineup.names, plan.worker, self._awake
-        awake = None if all(map(heads.__contains__, names)) else [n for n in names if n in heads]
+        awake = None if all(map(heads.__contains__, names)) else {n for n in names if n in heads}
         look = self._time() >= self._next_look(names, LOOK_EVERY)
         since = None
         if look:
             since, self._since, self._heard = self._since, None, False
-            heads |= dict.fromkeys(names if awake is None else awake, MARK)
+            heads |= dict.fromkeys(self._in_turn(names, awake), MARK)
             self._served.update(names)
         resumed = {}
         for name in self._stopped:
@@ -152,6 +162,16 @@ class Heads:
             if place and name in heads:
                 resumed[name] = place
         return Start(worker, awake, heads, resumed, look, since, self._told)
+
+    def _in_turn(self, names: Sequence[str], awake: Collection[str] | None) -> Sequence[str]:
+        """Return the awake queues that a look begins anew in: all, or some of many in turn."""
+        those = names if awake is None else [name for name in names if name in awake]
+        if self._anew or len(those) <= FEW:
+            self._anew = False
+            return those
+        at = self._rounds[names] % len(those)
+        self._rounds[names] = at + FEW
+        return those[at : at + FEW]
 
     def _next_look(self, names: Sequence[str], every: int) -> int:
         """Return when to look at these queues again; a clock that went back calls for a look."""
@@ -183,6 +203,7 @@ class Heads:
             # By a test's clock nothing costs time.
             if len(self._looked) > _MOST_PLANS:
                 self._looked.clear()
+                self._rounds.clear()
             self._looked[found.looked] = (self._time(), 0 if self._clock else found.cost)
             self._owed_at = None
         for name in found.others:
