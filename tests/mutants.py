@@ -24,6 +24,7 @@ POSTGRES = "stores/postgres"
 REDIS = "stores/redis"
 PG_DAMAGE = "tests/stores/test_postgres_damage.py"
 LOCKS = "tests/system/test_postgres_locks.py"
+QUEUES = "tests/stores/test_postgres_queues.py"
 DAMAGE = "tests/stores/test_sqlite_damage.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
 RIGHTS = "tests/stores/test_postgres_rights.py"
@@ -886,9 +887,58 @@ MUTANTS = [
     Mutant(
         "no two claims get the same job (I5), PostgreSQL",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "(l.from_at, l.from_id)\n                  AND order_at <= l.upto_at AND lease_until <= at\n",
-        "(l.from_at, l.from_id)\n                  AND order_at <= l.upto_at\n",
+        "                  AND lease_until <= at\n                ORDER BY order_at, id LIMIT CASE WHEN look",
+        "                ORDER BY order_at, id LIMIT CASE WHEN look",
         f"{LOCKS}::test_two_who_claim_in_turns_never_get_the_same_job",
+    ),
+    Mutant(
+        "no two claims get the same job after a look (I5), PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "l.from_id END)\n                  AND order_at <= l.upto_at AND lease_until <= at\n",
+        "l.from_id END)\n                  AND order_at <= l.upto_at\n",
+        f"{LOCKS}::test_two_who_claim_in_turns_never_get_the_same_job",
+    ),
+    Mutant(
+        "a claim says nothing of queues whose turn it is not (F78), PostgreSQL",
+        f"{POSTGRES}/line.py",
+        "        if start.look or len(plan.queues) - len(wanted) <= FEW:\n",
+        "        if plan.queues:\n",
+        f"{QUEUES}::test_what_a_claim_costs_does_not_follow_from_the_number_of_queues",
+    ),
+    Mutant(
+        "what is told during a claim is not unlearnt by it (F78), PostgreSQL",
+        f"{POSTGRES}/heads.py",
+        "            if self._told_of.get(name, 0) > start.told:\n",
+        "            if self._told_of.get(name, 0) > start.told + 1_000:\n",
+        f"{QUEUES}::test_what_is_told_during_a_claim_is_not_unlearnt_by_it",
+    ),
+    Mutant(
+        "looks at many queues take a twentieth of the time (F78), PostgreSQL",
+        f"{POSTGRES}/heads.py",
+        "else max(every, cost * COST)",
+        "else max(every, cost)",
+        f"{QUEUES}::test_looks_at_many_queues_take_a_twentieth_of_the_time",
+    ),
+    Mutant(
+        "news wake the queue that they name, PostgreSQL",
+        f"{POSTGRES}/wake.py",
+        "LATEST), queues)",
+        "LATEST), [])",
+        f"{QUEUES}::test_a_put_elsewhere_wakes_its_queue_and_no_other",
+    ),
+    Mutant(
+        "what some queues leave goes to the others (P12), PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "    others := awake(doc->'rest', since, at);\n",
+        "    others := '{}';\n",
+        f"{QUEUES}::test_what_some_queues_leave_goes_to_all_others_in_the_same_call",
+    ),
+    Mutant(
+        "a claim goes on behind jobs of others where the last one stopped (F79), PostgreSQL",
+        f"{POSTGRES}/heads.py",
+        "            if place and name in heads:\n",
+        "            if place and name not in heads:\n",
+        "tests/stores/test_look.py",
     ),
     Mutant(
         "a heartbeat waits for nobody who has locked a job",

@@ -7,7 +7,7 @@ tells the next time. Who hears of a queue asks that one; who hears of no queue, 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from fairlead.core.job import LATEST, NewJob
@@ -35,7 +35,7 @@ class Crier:
         self._bell = bell
         self._untold: set[str] = set()
 
-    def word(self, jobs: Sequence[NewJob]) -> str | None:
+    def word(self, jobs: Iterable[NewJob]) -> str | None:
         """Return what to tell, or None if they have just been told of others."""
         word = self._bell.word(WORK)
         untold = self._untold
