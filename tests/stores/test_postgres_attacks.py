@@ -493,7 +493,7 @@ async def test_no_run_begins_damaged(
     """Before, whatever was claimed without a worker's name became a dead letter, of all queues."""
     await owner.put([new_job()])
     shared = {"look": True, "steps": 10, "batch": 10, "bytes": 10**6, "shared": 10, "critical": 0}
-    queue = ["mail", 1, 0, 0, False, None, None]
+    queue = ["mail", 1, 0, 0, False, 10]
     doc = shared | {"worker": worker, "lease": lease, "spare": False, "queues": [queue]}
     with yard.connection("worker") as connection:
         with pytest.raises(errors.InvalidParameterValue, match="a claim names its worker"):

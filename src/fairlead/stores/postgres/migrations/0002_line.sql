@@ -725,7 +725,7 @@ BEGIN
     RETURN ARRAY(
         SELECT ROW(
             q->>0, coalesce((q->>1)::float8, 1), coalesce((q->>2)::float8, 0),
-            coalesce((q->>3)::integer, 0), coalesce((q->>4)::boolean, false),
+            least(coalesce((q->>3)::integer, 0), 1000000), coalesce((q->>4)::boolean, false),
             CASE WHEN is_paused THEN 0 ELSE coalesce((q->>5)::integer, 0) END, 0, 0,
             CASE WHEN is_paused THEN 0 END, 0, 0,
             coalesce((q->>6)::bigint, low, -9223372036854775808), coalesce(q->>7, ''),
@@ -1057,8 +1057,9 @@ DECLARE
     term      bigint  := (doc->>'lease')::bigint;
     who       text    := doc->>'worker';
     steps     integer := (doc->>'steps')::integer;
-    shared    integer := (doc->>'shared')::integer;
-    preferred integer := (doc->>'critical')::integer;
+    -- No pool has more slots than this, and to share out more would take long.
+    shared    integer := least((doc->>'shared')::integer, 1000000);
+    preferred integer := least((doc->>'critical')::integer, 1000000);
     most_size bigint  := (doc->>'bytes')::bigint;
     able      jsonb   := nullif(doc->'capable', 'null');
     spare     boolean := (doc->>'spare')::boolean
