@@ -1196,7 +1196,7 @@ MUTANTS = [
     Mutant(
         "a claim reads of many queues at once (F78), SQLite",
         f"{SQLITE}/claim.py",
-        "        if len(plan.queues) > 1 and not damaged:\n",
+        "        if len(plan.queues) > _HANDFUL and not damaged:\n",
         "        if False:\n",
         "tests/stores/test_many_queues.py",
     ),

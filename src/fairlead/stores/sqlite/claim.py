@@ -39,6 +39,8 @@ _decode_places = msgspec.json.Decoder(dict[str, int]).decode
 
 _MOST = 0.75
 """If more of the queues that were asked had no jobs, those that have some are looked for."""
+_HANDFUL = 4
+"""So few queues are read one by one, when they are asked."""
 _FEW = 3
 """So few jobs that are missing are read queue by queue."""
 _CHUNK = 250
@@ -77,7 +79,7 @@ class Claims:
         place = partial(self._looks.place, plan.worker)
         reader = Reader(connection, plan, paused, now, place, damaged)
         among = None
-        if len(plan.queues) > 1 and not damaged:
+        if len(plan.queues) > _HANDFUL and not damaged:
             among = reader.read_ahead(sparse=plan.worker in self._sparse)
             self._note_sparse(plan, among)
         selection = select(Snapshot(plan, now, Lines(plan, reader.line), among))
@@ -210,6 +212,7 @@ class Reader:
         after = passed_by or self._after(name)
         # About its share; more each time, if there are many to step over.
         chunk = self._room.for_queue(queue) * queue.weight // self._plan.lineup.weight + 1
+        more = chunk
         while name not in self._ended:
             found, stopped = read_heads(self._connection, name, after, chunk, self._now)
             if passed_by is not None and not found and stopped is None:
@@ -223,7 +226,7 @@ class Reader:
             yield from found
             if found:
                 after = After(found[-1].order_at, found[-1].id)
-            chunk = max(chunk, min(2 * chunk, _CHUNK))
+            chunk, more = max(chunk, min(more, _CHUNK)), 2 * more
 
 
 def _lease(
