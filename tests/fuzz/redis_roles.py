@@ -37,7 +37,7 @@ from tests.words import new_id
 
 VERBS = {
     "producer": ("put", "register", "records"),
-    "worker": ("claim", "extend", "settle", "announce", "upkeep", "park", "bring_back", "due"),
+    "worker": ("claim", "extend", "settle", "announce", "upkeep", "park", "bring_back", "glance"),
     "operator": (
         *("cancel", "delete", "edit", "note", "pause", "revive", "repair", "relog", "count"),
         *("check", "look", "ahead", "standing", "attempts", "batches", "here"),

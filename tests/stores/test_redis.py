@@ -189,9 +189,9 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
         "upkeep": [("", "1", none, number), ("", number, none, "1"), (number, "1", none, "1")],
         "extend": [("", number, ids)],
         "claim": [
-            ("", "w", number, "1", "", "", "", "", "", "1", "1"),
-            ("", "w", "1", number, "", "", "", "", "", "1", "1"),
-            ("", "w", "1", "1", "", "", "", "", "", "1", number),
+            ("", "w", number, "1", "", "", "", "", "", "1"),
+            ("", "w", "1", number, "", "", "", "", "", "1"),
+            ("", "w", "1", "1", "", "", "", "", "", number),
         ],
     }
     keys = Keys(Address.of(redis_url).prefix)

@@ -138,7 +138,7 @@ def test_workers_lose_replies_of_every_verb(redis_shop: RedisShop, way: Proxy) -
     redis_shop.until_up()
     long = redis_shop.put("wait", 3.0)
     redis_shop.until_started(long)
-    for name in ("settle", "extend", "announce", "due", "claim"):
+    for name in ("settle", "extend", "announce", "claim"):
         fault = way.lose_reply(verb(name))
         redis_shop.put_many("quick", 3)
         assert fault.happened.wait(20), f"nobody asked {name}"

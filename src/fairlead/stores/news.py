@@ -16,8 +16,8 @@ from typing import Any
 from fairlead.core.clock import SECOND
 
 WORK, ENDED, PING = "work", "ended", "ping"
-_QUIET_SECONDS = 0.01
-_ECHOES = (0.015, 0.06)
+QUIET_SECONDS = 0.01
+ECHOES = (0.015, 0.06)
 """When to look again after a hint, for what was put in the quiet time after it."""
 
 
@@ -34,7 +34,7 @@ class Bell:
         with self._guard:
             if now < self._quiet_until.get(word, 0.0):
                 return None
-            self._quiet_until[word] = now + _QUIET_SECONDS
+            self._quiet_until[word] = now + QUIET_SECONDS
         return word
 
 
@@ -115,7 +115,7 @@ class News:
     def hear(self, word: str) -> None:
         """Take note of what somebody else told, and of what may have followed untold."""
         self.bump(word)
-        for seconds in _ECHOES:
+        for seconds in ECHOES:
             asyncio.get_running_loop().call_later(seconds, partial(self.bump, word))
 
 

@@ -28,6 +28,7 @@ from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import kept_of, pack, score_of
 from fairlead.stores.redis.talk import (
+    Command,
     Conversation,
     Tried,
     Word,
@@ -38,6 +39,7 @@ from fairlead.stores.redis.talk import (
     raise_outage,
     spared,
 )
+from fairlead.stores.redis.wake import told_of
 
 _MOST_AT_ONCE = 200
 """How many jobs one call may touch: it keeps everybody else waiting."""
@@ -296,7 +298,6 @@ class Hand:
         """
         told = yield from self._acts.told(by, job_ids)
         where = yield from self._queues.meant(job_ids)
-        news: tuple[Word, ...] = () if word is None else (self._keys.news, word)
         parts = [
             (queue, some) for queue, ids in where.items() for some in pieces(ids, _MOST_AT_ONCE)
         ]
@@ -307,7 +308,7 @@ class Hand:
         refused: list[StoreRefused] = []
         while parts:
             answers = yield [
-                Tried(call(self._keys, verb, queue, self._at(), pack(some), *values, told, *news))
+                Tried(self._call(verb, queue, pack(some), *values, told, *self._news(word, queue)))
                 for queue, some in parts
             ]
             raise_outage(answers)
@@ -336,9 +337,18 @@ class Hand:
     def _pause(self, queue: str, how: str, by: Action, word: str) -> Conversation[bool]:
         yield from self._queues.register([queue])
         told = yield from self._acts.told(by)
-        news = (self._keys.news, word)
-        [is_new] = yield [call(self._keys, "pause", queue, self._at(), how, told, *news)]
+        news = self._news(word, queue)
+        [is_new] = yield [self._call("pause", queue, how, told, *news)]
         return bool(is_new)
+
+    def _call(self, verb: str, queue: str, *values: Word) -> Command:
+        return call(self._keys, verb, queue, self._at(), *values)
+
+    def _news(self, word: str | None, queue: str) -> tuple[Word, ...]:
+        """Return the channel and what is told there; nothing for functions that tell nothing."""
+        if word is None:
+            return ()
+        return self._keys.news, told_of(word, queue) if word == WORK else word
 
     def note(self, by: Action, count: int, job_id: JobId | None) -> Conversation[None]:
         """Add to the audit log something that was done by other verbs."""

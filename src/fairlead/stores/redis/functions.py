@@ -22,7 +22,7 @@ _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "put": ("bodies", "ready", "due", "expiring", "settings"),
     "extend": ("runs", "leases", "lost"),
     "records": ("bodies", "runs", "errors", "ends", "ready", "due"),
-    "due": ("due",),
+    "glance": ("ready", "due", "leases", "lost", "unknown", "expiring", "settings"),
     **dict.fromkeys(("cancel", "delete", "edit", "note", "pause", "revive"), PARTS),
 }
 """The keys of a queue that a function gets, if they are others than those of the line.
@@ -44,6 +44,11 @@ be lost if it could not be added to the other. So each that writes asks for all 
 put, only for those that it is to write.
 """
 _ASKS_ITSELF = ("put",)
+_READS_FIRST = {
+    "claim": ("due", "leases", "expiring", "unknown", "settings", "ready", "lost"),
+    "settle": ("runs", "settings", "log"),
+}
+"""Keys of which a function reads something before it writes anything, so that it need not ask."""
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -116,7 +121,8 @@ def _registered(verb: str, text: str) -> str:
 def _probes(verb: str, text: str) -> str:
     if verb in _ASKS_ITSELF or _READ_ONLY in _flags(text):
         return ""
-    return "".join(_PROBES[part] for part in _parts_of(verb))
+    read = _READS_FIRST.get(verb, ())
+    return "".join(_PROBES[part] for part in _parts_of(verb) if part not in read)
 
 
 LIBRARY = _read()

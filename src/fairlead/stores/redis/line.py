@@ -1,4 +1,4 @@
-"""The line: put, claim, extend, settle, and what keeps it going, as conversations."""
+"""The line: put, extend, settle, and what keeps it going, as conversations."""
 
 import time
 from collections import Counter
@@ -12,17 +12,12 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError, EnqueueError, StoreError, StoreRefused
 from fairlead.core.ids import JobId
-from fairlead.core.job import LONGEST_ID, Job, NewJob
+from fairlead.core.job import LONGEST_ID, Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.selection import (
-    LONGEST_TOLD,
-    Claim,
-    ClaimPlan,
-    Unknown,
-    can_run,
-)
+from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.redis.crew import announced, live
+from fairlead.stores.redis.claims import Claims
+from fairlead.stores.redis.crew import announced
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import kept_in
 from fairlead.stores.redis.queues import Queues, is_stray
@@ -31,9 +26,8 @@ from fairlead.stores.redis.records import (
     is_id,
     job_of,
     pack,
-    score_of,
 )
-from fairlead.stores.redis.shares import MOST_AT_ONCE, Shares
+from fairlead.stores.redis.shares import MOST_AT_ONCE
 from fairlead.stores.redis.talk import (
     Command,
     Conversation,
@@ -47,6 +41,7 @@ from fairlead.stores.redis.talk import (
     raise_outage,
     spared,
 )
+from fairlead.stores.redis.wake import Bell
 
 T = TypeVar("T")
 
@@ -65,14 +60,13 @@ def _check_ids(jobs: Sequence[NewJob]) -> None:
 
 
 class RedisLine:
-    """The verbs of the line. Remembers where jobs are, and where claims stopped."""
+    """The verbs of the line; `claims` remembers what concerns claims."""
 
     def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
         self._keys = keys
         self._queues = queues
         self._clock = clock
-        self._served: set[str] = set()
-        self._stopped: dict[tuple[str, str], tuple[Word, Word]] = {}
+        self.claims = Claims(keys, queues, clock)
         self._silent_since: dict[str, float] = {}
 
     def _at(self) -> Word:
@@ -83,14 +77,13 @@ class RedisLine:
 
     # Put
 
-    def put(self, jobs: Sequence[NewJob], word: str | None) -> Conversation[list[bool]]:
+    def put(self, jobs: Sequence[NewJob], bell: Bell) -> Conversation[list[bool]]:
         """Accept new jobs, all of them or none."""
         _check_ids(jobs)
-        now, news = self._at(), (self._keys.news, word or "")
         if len(jobs) == 1 and self._queues.leads_to(jobs[0].id, jobs[0].queue):
             # What most callers do, one after the other, is worth a short way.
-            values = pack([astuple(jobs[0])])
-            [[is_new]] = yield [self._call("put", jobs[0].queue, now, values, *news)]
+            [[is_new]] = yield [self._put(jobs[0].queue, jobs, bell)]
+            self.claims.put(jobs)
             return [is_new == 1]
         by_queue: dict[str, list[NewJob]] = {}
         for job in jobs:
@@ -107,10 +100,8 @@ class RedisLine:
         ]
         if not wanted:
             return [False] * len(jobs)
-        answers = yield [
-            self._call("put", queue, now, pack([astuple(job) for job in some]), *news)
-            for queue, some in wanted
-        ]
+        answers = yield [self._put(queue, some, bell) for queue, some in wanted]
+        self.claims.put(jobs)
         if len(wanted) == 1 and len(answers[0]) == len(jobs):
             return [is_new == 1 for is_new in answers[0]]
         # One that is named twice is new at most once, whichever of the two is told so.
@@ -122,108 +113,19 @@ class RedisLine:
         )
         return [_taken(new, (job.id, job.queue)) for job in jobs]
 
+    def _put(self, queue: str, some: Sequence[NewJob], bell: Bell) -> Command:
+        values = pack([astuple(job) for job in some])
+        return self._call("put", queue, self._at(), values, self._keys.news, bell.work(queue))
+
     # Claim
 
-    def claim(self, plan: ClaimPlan) -> Conversation[Claim]:
-        """Give the worker what the selection rule chooses.
-
-        Each queue is asked for its share as if all of them had enough. What is left
-        then, because some had not, is shared among the others in another round.
-        """
-        self._served.update(queue.name for queue in plan.queues)
-        asked, room = Shares(plan), plan.room()
-        has_room = {queue.name for queue in plan.queues if room.for_queue(queue)}
-        capable: Word = "" if plan.capable is None else pack(plan.capable)
-        stepped: dict[str, list[list[Any]]] = {}
-        # All are asked at least once: a claim also moves on what waits for its time.
-        shares = dict.fromkeys((queue.name for queue in plan.queues), 0) | asked.shares()
-        while shares:
-            room_each = asked.bytes_each(len(shares))
-            answers = yield [
-                Tried(self._ask(plan, queue, wanted, capable, room_each, look=queue in has_room))
-                for queue, wanted in shares.items()
-            ]
-            for (queue, wanted), answer in zip(shares.items(), answers, strict=True):
-                if isinstance(answer, StoreError):
-                    asked.give_up(queue, answer)
-                else:
-                    asked.take(queue, wanted, answer)
-                    self._note(plan.worker, queue, answer, stepped)
-            shares = asked.shares()
-        parked: list[Unknown] = []
-        with suppress(StoreError):  # What is left undone is met again; what is claimed is not lost.
-            if asked.damaged:
-                yield from self.settle(asked.damaged, None)
-            if stepped:
-                parked = yield from self._park(stepped, asked.now)
-        jobs, credits = asked.chosen()
-        return Claim(jobs, credits, asked.now, parked, cut=asked.is_cut)
-
-    def _note(
-        self, worker: str, queue: str, answer: list[Any], stepped: dict[str, list[list[Any]]]
-    ) -> None:
-        """Take note of what a claim came by: jobs, a place to go on from, jobs for others."""
-        ids, stop, over = answer[1], answer[5], answer[6]
-        self._queues.remember((each.decode() for each in ids), queue)
-        if stop:
-            self._stopped[worker, queue] = tuple(stop)
-        if over:
-            stepped.setdefault(queue, []).extend(over)
-
-    def _ask(
-        self,
-        plan: ClaimPlan,
-        queue: str,
-        share: int,
-        capable: Word,
-        most_bytes: int,
-        *,
-        look: bool,
-    ) -> Command:
-        after = self._stopped.pop((plan.worker, queue), ("", ""))
-        spare = "1" if plan.spare_lost else "0"
-        asked_at: Word = "" if plan.asked_at is None else plan.asked_at
-        return self._call(
-            "claim",
-            queue,
-            *(self._at(), plan.worker, plan.lease, share, capable, spare, asked_at),
-            *after,
-            "1" if look else "0",
-            most_bytes,
-        )
-
-    def _park(
-        self, stepped: Mapping[str, list[list[Any]]], now: int
-    ) -> Conversation[list[Unknown]]:
-        """Park those of these jobs whose task no live worker knows."""
-        workers = yield from live(self._keys, now)
-        commands = []
-        for queue, over in stepped.items():
-            unknown, unreadable = [], []
-            for raw_id, raw_task, version in over:
-                try:
-                    task = raw_task.decode()
-                except UnicodeDecodeError:
-                    unreadable.append(raw_id.decode())
-                    continue
-                if not any(can_run(worker.capable, task, version) for worker in workers):
-                    unknown.append(raw_id.decode())
-            if unknown or unreadable:
-                ids = (pack(unknown), pack(unreadable))
-                commands.append((queue, self._call("park", queue, self._at(), *ids)))
-        if not commands:
-            return []
-        answers = yield from spared([command for _, command in commands], ())
-        parked = []
-        for (queue, _), answer in zip(commands, answers, strict=True):
-            for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
-                job_id = raw_id.decode()
-                with suppress(DecodeError):  # It is told when somebody comes to claim it.
-                    body = body_of(job_id, text)
-                    options = body.options if len(body.options or "") <= LONGEST_TOLD else None
-                    known = (body.task, body.version, queue, options)
-                    parked.append(Unknown(JobId(job_id), *known))
-        return sorted(parked, key=lambda each: each.id)
+    def claim(self, plan: ClaimPlan, *, hears: bool) -> Conversation[Claim]:
+        """Give the worker what the selection rule chooses; `hears` says whether we hear news."""
+        claim, damaged = yield from self.claims.claim(plan, hears=hears)
+        if damaged:
+            with suppress(StoreError):  # They are met again when their leases pass.
+                yield from self.settle(damaged)
+        return claim
 
     # Extend and settle
 
@@ -274,16 +176,16 @@ class RedisLine:
         return grouped
 
     def settle(
-        self, settlements: Sequence[Settlement], word: str | None
+        self, settlements: Sequence[Settlement], bell: Bell | None = None
     ) -> Conversation[dict[JobId, Settlement]]:
         """Write what became of running jobs, under their current fence."""
         grouped = yield from self._grouped(settlements, [each.id for each in settlements])
         wanted = [
             end
-            for queue, each in grouped.items()
+            for queue, each in reversed(grouped.items())
             for some in pieces(each, MOST_AT_ONCE)
-            for end in self._ends(queue, some, word)
-        ]
+            for end in self._ends(queue, some, bell)
+        ][::-1]  # That jobs ended is told with the last call, when they have.
         if not wanted:
             return {}
         answers = yield [command for _, command in wanted]
@@ -297,22 +199,28 @@ class RedisLine:
                 written |= _ended(some, answer)
         if refused:  # What was written is found in the attempt log.
             raise refused[0]
+        for queue, each in grouped.items():
+            self.claims.settled(queue, each)
         # Who settles a job a second time is refused, wherever it is: to remember costs nothing.
         self._queues.drop(written)
         return {each.id: written[each.id] for each in settlements if each.id in written}
 
     def _ends(
-        self, queue: str, some: Sequence[Settlement], word: str | None
+        self, queue: str, some: Sequence[Settlement], bell: Bell | None
     ) -> Iterator[tuple[Sequence[Settlement], Command]]:
         """Return settlements with the calls that write them; large ones are several calls."""
         values = pack([astuple(settlement) for settlement in some])
         if len(values) > _MOST_BYTES and len(some) > 1:
             half = len(some) // 2
-            yield from self._ends(queue, some[:half], word)
-            yield from self._ends(queue, some[half:], word)
+            yield from self._ends(queue, some[:half], bell)
+            yield from self._ends(queue, some[half:], bell)
         else:
-            news = (self._keys.news, word or "")
-            yield some, Tried(self._call("settle", queue, self._at(), values, *news))
+            again = any(settlement.state is State.WAITING for settlement in some)
+            word = (bell.work(queue) if again else bell.ended()) if bell else ""
+            yield (
+                some,
+                Tried(self._call("settle", queue, self._at(), values, self._keys.news, word)),
+            )
 
     def held(self, worker: str) -> Conversation[list[Job]]:
         """Return the running jobs that this worker claimed."""
@@ -348,6 +256,8 @@ class RedisLine:
         if parked:
             known = pack(dict(capable))
             yield [Tried(self._call("bring_back", name, at, known, BATCH)) for name in parked]
+            for name in parked:
+                self.claims.placed(name)
 
     def due(self, *, for_work: bool) -> Conversation[tuple[int | None, int]]:
         """Return when the next parked job falls due, and what time it is there.
@@ -357,20 +267,11 @@ class RedisLine:
         """
         if not for_work:
             return None, 0
-        names = sorted(self._served) or (yield from self._queues.names())
-        if not names:
-            return None, 0
-        answers = yield [Tried(self._call("due", name, self._at())) for name in names]
-        told = [answer for answer in answers if not isinstance(answer, StoreError)]
-        if not told:
-            raise answers[0]
-        # Each by the clock of its own node.
-        waits = [(score_of(at[0]), now) for now, *at in told if at]
-        return min(waits, key=lambda each: each[0] - each[1], default=(None, 0))
+        return (yield from self.claims.due())
 
     def upkeep(self, keep: int) -> Conversation[Upkeep]:
         """Do one bounded round of housekeeping."""
-        yield from self._queues.register({*self._queues.forget(), *self._served})
+        yield from self._queues.register({*self._queues.forget(), *self.claims.seen.served})
         names = yield from self._queues.names()
         at = self._at()
         now = yield from present(self._clock)
@@ -398,6 +299,8 @@ class RedisLine:
                 total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=True)))
                 ids = [each.decode() for each in old if is_id(each)]
                 yield from self._queues.strike(ids, name)
+                if promoted or back:
+                    self.claims.placed(name)
                 if max(counts) >= _STEP:
                     unfinished.append(name)
             names = unfinished

@@ -4,8 +4,7 @@ The selection rule says how many jobs each queue would give if all had enough. W
 because some had not, is shared among the others.
 """
 
-from collections import Counter
-from math import inf
+from collections.abc import Iterable
 from typing import Any
 
 from fairlead.core.errors import DecodeError, StoreError
@@ -13,70 +12,75 @@ from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, Reason, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import ClaimPlan, in_turns, share
-from fairlead.core.turns import Credits
+from fairlead.core.selection import Asking, Claim, ClaimPlan
 from fairlead.stores.redis.records import body_of, fence_of, job_of, run_of
 from fairlead.stores.redis.talk import raise_outage
 
 MOST_AT_ONCE = 500
 """How many jobs one call may touch: it keeps everybody else waiting."""
-_HAD_ENOUGH = 2
-"""What a claim answers that stopped because of its bytes."""
+HAD_ENOUGH, LOOKED_ENOUGH = 2, 3
+"""What a claim answers that stopped because of its bytes, or of the jobs that it stepped over."""
 
 
 class Shares:
-    """What a claim has got so far, and what it still asks for."""
+    """What a claim has got so far, and what it still asks for; `among` may have something.
 
-    def __init__(self, plan: ClaimPlan) -> None:
-        self._plan = plan
-        self._jobs: dict[str, list[Job]] = {queue.name: [] for queue in plan.queues}
-        self._empty: set[str] = set()
-        self._most = inf
-        self._problems: list[StoreError] = []
+    Its second part goes on from what the first was answered.
+    """
+
+    def __init__(self, plan: ClaimPlan, among: set[str], first: "Shares | None" = None) -> None:
+        self._asking: Asking[Job] = Asking(plan, among)
+        room = plan.room()
+        self._room = room.shared + sum(room.reserve.values())
         self._bytes = plan.most_bytes
+        self.problems: list[StoreError] = first.problems if first else []
         self._cut: set[str] = set()
+        self._may_look_on = False
         self.damaged: list[Settlement] = []
-        self.now = 0
+        self.answered: bool = first.answered if first else False
+        self.now: int = first.now if first else 0
 
     @property
-    def is_cut(self) -> bool:
-        """Whether there is more, but it had enough bytes."""
-        return bool(self._cut)
+    def is_full(self) -> bool:
+        """Whether there is no room for more."""
+        return self._room <= 0 or self._bytes <= 0
+
+    def look_on(self) -> None:
+        """Take note that not all was looked at."""
+        self._may_look_on = True
 
     def bytes_each(self, parts: int) -> int:
         """Return how many bytes each of so many queues may bring."""
         return max(1, self._bytes // parts)
 
-    def shares(self) -> dict[str, int]:
+    def wanted(self) -> dict[str, int]:
         """Return how many jobs more each queue may give, if those not empty have enough."""
         if self._bytes <= 0:
             return {}
-        if len(self._empty) == len(self._jobs) or sum(map(len, self._jobs.values())) >= self._most:
-            return {}
-        ready = {
-            name: len(jobs) if name in self._empty else inf for name, jobs in self._jobs.items()
-        }
-        wanted = Counter(share(self._plan, ready).turns)
-        self._most = wanted.total()
-        return {
-            name: min(count - len(self._jobs[name]), MOST_AT_ONCE)
-            for name, count in wanted.items()
-            if count > len(self._jobs[name])
-        }
+        return {name: min(n, MOST_AT_ONCE) for name, n in self._asking.wanted().items()}
+
+    def drop(self, queues: Iterable[str]) -> None:
+        """Do not ask these."""
+        for queue in queues:
+            self._asking.gave(queue, (), more=False)
 
     def give_up(self, queue: str, problem: StoreError) -> None:
-        """Take note that a queue is out of reach; if all were from the first, so is the store."""
-        self._empty.add(queue)
-        self._problems.append(problem)
-        if len(self._problems) == len(self._jobs) and not any(self._jobs.values()):
-            raise_outage(self._problems)
-            raise problem
+        """Take note that a queue is out of reach."""
+        self._asking.gave(queue, (), more=False)
+        self.problems.append(problem)
 
-    def take(self, queue: str, wanted: int, answer: list[Any]) -> None:
-        """Take what a queue gave."""
-        now, ids, bodies, runs, more, _, _, lost, size = answer
+    def check(self) -> None:
+        """Raise if all queues that were asked are out of reach: then so is the store."""
+        if self.problems and not self.answered:
+            raise_outage(self.problems)
+            raise self.problems[0]
+
+    def take(self, queue: str, wanted: int, answer: list[Any]) -> list[Job]:
+        """Take what a queue gave, and return the jobs."""
+        now, ids, bodies, runs, more, _, _, lost, size, *_ = answer
+        self.answered = True
         self.now = max(self.now, now)
-        jobs = self._jobs[queue]
+        jobs: list[Job] = []
         for raw_id, text, state in zip(ids, bodies, runs, strict=True):
             job_id = raw_id.decode()
             try:
@@ -87,15 +91,19 @@ class Shares:
             else:
                 jobs.append(job_of(job_id, queue, body, run, lost=raw_id in lost))
         self._bytes -= size
+        self._room -= len(jobs)
         self._cut.discard(queue)
-        if more == _HAD_ENOUGH:
+        if more == HAD_ENOUGH:
             self._cut.add(queue)
-        if wanted and not (more == _HAD_ENOUGH and ids) and (len(ids) < wanted or not more):
-            self._empty.add(queue)
+        if wanted:
+            has_more = len(ids) == wanted if more == 1 else more == HAD_ENOUGH and bool(ids)
+            self._asking.gave(queue, jobs, more=has_more)
+        return jobs
 
-    def chosen(self) -> tuple[list[Job], Credits]:
+    def claim(self) -> Claim:
         """Return the jobs in the order they should start, and the credits after them."""
-        return in_turns(self._plan, self._jobs)
+        jobs, credits = self._asking.in_turns()
+        return Claim(jobs, credits, self.now, cut=self._may_look_on or bool(self._cut))
 
 
 def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:

@@ -33,7 +33,7 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan, Snapshot
 from fairlead.core.store import Backend, Extended, Upkeep
 from fairlead.stores.gather import Gather
-from fairlead.stores.news import ENDED, WORK, Bell, News
+from fairlead.stores.news import ECHOES, ENDED, WORK, News
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.admin import Hand
 from fairlead.stores.redis.audit import audit
@@ -53,7 +53,7 @@ from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.repair import Repair
 from fairlead.stores.redis.shares import MOST_AT_ONCE
 from fairlead.stores.redis.talk import Conversation
-from fairlead.stores.redis.wake import Listener
+from fairlead.stores.redis.wake import Bell, Listener, heard
 from fairlead.stores.repeat import acted, arepeated, repeated
 from fairlead.stores.sessions import Sessions
 from fairlead.stores.untransacted import Untransacted
@@ -99,7 +99,7 @@ class _Session:
         """Return the listener of this loop."""
         if self.listener is None:
             store = self._store
-            self.listener = Listener(self._address, self._nodes, store.keys.news, store.news)
+            self.listener = Listener(self._address, self._nodes, store.keys.news, store.hear)
         return self.listener
 
     def _lanes(self) -> tuple[Lane, ...]:
@@ -133,7 +133,6 @@ class RedisStore(Untransacted, Backend):
         self._address = address
         self._clock = clock
         self._queues = Queues(self.keys)
-        self._line = RedisLine(self.keys, self._queues, clock)
         self._hand = Hand(self.keys, self._queues, clock)
         self._is_open = False
         self.begin()
@@ -142,6 +141,7 @@ class RedisStore(Untransacted, Backend):
     def begin(self) -> None:
         """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
         self.news = News()
+        self._line = RedisLine(self.keys, self._queues, self._clock)
         self._bell = Bell()
         self._nodes = Nodes(self._address)
         self._blocking = BlockingLanes(self._address, self._nodes)
@@ -196,7 +196,7 @@ class RedisStore(Untransacted, Backend):
         return await self._put_on((await self._session()).puts, jobs)
 
     async def _put_on(self, lane: Lane, jobs: Sequence[NewJob]) -> list[bool]:
-        fresh = await lane.hold(self._line.put(jobs, self._bell.word(WORK)), together=True)
+        fresh = await lane.hold(self._line.put(jobs, self._bell), together=True)
         self.news.bump(WORK)
         return fresh
 
@@ -223,7 +223,7 @@ class RedisStore(Untransacted, Backend):
             lanes.close()
 
     def _put_blocking(self, lanes: BlockingLanes, jobs: Sequence[NewJob]) -> list[bool]:
-        fresh = lanes.hold(self._line.put(jobs, self._bell.word(WORK)), together=True)
+        fresh = lanes.hold(self._line.put(jobs, self._bell), together=True)
         self.news.bump(WORK)
         return fresh
 
@@ -240,7 +240,9 @@ class RedisStore(Untransacted, Backend):
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""
-        return await (await self._session()).claims.hold(self._line.claim(plan))
+        session = await self._session()
+        hears = session.listener is not None and session.listener.hears
+        return await session.claims.hold(self._line.claim(plan, hears=hears))
 
     async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
         """Renew leases under their current fence."""
@@ -252,11 +254,10 @@ class RedisStore(Untransacted, Backend):
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
-        again = any(settlement.state is State.WAITING for settlement in settlements)
-        word = WORK if again else ENDED
-        talk = self._line.settle(settlements, self._bell.word(word))
+        talk = self._line.settle(settlements, self._bell)
         written = await (await self._session()).ends.hold(talk)
-        self.news.bump(word)
+        again = any(settlement.state is State.WAITING for settlement in settlements)
+        self.news.bump(WORK if again else ENDED)
         return written
 
     async def announce(self, worker: Worker, lease: int) -> None:
@@ -271,9 +272,23 @@ class RedisStore(Untransacted, Backend):
         await listener.begin()
         if timeout > 0 and self.news.mark(for_work=for_work) == since:
             patience = timeout if listener.hears else min(timeout, POLL_SECONDS)
+            until = asyncio.get_running_loop().time() + patience
             due = session.looks.hold(self._line.due(for_work=for_work))
             await self.news.wait(patience, since, due, for_work=for_work)
+            if for_work and asyncio.get_running_loop().time() >= until:
+                self._line.claims.seen.doubt()  # Nobody told of anything: better look.
         return self.news.mark(for_work=for_work)
+
+    def hear(self, text: str) -> None:
+        """Take note of what somebody told, and of what may have followed untold."""
+        word, queue = heard(text)
+        if word != ENDED and not self._line.claims.hear(queue):
+            word = ENDED  # No work of ours; but who waits for an end may be told no other word.
+        if word != ENDED:
+            for seconds in ECHOES:
+                again = partial(self._line.claims.hear, queue)
+                asyncio.get_running_loop().call_later(seconds, again)
+        self.news.hear(word)
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
@@ -388,6 +403,7 @@ class RedisStore(Untransacted, Backend):
     async def _act(self, talk: Callable[[], Conversation[T]], by: Action) -> T:
         """Do what a person asks for; again, if there is no answer."""
         done = await acted(lambda: self._ask(talk()), by, self._address.timeout)
+        self._line.claims.doubt()
         self.news.bump(WORK)
         return done
 

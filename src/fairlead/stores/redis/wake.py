@@ -1,13 +1,22 @@
-"""News from elsewhere: a channel to which every change is told, as a hint."""
+"""News: a channel to which every change is told, as a hint.
+
+What is told is a word, and of new work the queue that it is in. So who hears it asks that
+queue, and no other. Each queue is told of at most once in 10 ms by a process, and all of them a
+hundred times a second in the long run: who has told of many at once tells that there may be work
+anywhere, and then nothing for a moment.
+"""
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from redis import exceptions
 
 from fairlead.core.errors import StoreError
-from fairlead.stores.news import WORK, News
+from fairlead.stores.news import ENDED, QUIET_SECONDS, WORK
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.lane import Wire
 from fairlead.stores.redis.nodes import Nodes
@@ -15,16 +24,65 @@ from fairlead.stores.redis.nodes import Nodes
 _BEGIN_SECONDS = 1.0
 _PING_SECONDS, _PONG_SECONDS = 2.0, 2.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+_MOST_AT_ONCE = 20
+"""Of how many queues a process tells at once before it rests."""
+
+
+def told_of(word: str, queue: str) -> str:
+    """Return what is told of a change in a queue."""
+    return f"{word} {queue}"
+
+
+def heard(text: str) -> tuple[str, str]:
+    """Return the word and the queue of what was told; no queue if it may be any."""
+    word, _, queue = text.partition(" ")
+    return word, queue
+
+
+class Bell:
+    """Says what is to be told to others of a change; nothing if they have just heard it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._quiet_until: dict[str, float] = {}
+        self._left = float(_MOST_AT_ONCE)
+        self._since = time.monotonic()
+
+    def work(self, queue: str) -> str:
+        """Return what to tell of new work in a queue."""
+        now = time.monotonic()
+        with self._guard:
+            if now < self._quiet_until.get(queue, 0.0):
+                return ""
+            left = self._left + (now - self._since) / QUIET_SECONDS
+            self._left, self._since = min(left, _MOST_AT_ONCE), now
+            if self._left < 1:
+                return ""
+            self._left -= 1
+            self._quiet_until[queue] = now + QUIET_SECONDS
+            # What follows may not be told: so the last word is that it may be any queue.
+            return told_of(WORK, queue) if self._left >= 1 else WORK
+
+    def ended(self) -> str:
+        """Return what to tell of jobs that ended; no queue has the name of nothing."""
+        now = time.monotonic()
+        with self._guard:
+            if now < self._quiet_until.get("", 0.0):
+                return ""
+            self._quiet_until[""] = now + QUIET_SECONDS
+        return ENDED
 
 
 class Listener:
     """Hears what others tell, on a connection of its own, for as long as it is open."""
 
-    def __init__(self, address: Address, nodes: Nodes, channel: str, news: News) -> None:
+    def __init__(
+        self, address: Address, nodes: Nodes, channel: str, hear: Callable[[str], None]
+    ) -> None:
         self._address = address
         self._nodes = nodes
         self._channel = channel
-        self._news = news
+        self._hear = hear
         self._wire: Wire | None = None
         self._began = asyncio.Event()
         self._task = asyncio.ensure_future(self._listen())
@@ -97,7 +155,7 @@ class Listener:
         if not self.hears:
             self.hears = True
             if self._began.is_set():
-                self._news.bump(WORK)  # What was told while we could not hear is not lost.
+                self._hear(WORK)  # What was told while we could not hear is not lost.
             self._began.set()
         if said[0] == b"message":
-            self._news.hear(said[2].decode(errors="replace"))
+            self._hear(said[2].decode(errors="replace"))

@@ -1,33 +1,49 @@
 #!lua flags=allow-oom
--- Give a worker up to `quota` jobs of this queue, in order. What shares of several queues are
+-- Move on what waits for its time, and give a worker up to `quota` jobs of this queue, in order. What shares of several queues are
 -- right is told by the selection rule, which the caller runs; the gates are the same ones.
 --   ARGV: now, worker, lease, quota, capable (task -> version, '' for any), spare lost ones (1),
---         asked_at, order_at and id of the place to go on after, whether there is room for it (1),
---         how many bytes of payload and options to bring, and the job that reaches it
---   answers now, ids, bodies, runs, whether there may be more (2: it had enough bytes), place to go
---         on after next time, id, task and version of jobs stepped over for their task, ids of those
---         that were taken over as lost, bytes of payload and options that are brought
+--         asked_at, order_at and id of the place to go on after, how many bytes of payload and
+--         options to bring, and the job that reaches it
+--   answers now, ids, bodies, runs, whether there may be more (2: it had enough bytes, 3: it stepped
+--         over as many as it may), order_at and id of the last job it looked at and how many it stepped
+--         over, unless it came to the end, id, task and version of jobs stepped over for their task, ids of those that were taken
+--         over as lost, bytes of payload and options that are brought, and in how many microseconds
+--         something falls due, if anything does
 local now = clock(ARGV[1])
-local worker, lease, quota = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now), count_of(ARGV[4], 500)
+local worker, lease = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now)
+local quota = count_of(ARGV[4], 500)
 local capable = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5]) or nil
 local spare = ARGV[6] == '1' or (ARGV[7] ~= '' and now - ARGV[7] >= math.floor(lease / 2))
 -- `READ` bounds the bytes of bodies that one claim looks at, `PIECE` those it reads at once.
 local STEP, LOOK, READ, PIECE = 200, 1000, 8000000, 1000000
-local most_bytes, bytes = count_of(ARGV[11]), 0
+local most_bytes, bytes = count_of(ARGV[10]), 0
 
-local more = promote(now, STEP) >= STEP
-bring_back(capable, now, STEP)
-expire(now, STEP)
+local after_at, after_id = ARGV[8] ~= '' and tonumber(ARGV[8]) or nil, ARGV[9]
+
+-- What comes to stand before the place to go on after is looked at as well.
+local function stands(order_at)
+  if after_at and order_at <= after_at then after_at, after_id = order_at, '' end
+end
+
+-- Nothing is written before all this is read (functions.py). Most of the time nothing is to be moved on.
+local due_at, leased_at, expires_at = first_at(due), first_at(leases), first_at(expiring)
+local is_paused = call('HEXISTS', settings, 'paused') == 1
+local in_line, were_lost, are_parked = call('ZCARD', ready), call('ZCARD', lost), call('ZCARD', unknown)
+local soon = math.min(due_at, leased_at, expires_at)
+local more = due_at <= now and promote(now, STEP, stands) >= STEP
+local back = are_parked > 0 and bring_back(capable, now, STEP, stands) or 0
+if expires_at <= now then expire(now, STEP) end
 
 -- Jobs whose lease has passed come into an order of their own.
-local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)
-if #passed > 0 then
+if leased_at <= now then
+  local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)
   local texts, in_order, unread = many('HMGET', runs, passed), {}, {}
   for n = 1, #passed do
     local run = run_of(texts[n])
     if run then
       in_order[#in_order + 1] = run[ORDER_AT]
       in_order[#in_order + 1] = passed[n]
+      stands(run[ORDER_AT])
     else
       unread[#unread + 1] = passed[n]
     end
@@ -38,15 +54,25 @@ if #passed > 0 then
   for n = 1, #unread do put_aside(unread[n], nil, now) end
 end
 
-if ARGV[10] ~= '1' or call('HEXISTS', settings, 'paused') == 1 then
-  return { now, {}, {}, {}, 0, {}, {}, {}, 0 }
+-- In how many microseconds something falls due; what was moved on is looked for again.
+local function waits()
+  if soon <= now then return soonest(now) end
+  return soon < LATEST and soon - now or nil
+end
+
+-- Whether there may be more than so many; after something was moved on, there may.
+local function exceeds(count)
+  return soon <= now or back > 0 or in_line + were_lost > count
+end
+
+if is_paused or quota == 0 then
+  return { now, {}, {}, {}, not is_paused and exceeds(0) and 1 or 0, {}, {}, {}, 0, waits() }
 end
 
 -- The jobs of one order, one after the other, read a piece at a time: `id`, `score`, `text` (its
 -- body) and `state` (its run) are those of the job that is next; without `id` there is none.
 -- How many bodies are read at once goes by the size of those that were read.
-local step, most_at_once, bytes_read, bodies_read = 10, math.min(math.max(quota, 10), STEP), 0, 0
-local after_at, after_id = ARGV[8] ~= '' and tonumber(ARGV[8]) or nil, ARGV[9]
+local step, bytes_read, bodies_read = math.min(quota, 10), 0, 0
 
 local function advance(order)
   order.at = order.at + 1
@@ -64,7 +90,7 @@ local function advance(order)
     for n = 1, #ids do bytes_read = bytes_read + #(order.texts[n] or '') end
     bodies_read = bodies_read + #ids
     local fitting = math.floor(PIECE * bodies_read / (bytes_read + 1))
-    step = math.max(1, math.min(most_at_once, fitting))
+    step = math.max(1, math.min(10 * step, STEP, fitting))
   end
   local at = order.at
   order.id, order.score = order.ids[at], tonumber(order.scores[at])
@@ -100,10 +126,11 @@ local function read(text)
   end
 end
 
-local in_ready, in_lost = begin(ready), begin(lost)
+local in_ready = begin(ready)
+local in_lost = exceeds(in_line) and begin(lost) or { taken = {} }
 local ids, given, written, stepped, stop = {}, {}, {}, {}, {}
 local from_lost, until_when, write = {}, {}, {}
-local look = LOOK
+local look, why = LOOK, 0
 -- A first run is the same for all but for its order_at and what is of its body.
 local until_text = string.format('%.0f', now + lease)
 local before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, 0)
@@ -118,8 +145,6 @@ local function take(order, id, text, state, size)
   write[2 * n - 1], write[2 * n] = id, state
 end
 
--- Goes on to the first job that will have to wait for a slot: those before it that nobody knows are
--- parked, as if the queue were looked at by itself.
 while in_ready.id or in_lost.id do
   local order = is_next(in_ready, in_lost) and in_ready or in_lost
   local id, score, text = order.id, order.score, order.text
@@ -142,8 +167,6 @@ while in_ready.id or in_lost.id do
   elseif capable and (capable[task] or 0) < version then
     is_held = true
     stepped[#stepped + 1] = { id, task, version }
-  elseif #ids >= quota or bytes >= most_bytes then
-    break
   elseif run then
     if is_lost then
       from_lost[#from_lost + 1] = id
@@ -160,10 +183,15 @@ while in_ready.id or in_lost.id do
   if expires_at and ids[#ids] == id then call('ZREM', expiring, id) end
   if is_held then
     look = look - 1
-    if look == 0 or bytes_read > READ then
-      stop = { string.format('%.0f', score), id }
-      break
-    end
+    if look == 0 or bytes_read > READ then why = 3 end
+  elseif bytes >= most_bytes then
+    why = 2
+  elseif #ids >= quota then
+    why = 1
+  end
+  if why > 0 then
+    stop = { string.format('%.0f', score), id, LOOK - look }
+    break
   end
   advance(order)
 end
@@ -171,6 +199,8 @@ many('ZREM', ready, in_ready.taken)
 many('ZREM', lost, in_lost.taken)
 many('ZADD', leases, until_when)
 many('HSET', runs, write)
-more = more or in_ready.id or in_lost.id
-local is_cut = (in_ready.id or in_lost.id) and (bytes >= most_bytes or bytes_read > READ)
-return { now, ids, given, written, is_cut and 2 or more and 1 or 0, stop, stepped, from_lost, bytes }
+-- Those that are spared are left for others, or for later.
+if why > 0 and not exceeds(#ids) then why = 0 end
+if why == 0 and (more or spare and (were_lost > 0 or leased_at <= now)) then why = 1 end
+if #ids > 0 then soon = math.min(soon, now + lease) end
+return { now, ids, given, written, why, stop, stepped, from_lost, bytes, waits() }

@@ -275,9 +275,22 @@ local function rank_of(key, at, id)
   return low
 end
 
--- Put jobs whose time has come into the order, at the place they have kept. Their bodies are read
--- for that, so large ones are a few at a time; answers `most` if there may be more.
-local function promote(now, most)
+-- When the first of these falls due; the greatest number if none does. Numbers are written as texts in
+-- what every call asks: to make a text of one costs more than most commands.
+local function first_at(key)
+  return tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) or LATEST
+end
+
+-- In how many microseconds something of this queue falls due: a job's time, the end of a lease, an expiry;
+-- nil if nothing does. What is overdue waits for a claim already.
+local function soonest(now)
+  local soon = math.min(first_at(due), first_at(leases), first_at(expiring)) - now
+  return soon < LATEST - now and math.max(0, soon) or nil
+end
+
+-- Put jobs whose time has come into the order, at the place they have kept, which is told to `stands`.
+-- Their bodies are read for that, so large ones are a few at a time; answers `most` if there may be more.
+local function promote(now, most, stands)
   local ids = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
   local placed, promoted, left = {}, {}, 4000000
   for n = 1, #ids, 2 do
@@ -285,7 +298,9 @@ local function promote(now, most)
     local text = call('HGET', bodies, ids[n])
     local body = body_of(text)
     left = left - #(text or '')
-    placed[#placed + 1] = body and order_of(body, nil, ids[n + 1]) or 0
+    local order_at = body and order_of(body, nil, ids[n + 1]) or 0
+    if stands then stands(order_at) end
+    placed[#placed + 1] = order_at
     placed[#placed + 1] = ids[n]
     promoted[#promoted + 1] = ids[n]
   end
@@ -319,7 +334,7 @@ local function expire(now, most)
 end
 
 -- Bring back jobs that were parked, now that somebody knows their tasks; nil knows them all.
-local function bring_back(capable, now, most)
+local function bring_back(capable, now, most, stands)
   if call('ZCARD', unknown) == 0 then return 0 end
   -- Members are looked for by their text, which takes all of them to have the same score.
   for _, span in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
@@ -348,6 +363,7 @@ local function bring_back(capable, now, most)
         call('ZADD', leases, run[LEASE_UNTIL], id)
       else
         call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
+        if stands then stands(run[ORDER_AT]) end
       end
     else -- Nobody knows how often it ran.
       put_aside(id, nil, now)

@@ -1,0 +1,297 @@
+"""Claims, as conversations: who is asked, in which order, and what becomes of the answers."""
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+import msgspec
+
+from fairlead.core.clock import Clock
+from fairlead.core.errors import DecodeError, StoreError
+from fairlead.core.ids import JobId
+from fairlead.core.job import Job, NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.selection import LONGEST_TOLD, Claim, ClaimPlan, Head, Looked, Unknown, can_run
+from fairlead.stores.looks import Looks
+from fairlead.stores.redis.crew import live
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.records import body_of, pack
+from fairlead.stores.redis.seen import FEW, Seen
+from fairlead.stores.redis.shares import LOOKED_ENOUGH, Shares
+from fairlead.stores.redis.talk import (
+    Command,
+    Conversation,
+    Tried,
+    Word,
+    call,
+    moment,
+    pieces,
+    present,
+    spared,
+)
+
+_MOST_ROUNDS = 20
+_AT_A_GLANCE = 500
+_TO_MOVE = 2
+"""What a glance answers at a queue in which something is to be moved on."""
+_FRONT = (-(2**63), "")
+
+
+class Claims:
+    """Claims from many queues; remembers what they answered, and where looks along them stopped."""
+
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+        self._keys = keys
+        self._queues = queues
+        self._clock = clock
+        self._looks = Looks()
+        self._looks_guard = threading.Lock()
+        self.seen = Seen(clock)
+
+    # What happens beside claims
+
+    def put(self, jobs: Sequence[NewJob]) -> None:
+        """Take note of what this process put; only with a head start it may be before a place."""
+        if not self.seen.served:
+            return
+        for queue in {job.queue for job in jobs}:
+            self.seen.told(queue)
+        for job in jobs:
+            if job.priority > 0:
+                self.placed(job.queue)
+            now = self.seen.store_time()
+            if job.run_at or job.delay:
+                self.seen.falls_due(job.queue, job.run_at or now + job.delay)
+            if job.expires_at or job.expires_in:
+                self.seen.falls_due(job.queue, job.expires_at or now + (job.expires_in or 0))
+
+    def settled(self, queue: str, settlements: Sequence[Settlement]) -> None:
+        """Take note of what this process settled: some may wait again, for their time perhaps."""
+        waiting = [each for each in settlements if each.state is State.WAITING]
+        if waiting:
+            self.placed(queue)
+        for each in waiting:
+            if each.run_at is not None:
+                self.seen.falls_due(queue, each.run_at)
+
+    def placed(self, queue: str) -> None:
+        """Take note that this process changed something in a queue, perhaps before its place."""
+        self.seen.told(queue)
+        with self._looks_guard:
+            self._looks.arrived(queue, _FRONT)
+
+    def hear(self, queue: str) -> bool:
+        """Take note of news from a queue, or from any; returns whether we claim from it."""
+        if not queue:
+            self.seen.doubt()
+        elif queue in self.seen.served:
+            self.seen.told(queue)
+        else:
+            return not self.seen.served
+        return True
+
+    def doubt(self) -> None:
+        """Take note that this process changed something in whatever queues."""
+        self.seen.doubt()
+        with self._looks_guard:
+            self._looks.forget()
+
+    def due(self) -> Conversation[tuple[int | None, int]]:
+        """Return when the next parked job falls due, and what time it is, by our own clock."""
+        names: Collection[str] = self.seen.unsure()
+        if not self.seen.served:
+            names = yield from self._queues.names()
+        found, problem = yield from self._glance(names)
+        if problem is not None and not found:
+            raise problem
+        now = self.seen.present()
+        at = min([self.seen.next_at(), *(now + soon for each in found for soon in each[2:])])
+        return (None if at == inf else int(at)), now
+
+    # Claim
+
+    def claim(
+        self, plan: ClaimPlan, *, hears: bool
+    ) -> Conversation[tuple[Claim, list[Settlement]]]:
+        """Give the worker what the selection rule chooses, and what is to be settled on the way.
+
+        Who may have something is asked, each for its share as if all of them had enough. What
+        is left then, because some had not, is shared among the others in another round. Who
+        hears no news cannot rely on what it knows: it asks a few more that had nothing.
+        """
+        capable: Word = "" if plan.capable is None else pack(plan.capable)
+        self.seen.serve(plan.lineup, capable)
+        yield from self._look()
+        asked = Shares(plan, self.seen.among(plan.lineup))
+        stale = set(self.seen.stalest(plan.lineup))
+        stepped: dict[str, list[list[Any]]] = {}
+        yield from self._ask_all(plan, asked, capable, stepped)
+        claim, damaged = asked.claim(), asked.damaged
+        if not claim.cut and not asked.is_full and not (hears and asked.answered):
+            plan = plan.after(claim)
+            asked = Shares(plan, stale, asked)
+            yield from self._ask_all(plan, asked, capable, stepped)
+            claim, damaged = claim.joined(asked.claim()), damaged + asked.damaged
+        asked.check()
+        now = asked.now or (yield from present(self._clock))
+        parked: list[Unknown] = []
+        if stepped:
+            with suppress(StoreError):  # They are met again; what is claimed is not lost.
+                parked = yield from self._park(stepped, now)
+        return msgspec.structs.replace(claim, now=now, parked=parked), damaged
+
+    def _ask_all(
+        self, plan: ClaimPlan, asked: Shares, capable: Word, stepped: dict[str, list[list[Any]]]
+    ) -> Conversation[None]:
+        """Ask one round after the other; what came before an outage is leased, and ours."""
+        try:
+            yield from self._rounds(plan, asked, capable, stepped)
+        except StoreError:
+            if not asked.answered:
+                raise
+
+    def _rounds(
+        self, plan: ClaimPlan, asked: Shares, capable: Word, stepped: dict[str, list[list[Any]]]
+    ) -> Conversation[None]:
+        vain = 0
+        stirring = self.seen.stirring(plan.lineup)
+        for _ in range(_MOST_ROUNDS):
+            wanted = asked.wanted()
+            if stirring:  # What has fallen due there is moved on, whoever has its turn.
+                wanted = dict.fromkeys(stirring, 0) | wanted
+                stirring = set()
+            if not wanted:
+                return
+            tick, room_each = self.seen.tick, asked.bytes_each(len(wanted))
+            answers = yield [
+                Tried(self._ask(plan, queue, count, capable, room_each))
+                for queue, count in wanted.items()
+            ]
+            got = 0
+            for (queue, count), answer in zip(wanted.items(), answers, strict=True):
+                if isinstance(answer, StoreError):
+                    asked.give_up(queue, answer)
+                    self.seen.found(queue, tick, more=True, now=0, soon=())
+                    continue
+                jobs = asked.take(queue, count, answer)
+                got += len(jobs)
+                if count and self._note(plan.worker, queue, jobs, answer, stepped):
+                    asked.look_on()
+                self.seen.moved_on(queue)
+                self.seen.found(queue, tick, more=answer[4] > 0, now=answer[0], soon=answer[9:])
+            vain = 0 if got else vain + 1
+            if vain == 2:
+                # One after the other turns out to be empty: see at once which are.
+                names = self.seen.among(plan.lineup)
+                if len(names) > FEW:
+                    yield from self._glance(names)
+                    asked.drop(names - self.seen.among(plan.lineup))
+        asked.look_on()
+
+    def _ask(
+        self, plan: ClaimPlan, queue: str, count: int, capable: Word, most_bytes: int
+    ) -> Command:
+        place = self._looks.place(plan.worker, queue) or ("", "")
+        spare = "1" if plan.spare_lost else "0"
+        asked_at: Word = "" if plan.asked_at is None else plan.asked_at
+        return call(
+            *(self._keys, "claim", queue, self._at(), plan.worker, plan.lease, count),
+            *(capable, spare, asked_at, *place, most_bytes),
+        )
+
+    def _note(
+        self,
+        worker: str,
+        queue: str,
+        jobs: list[Job],
+        answer: list[Any],
+        stepped: dict[str, list[list[Any]]],
+    ) -> bool:
+        """Take note of what a claim came by: jobs, a place to go on from, jobs for others.
+
+        Returns whether there is more to look at.
+        """
+        stop, over = answer[5], answer[6]
+        self._queues.remember((job.id for job in jobs), queue)
+        if over:
+            stepped.setdefault(queue, []).extend(over)
+        last = count = None
+        if stop:
+            at, last_id, count = stop
+            last = Head(JobId(last_id.decode(errors="replace")), "", 0, int(at), 0)
+        looked = Looked(last, count or 0, len(jobs), cut=answer[4] == LOOKED_ENOUGH)
+        with self._looks_guard:
+            return self._looks.end(worker, queue, looked) or looked.cut
+
+    # Look
+
+    def _look(self) -> Conversation[None]:
+        """Take a glance at the queues that had nothing, if it is time for that."""
+        names = self.seen.to_look_at()
+        if names:
+            since = self.seen.present()
+            yield from self._glance(names)
+            self.seen.looked(since)
+
+    def _glance(
+        self, names: Collection[str]
+    ) -> Conversation[tuple[list[list[int]], StoreError | None]]:
+        """See what a claim would find in queues; returns what they answered, and a problem."""
+        found: list[list[int]] = []
+        problem: StoreError | None = None
+        for some in pieces(list(names), _AT_A_GLANCE):
+            tick = self.seen.tick
+            answers = yield [Tried(call(self._keys, "glance", name, self._at())) for name in some]
+            for name, answer in zip(some, answers, strict=True):
+                if isinstance(answer, StoreError):
+                    problem = answer
+                    # Whoever asks is told why.
+                    self.seen.found(name, tick, more=True, now=0, soon=())
+                else:
+                    found.append(answer)
+                    now, may, *soon = answer
+                    self.seen.found(name, tick, more=may > 0, now=now, soon=soon)
+                    if may == _TO_MOVE:
+                        self.seen.stirs(name)
+        return found, problem
+
+    def _at(self) -> Word:
+        return moment(self._clock.now() if self._clock else None)
+
+    # Park
+
+    def _park(
+        self, stepped: Mapping[str, list[list[Any]]], now: int
+    ) -> Conversation[list[Unknown]]:
+        """Park those of these jobs whose task no live worker knows."""
+        workers = yield from live(self._keys, now)
+        commands = []
+        for queue, over in stepped.items():
+            unknown, unreadable = [], []
+            for raw_id, raw_task, version in over:
+                try:
+                    task = raw_task.decode()
+                except UnicodeDecodeError:
+                    unreadable.append(raw_id.decode())
+                    continue
+                if not any(can_run(worker.capable, task, version) for worker in workers):
+                    unknown.append(raw_id.decode())
+            if unknown or unreadable:
+                ids = (pack(unknown), pack(unreadable))
+                commands.append((queue, call(self._keys, "park", queue, self._at(), *ids)))
+        if not commands:
+            return []
+        answers = yield from spared([command for _, command in commands], ())
+        parked = []
+        for (queue, _), answer in zip(commands, answers, strict=True):
+            for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
+                job_id = raw_id.decode()
+                with suppress(DecodeError):  # It is told when somebody comes to claim it.
+                    body = body_of(job_id, text)
+                    options = body.options if len(body.options or "") <= LONGEST_TOLD else None
+                    known = (body.task, body.version, queue, options)
+                    parked.append(Unknown(JobId(job_id), *known))
+        return sorted(parked, key=lambda each: each.id)

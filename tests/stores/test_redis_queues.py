@@ -1,0 +1,276 @@
+"""Many queues on Redis: who is asked, counted in calls, and how a wrong belief is put right (F78)."""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.job import State
+from fairlead.core.queue import Queue
+from fairlead.core.selection import Claim, ClaimPlan
+from fairlead.core.store import Backend
+from fairlead.core.turns import Lineup
+from fairlead.stores import store_for
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.seen import FEW, Seen
+from fairlead.stores.redis.store import RedisStore
+from fairlead.stores.redis.wake import Bell, heard
+from tests.servers.redis import RedisServer
+from tests.words import by, new_job
+
+MANY = Lineup(Queue(f"q{n}") for n in range(200))
+
+
+@pytest.fixture
+async def store(redis_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+    store = store_for(redis_url, clock)
+    yield store
+    assert await store.audit() == []
+    await store.close()
+
+
+@pytest.fixture
+async def other(redis_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+    """Another process, of which the first hears only what is told on the channel."""
+    store = store_for(redis_url, clock)
+    yield store
+    await store.close()
+
+
+def calls(server: RedisServer) -> tuple[int, int]:
+    """How often functions were called since the last time: those that write, and the others."""
+    told = str(server.execute("INFO", "commandstats"))
+    server.execute("CONFIG", "RESETSTAT")
+    found = dict(re.findall(r"cmdstat_(fcall\w*):calls=(\d+)", told))
+    return int(found.get("fcall", 0)), int(found.get("fcall_ro", 0))
+
+
+async def ask(
+    store: Backend, slots: int = 50, credits: Mapping[str, float] | None = None, **options: object
+) -> Claim:
+    asked = {"lease": 60 * SECOND, "credits": credits or {}, **options}
+    return await store.claim(ClaimPlan("w1", MANY, slots, **asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("every", [1, 10])
+async def test_a_claim_asks_as_many_queues_as_it_serves(
+    store: Backend, redis_server: RedisServer, every: int
+) -> None:
+    await store.put([new_job(queue=f"q{n}") for _ in range(20) for n in range(0, 200, every)])
+    credits = (await ask(store)).credits
+    calls(redis_server)
+    answer = await ask(store, credits=credits)
+    assert len(answer.jobs) == 50
+    assert calls(redis_server) == (min(50, 200 // every), 0)
+
+
+async def test_what_a_process_put_itself_is_asked_for_and_nothing_else(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    assert (await ask(store)).jobs == []
+    await store.wait(0, for_work=True)
+    await store.put([new_job(queue="q42")])
+    calls(redis_server)
+    assert [job.queue for job in (await ask(store)).jobs] == ["q42"]
+    assert calls(redis_server) == (1, 0)
+
+
+async def test_news_name_the_queue_that_is_asked_then(
+    store: Backend, other: Backend, redis_server: RedisServer
+) -> None:
+    mark = await store.wait(0, for_work=True)
+    assert (await ask(store)).jobs == []
+    await other.put([new_job(queue="q42")])
+    assert await store.wait(10, mark, for_work=True) != mark
+    calls(redis_server)
+    assert [job.queue for job in (await ask(store)).jobs] == ["q42"]
+    assert calls(redis_server) == (1, 0)
+
+
+async def test_work_of_queues_that_we_do_not_serve_wakes_nobody(store: Backend) -> None:
+    await ask(store)
+    assert isinstance(store, RedisStore)
+    mark = store.news.mark(for_work=True)
+    store.hear("work elsewhere")
+    assert store.news.mark(for_work=True) == mark
+    store.hear("work q1")
+    assert store.news.mark(for_work=True) != mark
+
+
+async def test_a_job_of_which_no_news_came_is_found_after_a_wait(
+    store: Backend, other: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To lose all news costs at most one poll interval."""
+    mark = await store.wait(0, for_work=True)
+    await ask(store)
+    monkeypatch.setattr(Bell, "work", lambda self, queue: "")
+    await other.put([new_job(queue="q42")])
+    assert (await ask(store)).jobs == []
+    assert await store.wait(0.01, mark, for_work=True) == mark
+    assert [job.queue for job in (await ask(store)).jobs] == ["q42"]
+
+
+async def test_a_job_of_which_no_news_came_is_found_while_others_keep_us_busy(
+    store: Backend, other: Backend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put([new_job(queue="q0") for _ in range(30)])
+    credits = (await ask(store, slots=10)).credits
+    monkeypatch.setattr(Bell, "work", lambda self, queue: "")
+    await other.put([new_job(queue="q42")])
+    answer = await ask(store, slots=10, credits=credits)
+    assert {job.queue for job in answer.jobs} == {"q0"}
+    clock.advance(1)
+    answer = await ask(store, slots=10, credits=answer.credits)
+    assert {job.queue for job in answer.jobs} == {"q0", "q42"}
+
+
+async def test_who_waits_knows_when_something_falls_due_without_asking(
+    store: Backend, redis_server: RedisServer, clock: ManualClock
+) -> None:
+    await store.put([new_job(queue="q7", delay=5 * SECOND)])
+    mark = await store.wait(0, for_work=True)
+    assert (await ask(store)).jobs == []
+    calls(redis_server)
+    await store.wait(0.01, mark, for_work=True)
+    assert calls(redis_server) == (0, 0)
+    clock.advance(6)
+    assert [job.queue for job in (await ask(store)).jobs] == ["q7"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_lease_that_passes_in_a_queue_that_nobody_asks_is_found(
+    store: Backend, other: Backend, clock: ManualClock, full: bool
+) -> None:
+    await other.put([new_job(queue="q42"), *[new_job(queue="q1") for _ in range(50 * full)]])
+    only = ClaimPlan("w2", (Queue("q42"),), 1, 10 * SECOND)
+    [held] = (await other.claim(only)).jobs
+    credits = (await ask(store, slots=10)).credits
+    clock.advance(11)
+    jobs = (await ask(store, slots=10, credits=credits)).jobs
+    assert [job.id for job in jobs if job.lost] == [held.id]
+
+
+async def test_a_job_expires_in_a_queue_that_has_no_turn(
+    store: Backend, clock: ManualClock
+) -> None:
+    await store.put([new_job(queue=f"q{n}") for n in range(50)])
+    await ask(store, slots=1)
+    old = new_job(queue="q199", expires_in=2 * SECOND)
+    await store.put([old])
+    clock.advance(3)
+    await ask(store, slots=1)
+    found = await store.find(old.id)
+    assert found is not None
+    assert found.state is State.CANCELLED
+
+
+async def test_a_queue_that_is_resumed_is_asked_again(store: Backend, other: Backend) -> None:
+    await other.put([new_job(queue="q9")])
+    await other.pause("q9", by())
+    mark = await store.wait(0, for_work=True)
+    assert (await ask(store)).jobs == []
+    await other.resume("q9", by())
+    assert await store.wait(10, mark, for_work=True) != mark
+    assert [job.queue for job in (await ask(store)).jobs] == ["q9"]
+
+
+async def test_one_damaged_queue_among_many_harms_only_itself(
+    store: Backend, redis_server: RedisServer, redis_url: str
+) -> None:
+    await store.put([new_job(queue=f"q{n}") for n in range(200)])
+    key = Keys(Address.of(redis_url).prefix).key("q3", "leases")
+    redis_server.execute("SET", key, "x")
+    credits: Mapping[str, float] = {}
+    claimed = []
+    for _ in range(5):
+        answer = await ask(store, credits=credits)
+        credits = answer.credits
+        claimed += [job.queue for job in answer.jobs]
+    assert sorted(claimed) == sorted(f"q{n}" for n in range(200) if n != 3)
+    redis_server.execute("DEL", key)
+
+
+async def test_one_slot_and_many_queues_that_others_emptied_take_few_rounds(
+    store: Backend, other: Backend, redis_server: RedisServer
+) -> None:
+    """They are looked at together, and not asked one after the other."""
+    await store.put([new_job(queue=f"q{n}") for n in range(200)])
+    await ask(store, slots=1)
+    taken = (await ask(other, slots=198)).jobs
+    assert len(taken) == 198
+    calls(redis_server)
+    assert len((await ask(store, slots=1)).jobs) == 1
+    assert calls(redis_server)[0] <= 4
+
+
+# What is believed
+
+
+def test_what_is_told_while_an_answer_is_on_its_way_is_not_forgotten() -> None:
+    seen = Seen(ManualClock())
+    seen.serve(MANY, "")
+    tick = seen.tick
+    seen.told("q1")
+    for queue in ("q1", "q2"):
+        seen.found(queue, tick, more=False, now=1, soon=())
+    assert "q1" in seen.among(MANY)
+    assert "q2" not in seen.among(MANY)
+
+
+def test_looks_take_a_twentieth_of_the_time(clock: ManualClock) -> None:
+    seen = Seen(clock)
+    seen.serve(MANY, "")
+    for queue in MANY.at:
+        seen.found(queue, seen.tick, more=False, now=1, soon=())
+    spent, began = 0.0, clock.now()
+    while clock.now() < began + 60 * SECOND:
+        seen.doubt()
+        if seen.to_look_at():
+            since = clock.now()
+            clock.advance(0.1)
+            spent += 0.1
+            seen.looked(since)
+        else:
+            clock.advance(0.01)
+    assert 2 < spent <= 3.1
+
+
+def test_workers_who_know_other_tasks_may_find_what_these_did_not() -> None:
+    seen = Seen(ManualClock())
+    seen.serve(MANY, b"ours")
+    seen.found("q1", seen.tick, more=False, now=1, soon=())
+    assert "q1" not in seen.among(MANY)
+    seen.serve(MANY, b"theirs")
+    assert "q1" in seen.among(MANY)
+
+
+def test_a_few_queues_are_asked_and_not_looked_at(clock: ManualClock) -> None:
+    seen, few = Seen(clock), Lineup(Queue(f"q{n}") for n in range(FEW))
+    seen.serve(few, "")
+    for queue in few.at:
+        seen.found(queue, seen.tick, more=False, now=1, soon=())
+    clock.advance(1)
+    assert not seen.to_look_at()
+    assert seen.among(few) == few.at.keys()
+
+
+# What is told
+
+
+def test_a_bell_names_queues_and_before_it_rests_says_that_it_may_be_any() -> None:
+    bell = Bell()
+    told = [bell.work(f"q{n}") for n in range(100)]
+    named = [queue for _, queue in map(heard, told) if queue]
+    assert named == [f"q{n}" for n in range(len(named))]
+    assert told[len(named)] == "work"
+    assert 10 < len(named) < 30
+    assert told[-1] == ""
+
+
+def test_a_bell_tells_of_a_queue_once_for_a_while() -> None:
+    bell = Bell()
+    assert [bell.work("mail"), bell.work("mail"), bell.work("a b")] == ["work mail", "", "work a b"]
+    assert heard("work a b") == ("work", "a b")
+    assert [bell.ended(), bell.ended()] == ["ended", ""]
