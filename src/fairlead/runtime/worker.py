@@ -5,6 +5,7 @@ hangs: its supervisor does, from outside, by the board.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 
