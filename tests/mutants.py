@@ -410,7 +410,7 @@ MUTANTS = [
     Mutant(
         "a finished job stays for a week",
         "app.py",
-        "DEFAULT_KEEP = timedelta(days=7)",
+        "DEFAULT_KEEP = timedelta(microseconds=USUAL_KEEP)",
         "DEFAULT_KEEP = timedelta(0)",
         "tests/face/test_enqueue.py",
     ),
@@ -1539,7 +1539,7 @@ MUTANTS = [
     ),
     Mutant(
         "what could not be asked did not happen (L9), PostgreSQL",
-        f"{POSTGRES}/lane.py",
+        f"{POSTGRES}/problems.py",
         "kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable",
         "kind = Unanswered",
         f"{UNANSWERED}::test_what_was_never_sent_is_no_job",
@@ -1553,7 +1553,7 @@ MUTANTS = [
     ),
     Mutant(
         "what was asked may have happened (L9), PostgreSQL",
-        f"{POSTGRES}/lane.py",
+        f"{POSTGRES}/problems.py",
         "    kind = Unanswered if asked else StoreUnavailable\n",
         "    kind = StoreUnavailable\n",
         f"{UNANSWERED}::test_without_any_answer_the_error_has_all_it_takes_to_make_sure",
@@ -2304,8 +2304,8 @@ MUTANTS = [
     Mutant(
         "a claim ends with the job that fills its bytes (F82)",
         f"{POSTGRES}/migrations/0002_line.sql",
-        "                    EXIT WHEN ready = line.room OR bytes >= share;\n",
-        "                    EXIT WHEN ready = line.room;\n",
+        "            ample := line.bytes >= most_size AND line.had < line.want;\n",
+        "            ample := false;\n",
         f"{PG_DAMAGE}::test_a_claim_ends_with_the_job_that_fills_its_bytes",
     ),
     Mutant(
@@ -2317,7 +2317,7 @@ MUTANTS = [
     ),
     Mutant(
         "a refusal is not taken for an outage (F75)",
-        f"{POSTGRES}/lane.py",
+        f"{POSTGRES}/problems.py",
         "        case _ if _is_refusal(problem):\n",
         "        case _ if False:\n",
         f"{PG_DAMAGE}::test_only_an_outage_is_an_outage",
@@ -2698,7 +2698,7 @@ MUTANTS = [
     ),
     Mutant(
         "what somebody's trigger raises is not taken for a refusal of ours",
-        f"{POSTGRES}/lane.py",
+        f"{POSTGRES}/problems.py",
         "        case _ if problem.sqlstate in OURS:",
         '        case _ if problem.sqlstate in (*OURS, "P0001"):',
         ATTACKS,
@@ -2775,7 +2775,7 @@ MUTANTS = [
     ),
     Mutant(
         "a producer that works is told to be a worker, PostgreSQL",
-        "stores/postgres/lane.py",
+        "stores/postgres/problems.py",
         '"announce", "live_workers", "upkeep"), "worker"',
         '"live_workers", "upkeep"), "worker"',
         "tests/stores/test_postgres_roles.py",

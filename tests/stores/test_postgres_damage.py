@@ -39,7 +39,7 @@ from fairlead.stores import store_for
 from fairlead.stores.postgres import audit as auditing
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lacking import expected
-from fairlead.stores.postgres.lane import typed
+from fairlead.stores.postgres.problems import typed
 from tests.fuzz.postgres import PostgresVictim
 from tests.fuzz.victim import DEEP, GREATEST, LEAST, Damage
 from tests.words import POLICY, claim, done, failed, new_job, plan, quiet

@@ -15,9 +15,9 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.lane import typed
 from fairlead.stores.postgres.line import put_text
 from fairlead.stores.postgres.migrate import migrate
+from fairlead.stores.postgres.problems import typed
 from tests.servers.postgres import PostgresServer
 from tests.words import claim, done, new_job
 

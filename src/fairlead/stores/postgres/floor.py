@@ -18,8 +18,9 @@ from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
 from fairlead.core.job import NewJob
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.lane import Connection, connect, finish, typed
+from fairlead.stores.postgres.lane import Connection, connect, finish
 from fairlead.stores.postgres.migrate import migrate
+from fairlead.stores.postgres.problems import typed
 
 BATCH = 100
 _ROW = (

@@ -25,8 +25,9 @@ from fairlead.stores.foreign import (
     stranger,
 )
 from fairlead.stores.postgres.address import Address, told
-from fairlead.stores.postgres.lane import is_ours, refusal
+from fairlead.stores.postgres.lane import is_ours
 from fairlead.stores.postgres.owners import check_called, question_of
+from fairlead.stores.postgres.problems import refusal
 
 _KNOWN = (
     "a psycopg, psycopg2 or asyncpg connection, a SQLAlchemy Session or Connection (async ones "

@@ -17,8 +17,9 @@ from fairlead.core.admin import Migration
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.durability import Durability, durability_of
-from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish, typed
+from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish
 from fairlead.stores.postgres.owners import check_owners, guard
+from fairlead.stores.postgres.problems import typed
 from fairlead.stores.postgres.statements import migrations
 
 PATIENCE_SECONDS = 60.0

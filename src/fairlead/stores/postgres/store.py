@@ -6,7 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from fairlead.core.admin import (
@@ -37,92 +37,21 @@ from fairlead.stores.postgres.audit import audit, repair
 from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.foreign import Caller, check
 from fairlead.stores.postgres.lacking import find_lacking
-from fairlead.stores.postgres.lane import (
-    AsyncConnection,
-    BlockingLanes,
-    Connection,
-    Lane,
-    LentLanes,
-)
+from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection
 from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
 from fairlead.stores.postgres.migrate import applied, migrate
 from fairlead.stores.postgres.puts import Puts
+from fairlead.stores.postgres.session import Session
 from fairlead.stores.postgres.statements import statements
-from fairlead.stores.postgres.wake import Crier, Listener
+from fairlead.stores.postgres.wake import Crier
 from fairlead.stores.repeat import acted
 from fairlead.stores.sessions import Sessions
 
 Answer = TypeVar("Answer")
 
-PEOPLE_SECONDS = 600.0
-"""How long an answer to a person's question may take; an audit reads everything."""
-ACT_SECONDS = 60.0
-"""How long an answer to what a person does may take: it waits for who has the jobs locked."""
 POLL_SECONDS = 0.2
 """How long a wait is where no news can be heard."""
-_TELL = "SELECT pg_catalog.pg_notify(%s::pg_catalog.text, %s::pg_catalog.text)"
 _BUSY_PAUSES = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0)
-
-
-class _Session:
-    """What is open on one event loop: a connection for each kind of work, and a listener."""
-
-    def __init__(self, store: "PostgresStore", address: Address) -> None:
-        self._address = address
-        self._store = store
-        self.puts = store.puts.on_loop()
-        self.claims = Lane(address)
-        self.leases = Lane(address)
-        self.late = Lane(address)
-        self.ends = Lane(address)
-        self.looks = Lane(address)
-        self.people = Lane(address, PEOPLE_SECONDS)
-        self.acts = Lane(address, max(ACT_SECONDS, address.timeout))
-        self.lent = LentLanes(address)
-        self.listener: Listener | None = None
-        self._extending: asyncio.Task[None] | None = None
-
-    def listen(self) -> Listener:
-        """Return the listener of this loop."""
-        if self.listener is None:
-            store = self._store
-            self.listener = Listener(self._address, store.news, store.hear, self._tell)
-        return self.listener
-
-    async def _tell(self, word: str) -> None:
-        await self.looks.ask(_TELL, self._address.schema, word)
-
-    def extend_late(self, pairs: Sequence[tuple[JobId, int]], lease: int) -> None:
-        """Renew the leases of locked jobs when they are free, while everything else goes on."""
-        if self._extending is None or self._extending.done():
-            self._extending = asyncio.ensure_future(self._extend_late(pairs, lease))
-
-    async def _extend_late(self, pairs: Sequence[tuple[JobId, int]], lease: int) -> None:
-        for pair in pairs:
-            with suppress(StoreError):  # The next heartbeat tries again.
-                await self._store.extend_late(self.late, pair, lease)
-
-    def _lanes(self) -> tuple[Lane, ...]:
-        workers = (self.claims, self.leases, self.late, self.ends)
-        return *workers, self.looks, self.people, self.acts
-
-    async def finished(self) -> None:
-        """Wait for what was handed over."""
-        await self.puts.finished()
-        for lane in self._lanes():
-            await lane.finished()
-
-    def close(self) -> None:
-        """Let go of everything, from whatever thread."""
-        if self.listener is not None:
-            self.listener.close()
-        if self._extending is not None:
-            with suppress(RuntimeError):  # Its loop is closed, and the task with it.
-                self._extending.get_loop().call_soon_threadsafe(self._extending.cancel)
-        self.puts.close()
-        for lane in self._lanes():
-            lane.close()
-        self.lent.close()
 
 
 class PostgresStore(Backend):
@@ -150,7 +79,7 @@ class PostgresStore(Backend):
         self._crier = Crier(self._bell)
         self.puts = Puts(self._address, self._line, self.news, self._crier)
         self._lent = BlockingLanes(self._address)
-        self._sessions = Sessions(lambda: _Session(self, self._address))
+        self._sessions = Sessions(self._new_session)
         self._opening = threading.Lock()
 
     # Opening
@@ -173,18 +102,13 @@ class PostgresStore(Backend):
         self.puts.close()
         self._lent.close()
 
-    async def _session(self) -> _Session:
+    async def _session(self) -> Session:
         if not self._is_open:
             await self.open()
         return self._sessions.here()
 
-    async def extend_late(self, lane: Lane, pair: tuple[JobId, int], lease: int) -> None:
-        """Renew the lease of one job that is locked, when it is free."""
-        await self._line.extend_late(lane, pair, lease)
-
-    def hear(self, place: int, names: Sequence[str]) -> None:
-        """Take note that jobs came into the order of queues, the first of them at this place."""
-        self._line.heads.hear(place, names)
+    def _new_session(self) -> Session:
+        return Session(self._address, self._line, self.news, self.puts)
 
     # The line
 
