@@ -66,6 +66,16 @@ async def test_a_claim_asks_as_many_queues_as_it_serves(
     assert calls(redis_server) == (min(50, 200 // every), 0)
 
 
+async def test_queues_of_which_nothing_is_known_are_looked_at_and_those_with_jobs_asked(
+    store: Backend, other: Backend, redis_server: RedisServer
+) -> None:
+    await store.open()
+    await other.put([new_job(queue="q42")])
+    calls(redis_server)
+    assert [job.queue for job in (await ask(store, slots=1)).jobs] == ["q42"]
+    assert calls(redis_server) == (1, 200)
+
+
 async def test_what_a_process_put_itself_is_asked_for_and_nothing_else(
     store: Backend, redis_server: RedisServer
 ) -> None:
@@ -137,6 +147,17 @@ async def test_who_waits_knows_when_something_falls_due_without_asking(
     assert calls(redis_server) == (0, 0)
     clock.advance(6)
     assert [job.queue for job in (await ask(store)).jobs] == ["q7"]
+
+
+async def test_a_queue_is_asked_as_soon_as_something_in_it_falls_due(
+    store: Backend, redis_server: RedisServer, clock: ManualClock
+) -> None:
+    await store.put([new_job(queue="q7", delay=SECOND // 5)])
+    assert (await ask(store)).jobs == []
+    clock.advance(0.3)
+    calls(redis_server)
+    assert [job.queue for job in (await ask(store, slots=1)).jobs] == ["q7"]
+    assert calls(redis_server) == (1, 0)
 
 
 @pytest.mark.parametrize("full", [False, True])
