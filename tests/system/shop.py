@@ -209,9 +209,13 @@ class Rude(BaseException):
 
 
 def _exhaust() -> None:
-    (Path(os.environ["SHOP_CGROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
+    _join_group()
     while True:
         _kept.append(b"x" * (8 << 20))
+
+
+def _join_group() -> None:
+    (Path(os.environ["SHOP_CGROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _raise(error: BaseException) -> None:
@@ -244,6 +248,14 @@ async def adie(how: str, seconds: float = 0.0) -> None:
     tell("start")
     await asyncio.sleep(seconds)
     DEATHS[how]()
+
+
+@app.task(queue="process", retry=SOON)
+def fork_without_end() -> None:
+    tell("start")
+    _join_group()
+    while True:
+        subprocess.Popen(["sleep", "1000"])
 
 
 class Mute(Exception):

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import without
+
 PRODUCER = """
 import sys
 from fairlead import Fairlead, StoreError
 
-app = Fairlead(f"sqlite:///{sys.argv[1]}")
+app = Fairlead(f"sqlite:///{sys.argv[1]}?timeout=0.2")
 task = app.task(name="t")(lambda n: n)
 app.open()
 for n in range(20):
@@ -40,7 +42,7 @@ def can_trace() -> None:
         not shutil.which("strace")
         or subprocess.run(["strace", "-o", "/dev/null", "true"]).returncode
     ):
-        pytest.skip("a sync that fails needs strace, and the right to trace")
+        without("a sync that fails needs strace, and the right to trace")
 
 
 def test_a_job_whose_commit_cannot_be_synced_is_not_accepted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fairlead.core.job import ALONE
 from tests.needs import without
 from tests.system.tree import Shop, Tree, children, in_short, on_every_store, send, until
 
-MEMORY = Path("/sys/fs/cgroup/memory")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def check_poison(shop: Shop, job: JobId, how: str, crashes: int = 3) -> None:
@@ -132,26 +133,52 @@ def test_jobs_sent_ahead_to_a_process_that_dies_go_to_another(shop: Shop) -> Non
     assert all(len(shop.starts(job)) == 1 for job in healthy)
 
 
-@pytest.fixture
-def cgroup() -> Iterator[Path]:
-    """A group of processes that may take little memory."""
-    if os.geteuid() != 0 or not (MEMORY / "memory.limit_in_bytes").exists():
-        without("running out of memory needs root and the memory controller of cgroup v1")
-    folder = MEMORY / f"fairlead-test-{os.getpid()}"
+@contextmanager
+def limited(controller: str, limit: str, value: str) -> Iterator[Path]:
+    """Make a group of processes that may take only so much of something."""
+    folder = CGROUPS / controller / f"fairlead-test-{os.getpid()}"
+    if os.geteuid() != 0 or not folder.parent.is_dir():
+        without(f"limits for a group of processes need root and cgroup v1 with {controller}")
     folder.mkdir()
-    (folder / "memory.limit_in_bytes").write_text("120M")
+    (folder / limit).write_text(value)
     yield folder
     until(lambda: not (folder / "cgroup.procs").read_text(), 5, "an empty group")
     folder.rmdir()
 
 
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    with limited("memory", "memory.limit_in_bytes", "120M") as folder:
+        yield folder
+
+
+@pytest.fixture
+def few_processes() -> Iterator[Path]:
+    with limited("pids", "pids.max", "20") as folder:
+        yield folder
+
+
 @on_every_store
-def test_want_of_memory_counts_as_a_crash(shop: Shop, cgroup: Path) -> None:
+def test_want_of_memory_counts_as_a_crash(shop: Shop, little_memory: Path) -> None:
     """F39: the kernel kills the process that takes too much; its neighbours do not notice."""
     greedy = shop.put("die", "memory")
     healthy = shop.put_many("nap", 8, 0.2, queue="process")
-    tree: Tree = shop.start("--pool", "process", SHOP_CGROUP=str(cgroup))
+    tree: Tree = shop.start("--pool", "process", SHOP_CGROUP=str(little_memory))
     shop.until_final(seconds=40)
     check_poison(shop, greedy, "SIGKILL (killed, by hand or for want of memory)")
     check_healthy(shop, healthy)
     assert "dead: poison" in tree.log
+
+
+def test_a_handler_that_forks_without_end_harms_only_itself(
+    few_processes: Path, shop: Shop
+) -> None:
+    """F40: where the system bounds its processes, it fails; its neighbours do not notice."""
+    bomb = shop.put("fork_without_end")
+    healthy = shop.put_many("nap", 8, 0.2, queue="process") + shop.put_many("wait", 3, 0.5)
+    shop.start(SHOP_CGROUP=str(few_processes))
+    shop.until_final(seconds=40)
+    record = shop.record(bomb)
+    assert (record.state, record.reason, record.crashes) == (State.DEAD, "exhausted", 0)
+    assert "BlockingIOError" in record.errors[-1].error
+    check_healthy(shop, healthy)

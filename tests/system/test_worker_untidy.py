@@ -3,8 +3,10 @@
 import pytest
 
 from fairlead import State
-from tests.system.shop import HABITS
 from tests.system.tree import Shop, until
+
+HABITS = ("moves", "closes", "ignores", "floods")
+"""Those of `shop.py`."""
 
 
 @pytest.mark.parametrize("habit", HABITS)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from tests.needs import without
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
@@ -63,7 +62,7 @@ class Producer:
 @contextmanager
 def producer(folder: Path, url: str) -> Iterator[Producer]:
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
-        pytest.skip("a list of hosts of one's own needs a mount namespace")
+        without("a list of hosts of one's own needs a mount namespace")
     program = Producer(folder, url.replace("127.0.0.1", "jobs.test"))
     try:
         yield program
