@@ -901,7 +901,7 @@ MUTANTS = [
     Mutant(
         "a claim says nothing of queues whose turn it is not (F78), PostgreSQL",
         f"{POSTGRES}/line.py",
-        "        if start.look or len(plan.queues) - len(wanted) <= FEW:\n",
+        "        if few or start.look:\n",
         "        if plan.queues:\n",
         f"{QUEUES}::test_what_a_claim_costs_does_not_follow_from_the_number_of_queues",
     ),

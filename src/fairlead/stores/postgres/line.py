@@ -261,10 +261,11 @@ class PostgresLine:
         start = self.heads.start(plan)
         asking: Asking[Job] = Asking(plan, start.awake)
         wanted = asking.wanted() if start.awake or start.awake is None else {}
+        few = len(plan.queues) - len(wanted) <= FEW
         rest: list[str] = []
-        if start.look or len(plan.queues) - len(wanted) <= FEW:
+        if few or start.look:
             rest = [name for name in plan.lineup.names if name not in wanted]
-            if start.look:  # Queues that are awake need not be woken.
+            if not few:  # Queues that are awake need not be woken.
                 rest = [name for name in rest if name not in start.heads]
         claim = await self._claim(lane, asking, plan, start, wanted, rest)
         if claim.cut or _is_full(plan, claim):
