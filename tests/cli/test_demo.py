@@ -162,7 +162,7 @@ def failing(folder: Path, code: str, *options: str) -> tuple[str, str]:
 def test_a_check_that_fails_fails_the_demo_with_the_workers_last_words(tmp_path: Path) -> None:
     _, told = failing(tmp_path, BREAK_A_CHECK)
     assert "This should not have happened: the shares are wrong" in told
-    assert '"event": "ProcessStarted"' in told
+    assert '"event": "Finished"' in told
     assert list(tmp_path.iterdir()) == []
 
 

@@ -236,7 +236,7 @@ def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed(tmp_path, "jo") == ["jobs"]
     assert completed(tmp_path, "dead", "re") == ["replay"]
     assert completed(tmp_path, "jobs", "list", "shop:app", "--li") == ["--limit"]
-    assert completed(tmp_path, "jobs", "list", "--state", "d") == ["done", "dead"]
+    assert completed(tmp_path, "jobs", "list", "--state", "de") == ["dead", "delayed"]
     assert completed(tmp_path, "worker", "shop:app", "--log-f") == ["--log-format"]
 
 

@@ -132,7 +132,7 @@ def later(seconds: float) -> datetime:
         ({"delay": 60}, 60),
         ({"delay": 60}, later(30)),
         ({"run_at": later(36_000)}, 30),
-        ({"run_at": later(60)}, later(30)),
+        ({"run_at": later(36_000)}, later(35_000)),
     ],
     ids=["two spans", "at the same time", "until an instant", "at an instant", "two instants"],
 )

@@ -90,7 +90,7 @@ def test_the_job_commits_with_the_callers_rows(desk: Desk, library: str) -> None
     job_id = go(library, work())
     assert desk.jobs() == desk.rows() == [job_id]
     record = desk.app.job(job_id).record()
-    assert (record.state, record.payload, record.task) == (State.WAITING, '{"n":1}', "t")
+    assert (record.state, record.arguments, record.task) == (State.WAITING, {"n": 1}, "t")
 
 
 @EVERY

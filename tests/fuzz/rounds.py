@@ -23,6 +23,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, Reason, State
 from fairlead.core.queue import Share
+from fairlead.core.selection import ClaimPlan
 from fairlead.core.store import Backend
 from fairlead.insight.doctor import examine
 from fairlead.insight.explain import explain
@@ -124,6 +125,8 @@ async def exercise(url: str) -> None:
     await store.edit(jobs[0].id, "{}", "{}", 1, _action("edit"))
     await store.delete([jobs[0].id], [State.DEAD, State.DONE], _action("delete"))
     await store.resume("none", _action("resume"))
+    many = tuple(Queue(f"empty-{number}") for number in range(40))
+    await store.claim(ClaimPlan("fuzz", many, 1, SECOND))
     await app.aclose()
 
 

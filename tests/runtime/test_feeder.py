@@ -8,6 +8,7 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.job import Job
 from fairlead.core.selection import LOOK, Claim, ClaimPlan
+from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact
 from fairlead.runtime.feeder import Feeder
 from fairlead.runtime.pool import Slots
@@ -65,7 +66,7 @@ def feeder_on(store: Watched, stop_after: int) -> Feeder:
         if claim.jobs or len(store.seen) >= stop_after:
             feeder.stop()
 
-    def taken(_slots: Slots, _jobs: list[Job], _late: bool) -> None: ...
+    def taken(_slots: Slots, _jobs: list[Job], _asked_at: float, _late: bool) -> None: ...
 
     feeder = store.feeder = Feeder(
         workshop,
@@ -77,6 +78,7 @@ def feeder_on(store: Watched, stop_after: int) -> Feeder:
         spares=lambda _: False,
         places=lambda: 100,
         store_time=lambda: 0,
+        board=Board.private(100),
     )
     return feeder
 

@@ -223,23 +223,22 @@ async def settle_in_parts(
     written: Written = {}
     for part in parts:
         written |= part
-    if len(written) < len(settlements) and not all(map(never_started, settlements)):
-        written |= await _written_before(store, troubles, settlements, written)
-    return written
+    unwritten = [each for each in settlements if each.id not in written]
+    # What was sent in parts may have been written by the part that was refused.
+    asked = unwritten if len(parts) > 1 else [each for each in unwritten if not never_started(each)]
+    return written | await _written_before(store, troubles, asked)
 
 
 async def _written_before(
-    store: Backend, troubles: Troubles, settlements: Sequence[Settlement], written: Written
+    store: Backend, troubles: Troubles, settlements: Sequence[Settlement]
 ) -> Written:
-    """Return what else is written already, under the same fences: the attempt log tells.
+    """Return what of this is written already, under the same fences: the attempt log tells.
 
     An earlier try of ours may have been, whose answer was lost, or which the store refused for the
     sake of another job; or the handler made its job done itself, and then that counts.
     """
     before: Written = {}
     for settlement in settlements:
-        if settlement.id in written or never_started(settlement):
-            continue
         log = store.attempts(settlement.id)
         for line in await troubles.found(f"the log of job {settlement.id}", log):
             if line.fence != settlement.fence:
