@@ -43,6 +43,7 @@ def test_quick_jobs_behind_a_blocked_loop_run_in_another_process(shop: Shop) -> 
     blocker, jobs = put_behind(shop, "block")
     tree = shop.start("--processes", "2")
     shop.until_final(*jobs)
+    tree.until_log("has not turned for")
     go_on(shop)
     shop.until_final(blocker)
     check_ran_once(shop, [blocker, *jobs])

@@ -24,13 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered
 from fairlead.stores.sqlite.checkpoint import Checkpointer
-from fairlead.stores.sqlite.connection import (
-    UNUSUAL_WAIT,
-    Place,
-    WriteLock,
-    is_disk_error,
-    typed,
-)
+from fairlead.stores.sqlite.connection import Place, WriteLock, is_disk_error, typed
 from fairlead.stores.sqlite.holding import WaitsForItself, check_task, check_thread
 
 Item = TypeVar("Item")
@@ -40,6 +34,8 @@ Verb = Callable[[sqlite3.Connection, Sequence[Item]], Sequence[Answer]]
 
 ITEMS_PER_COMMIT = 2_000
 """Enough to make the commit's cost vanish, few enough that others wait for milliseconds only."""
+_ASIDE_SECONDS = 0.001
+"""How long a thread stays aside: a lock goes to whoever asks first, not who waits longest."""
 
 
 class _Request(Generic[Item, Answer]):
@@ -64,6 +60,10 @@ class _Request(Generic[Item, Answer]):
         if self.error is not None:
             raise self.error
         return self.answers
+
+
+class _Aside(Exception):
+    """The write lock is not to be had for long: let others have the turn."""
 
 
 class WriterClosed(Exception):
@@ -95,13 +95,14 @@ class Writer:
         request = _Request(verb, items)
         self._pending.append(request)
         try:
-            self._take_turn()
-            try:
-                self._refuse_if_closed(request)
-                while not request.done:
-                    self._commit_some(self._check_caller)
-            finally:
-                self._turn.release()
+            while not request.done:
+                # By `with` alone: after any other way to take it, an interrupt would keep it.
+                with self._turn:
+                    self._refuse_if_closed(request)
+                    while not request.done and self._commit_some(self._check_caller):
+                        pass
+                if not request.done:
+                    time.sleep(_ASIDE_SECONDS)
         except WaitsForItself:
             self._withdraw(request)
             raise
@@ -109,23 +110,22 @@ class Writer:
             self._bell.set()
         return request.outcome()
 
-    def _take_turn(self) -> None:
-        """Wait for the turn; who has it may be waiting for a lock that this thread has."""
-        if not self._turn.acquire(blocking=False):
-            while not self._turn.acquire(timeout=UNUSUAL_WAIT):
-                check_thread(self._place)
-
     def _check_caller(self) -> None:
         """Raise if the thread that asks for the write lock has it; tell coroutines that do."""
         check_thread(self._place)
         self._tell_waiting()
 
     def _tell_waiting(self) -> None:
-        """Have every coroutine that waits here asked, in its own loop, whether it has the lock."""
+        """Have all who wait here find out whether they have the lock.
+
+        A coroutine is asked in its own loop. A thread that waits for the turn finds out when it has
+        it, so whoever has it steps aside.
+        """
         for request in list(self._pending):
             if request.waiter is not None:
                 with suppress(RuntimeError):  # The loop was closed; nobody waits there any more.
                     request.waiter[0].call_soon_threadsafe(self._ask_waiting, request)
+        raise _Aside
 
     def _ask_waiting(self, request: _Request[Any, Any]) -> None:
         assert request.waiter is not None
@@ -182,7 +182,9 @@ class Writer:
             self._bell.clear()
             while self._pending:
                 with self._turn:
-                    self._commit_some(self._tell_waiting)
+                    goes_on = self._commit_some(self._tell_waiting)
+                if not goes_on:
+                    time.sleep(_ASIDE_SECONDS)
             if self._log_is_long:
                 self._log_is_long = False
                 with suppress(
@@ -190,8 +192,11 @@ class Writer:
                 ):  # The log keeps everything; there is a next time.
                     self._checkpointer.run()
 
-    def _commit_some(self, look: Callable[[], None] | None = None) -> None:
-        """Do what has gathered, up to a limit, in one transaction; then answer."""
+    def _commit_some(self, look: Callable[[], None] | None = None) -> bool:
+        """Do what has gathered, up to a limit, in one transaction; then answer.
+
+        Returns whether to go on; if not, somebody else has had the write lock for long.
+        """
         batch: list[_Request[Any, Any]] = []
         try:
             connection = self._connection = self._connection or self._place.connect()
@@ -206,6 +211,8 @@ class Writer:
                 for verb in dict.fromkeys(request.verb for request in batch):
                     self._do(connection, verb, [r for r in batch if r.verb == verb])
             self._commit(connection)
+        except _Aside:
+            return False
         except WaitsForItself:
             raise  # The trouble of one caller; the others go on.
         except Exception as problem:  # noqa: BLE001 (told to every caller whose work it was)
@@ -227,6 +234,7 @@ class Writer:
             raise
         self._answer(batch)
         self._log_is_long = self._log_is_long or self._checkpointer.is_due()
+        return True
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         """Commit; after an error of the disk nobody knows whether the log has it."""
