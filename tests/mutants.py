@@ -51,8 +51,8 @@ MUTANTS = [
     Mutant(
         "an answer comes after the commit (I1)",
         f"{SQLITE}/writer.py",
-        "            self._commit(connection)\n        except WaitsForItself",
-        "            self._answer(batch)\n            self._commit(connection)\n        except WaitsForItself",
+        "            self._commit(connection)\n        except _Aside",
+        "            self._answer(batch)\n            self._commit(connection)\n        except _Aside",
         "tests/stores/test_sqlite.py",
     ),
     Mutant(
