@@ -2470,6 +2470,50 @@ MUTANTS = [
         RIGHTS,
     ),
     Mutant(
+        "long options of jobs that nobody knows fill no claim (F82), SQLite",
+        f"{SQLITE}/sql/claim.sql",
+        "hex(iif(length(job.options) <= :longest, job.options, NULL))",
+        "hex(job.options)",
+        "tests/stores/test_claim.py::test_long_options_of_parked_jobs_are_not_told",
+    ),
+    Mutant(
+        "long options of jobs that nobody knows fill no claim (F82), Redis",
+        f"{REDIS}/lua/park.lua",
+        "#options <= longest and options or ''",
+        "options",
+        "tests/stores/test_claim.py::test_long_options_of_parked_jobs_are_not_told",
+    ),
+    Mutant(
+        "options that are not UTF-8 stop no claim that parks their job (I22), SQLite",
+        f"{SQLITE}/claim.py",
+        '.decode(errors="replace")',
+        ".decode()",
+        "tests/stores/test_sqlite_damage.py"
+        "::test_options_of_a_large_job_that_nobody_knows_harm_no_claim",
+    ),
+    Mutant(
+        "a claim tells of what it parks by kind, not by job, memory",
+        "stores/memory/line.py",
+        "parked.append(alike[0].unknown(len(alike)))",
+        "parked += [entry.unknown(1) for entry in alike]",
+        "tests/stores/test_claim.py::test_a_claim_counts_what_it_parks_by_queue_task_and_version",
+    ),
+    Mutant(
+        "a claim tells of what it parks by kind, not by job, PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "SELECT DISTINCT ON (queue, task, version)\n",
+        "SELECT\n",
+        "tests/stores/test_claim.py::test_a_claim_counts_what_it_parks_by_queue_task_and_version",
+    ),
+    Mutant(
+        "a claim parks nothing that a worker took or settled meanwhile, PostgreSQL",
+        f"{POSTGRES}/migrations/0002_line.sql",
+        "id = ANY (ids) AND parked IN (0, 3) AND lease_until <= at",
+        "id = ANY (ids)",
+        "tests/stores/test_postgres.py"
+        "::test_a_claim_parks_nothing_that_somebody_took_after_it_was_met",
+    ),
+    Mutant(
         "long options of jobs that nobody knows fill no claim (F82), PostgreSQL",
         f"{POSTGRES}/migrations/0002_line.sql",
         "CASE WHEN octet_length(options) <= 4096 THEN options END AS options",

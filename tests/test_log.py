@@ -70,7 +70,8 @@ KILLED = events.Died(*WHOSE, 2, "poison", "Crashed", "SIGSEGV", "SIGSEGV")
 CANCELLED = events.Cancelled(*WHOSE, reason="withdrawn")
 EXPIRED = events.LeaseExpired(*WHOSE, worker="w2")
 REFUSED = events.SettlementRefused(*WHOSE, fence=9, outcome="done")
-PARKED = events.Parked(*WHOSE, version=2)
+PARKED = events.Parked(*WHOSE, version=2, jobs=1)
+ALL_PARKED = events.Parked(*WHOSE, version=2, jobs=1_000)
 RETURNED = events.Returned(*WHOSE, attempt=2)
 SNOOZED = events.Snoozed(*WHOSE, attempt=2, delay_seconds=3.0)
 OVERDUE = events.Overdue(*WHOSE, limit_seconds=5.0, where="shop.py:3 in pay")
@@ -89,6 +90,11 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (EXPIRED, "WARNING", "lost by worker w2, whose lease passed without a word"),
     (REFUSED, "WARNING", "came too late: it is another worker's now (done dropped)"),
     (PARKED, "WARNING", "parked: no live worker knows this task in version 2"),
+    (
+        ALL_PARKED,
+        "WARNING",
+        "parked, one of 1,000 jobs: no live worker knows this task in version 2",
+    ),
     (DIED, "ERROR", "dead: exhausted, Oops"),
     (OVERDUE, "ERROR", "runs past its time limit of 5 s, at shop.py:3 in pay"),
     (

@@ -253,7 +253,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Cancelled: lambda e: f"cancelled: {e.reason}",
     LeaseExpired: lambda e: f"lost by worker {e.worker}, whose lease passed without a word",
     SettlementRefused: lambda e: f"came too late: it is another worker's now ({e.outcome} dropped)",
-    Parked: lambda e: f"parked: no live worker knows this task in version {e.version}",
+    Parked: lambda e: f"parked{_one_of(e)}: no live worker knows this task in version {e.version}",
     Returned: lambda _: "given back unfinished; the attempt does not count",
     Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
     Overdue: lambda e: (
@@ -291,6 +291,10 @@ def _error(event: Retried | Died) -> str:
     # Where it was raised is told from here, as people write it.
     detail = event.detail and event.detail.removeprefix(f"{_HERE}/")
     return in_brief(event.error, detail, event.error_message)
+
+
+def _one_of(event: Parked) -> str:
+    return f", one of {event.jobs:,} jobs" if event.jobs > 1 else ""
 
 
 def _more_runs(event: NotTold) -> str:

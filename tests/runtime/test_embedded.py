@@ -369,6 +369,21 @@ async def test_an_unknown_task_is_parked_until_somebody_knows_it(any_app: Fairle
             assert await other.job(unknown.id).aresult(timeout=10) == "known here"
 
 
+async def test_one_event_tells_of_all_jobs_of_a_kind_that_a_claim_parked(any_app: Fairlead) -> None:
+    """The log has one line for them, not one for each."""
+    any_app.task(name="known")(lambda: 1)
+    options = '{"correlation_id":"order-7"}'
+    strange = [NewJob(new_id(), "strange", "default", "{}", options=options) for _ in range(3)]
+    await any_app.store.put(strange)
+    heard = Heard(any_app)
+    async with any_app.worker():
+        told = await heard.until(events.Parked)
+        await any_app.store.put([NewJob(new_id(), "other", "default", "{}", version=2)])
+        last = await heard.until(events.Parked, 2)
+    assert told == events.Parked(strange[0].id, "strange", "default", "order-7", version=1, jobs=3)
+    assert (last.task, last.correlation_id, last.version, last.jobs) == ("other", None, 2, 1)
+
+
 # Time limits
 
 

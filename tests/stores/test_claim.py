@@ -7,6 +7,7 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, State
 from fairlead.core.queue import Queue
+from fairlead.core.selection import Unknown
 from fairlead.core.store import Backend
 from tests.words import MAIL, by, claim, done, failed, new_job, plan, returned
 
@@ -223,9 +224,36 @@ async def test_a_job_nobody_knows_is_parked_and_burns_no_attempt(store: Backend)
 async def test_long_options_of_parked_jobs_are_not_told(store: Backend) -> None:
     """A producer may put a thousand such jobs: no claim brings them all (F82)."""
     options = [json.dumps({"correlation_id": "x" * size}) for size in (10, 200_000)]
-    await store.put([new_job("nobody", options=each) for each in options])
+    await store.put([new_job(f"nobody{len(each)}", options=each) for each in options])
     told = await store.claim(plan(capable={"t": 1}))
     assert [each.options for each in told.parked] == [options[0], None]
+
+
+async def test_a_claim_counts_what_it_parks_by_queue_task_and_version(store: Backend) -> None:
+    """It names the job with the least id of each kind, however many there are."""
+    news = Queue("news")
+    first, other, later = new_job("a", options='{"tags":["x"]}'), new_job("b"), new_job("a", "news")
+    newer = new_job("a", version=2)
+    others = [new_job("a", priority=60, options='{"tags":["y"]}') for _ in range(3)]
+    await store.put([*others, newer, later, other, first])
+    told = await store.claim(plan(MAIL, news, capable={"t": 1}))
+    assert told.parked == [
+        Unknown(first.id, "a", 1, "mail", first.options, 4),
+        Unknown(other.id, "b", 1, "mail", None, 1),
+        Unknown(later.id, "a", 1, "news", None, 1),
+        Unknown(newer.id, "a", 2, "mail", None, 1),
+    ]
+    assert await store.unknown() == {("a", 1): 5, ("b", 1): 1, ("a", 2): 1}
+    assert (await store.claim(plan(MAIL, news, capable={"t": 1}))).parked == []
+
+
+async def test_a_claim_parks_only_the_kinds_that_no_live_worker_knows(store: Backend) -> None:
+    await store.announce(Worker("w2", {"theirs": 1}), 20 * SECOND)
+    jobs = [new_job(task, version=version) for task in ("theirs", "nobodys") for version in (1, 2)]
+    await store.put(jobs)
+    told = await store.claim(plan(capable={"t": 1}))
+    assert [each.id for each in told.parked] == [job.id for job in jobs[1:]]
+    assert [job.id for job in await claim(store, capable={"theirs": 1})] == [jobs[0].id]
 
 
 async def test_a_parked_job_comes_back_to_its_place_for_a_worker_that_knows_it(

@@ -170,7 +170,8 @@ async def test_ours_are_found_behind_jobs_that_nobody_knows(store: Backend) -> N
     ours = await put_ours(store, 25)
     answers = [await look(store) for _ in range(5)]
     assert [ids(answer) for answer in answers] == [[], [], ours[:10], ours[10:20], ours[20:]]
-    assert [len(answer.parked) for answer in answers] == [LOOK, LOOK, MANY - 2 * LOOK, 0, 0]
+    parked = [sum(kind.jobs for kind in answer.parked) for answer in answers]
+    assert parked == [LOOK, LOOK, MANY - 2 * LOOK, 0, 0]
     assert [answer.cut for answer in answers[:2]] == [True, True]
 
 

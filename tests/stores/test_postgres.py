@@ -281,3 +281,21 @@ def test_without_the_driver_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"fairlead\[postgres\]"):
         store_for("postgresql://localhost/jobs")
+
+
+async def test_a_claim_parks_nothing_that_somebody_took_after_it_was_met(
+    moved: Backend, clock: ManualClock, owner: psycopg.Connection
+) -> None:
+    """A worker that knows the task may come while another one's claim is under way."""
+    jobs = [new_job() for _ in range(3)]
+    await moved.put(jobs)
+    running, again = await claim(moved, slots=2, lease=20)
+    await moved.settle([failed(again, clock.now())])
+    ids = [job.id for job in jobs]
+    [[parked]] = owner.execute("SELECT leave_out(%s, %s)", [ids, clock.now()]).fetchall()
+    assert parked == [[jobs[2].id, "t", 1, "mail", None, 1]]
+    assert [each.id for each in await moved.extend([(running.id, running.fence)], SECOND)] == [
+        running.id
+    ]
+    clock.advance(3600)
+    assert {job.id for job in await claim(moved)} == set(ids)

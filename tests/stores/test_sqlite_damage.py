@@ -21,7 +21,7 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import ALONE, Job, State
+from fairlead.core.job import ALONE, Job, NewJob, State
 from fairlead.core.outcome import Failed, Settlement
 from fairlead.core.queue import Share
 from fairlead.core.selection import select
@@ -33,7 +33,7 @@ from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import migrations
 from tests.fuzz.sqlite import NEVER_SOUND, TABLES, SqliteVictim
 from tests.fuzz.victim import DEEP, GREATEST, Damage
-from tests.words import by, claim, done, new_job, plan, settled
+from tests.words import by, claim, done, new_id, new_job, plan, settled
 
 CAPABLE = {"t": 1}
 DAY = 86_400 * SECOND
@@ -317,6 +317,20 @@ async def test_a_worker_that_cannot_be_read_counts_for_nothing(
         "worker odd says that it lives for longer than a year"
     ]
     assert await scene.store.repair(by()) == [f"removed, because {told.problem}"]
+
+
+@pytest.mark.parametrize("options", ["CAST(x'22ff22' AS TEXT)", "x'ff'", "17"])
+async def test_options_of_a_large_job_that_nobody_knows_harm_no_claim(
+    scene: Scene, tmp_path: Path, options: str
+) -> None:
+    """They are read for the log alone, and only after the job has passed as sound."""
+    strange = NewJob(new_id(), "unheard of", "mail", f'"{"x" * 10_000}"')
+    await scene.store.put([strange])
+    write(tmp_path, f"UPDATE fairlead_job SET options = {options} WHERE id = ?", strange.id)
+    claimed = await scene.store.claim(plan(capable=CAPABLE))
+    assert strange.id in {each.id for each in claimed.parked}
+    [told] = await scene.store.repair(by())
+    assert strange.id in told
 
 
 async def test_a_dead_letter_of_a_finished_job_gets_an_id_of_its_own(

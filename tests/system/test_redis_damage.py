@@ -143,8 +143,8 @@ async def victims(
     some = [new_job(task, **options.get(where, {})) for _ in range(number)]
     await store.put(list(some))  # type: ignore[arg-type]
     if where == "parked":
-        parked = (await store.claim(plan(MAIL, capable={"t": 1}))).parked
-        assert len(parked) == number
+        [parked] = (await store.claim(plan(MAIL, capable={"t": 1}))).parked
+        assert parked.jobs == number
     elif where in ("running", "lost", "again"):
         some = await claim(store, MAIL, slots=number, lease=20 if where == "running" else 0.2)
         assert len(some) == number

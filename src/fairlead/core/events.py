@@ -97,9 +97,13 @@ class SettlementRefused(JobEvent, frozen=True):
 
 
 class Parked(JobEvent, frozen=True):
-    """No live worker knows the job's task; it waits for one that does."""
+    """A claim parked jobs of one task, version and queue: they wait for a worker that knows them.
+
+    `jobs` is their number; the event names one of them.
+    """
 
     version: int
+    jobs: int
 
 
 class Returned(JobEvent, frozen=True):

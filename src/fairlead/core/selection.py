@@ -149,25 +149,30 @@ class ClaimPlan(msgspec.Struct, frozen=True):
 
 
 LONGEST_TOLD = 4_096
-"""How long the options of a parked job may be to be told: one claim may park a thousand jobs."""
+"""How long the options of a parked job may be to be told: one claim may park a thousand kinds."""
 
 
-class Unknown(msgspec.Struct, frozen=True):
-    """A job that a claim parked, because no live worker knows its task, without long options."""
+class Unknown(msgspec.Struct, frozen=True, array_like=True):
+    """The jobs of one task, version and queue that a claim parked: no live worker knows the task.
+
+    `jobs` is their number. `id` is the least of their ids, and `options` are that job's, unless
+    they are long.
+    """
 
     id: JobId
     task: str
     version: int
     queue: str
     options: str | None
+    jobs: int
 
 
 class Claim(msgspec.Struct, frozen=True):
     """What the store gave: jobs in the order they should start, and the credits after them.
 
-    `now` is the time by the store's clock, and `parked` what the claim parked on
-    its way. `cut` says that it ended before it had seen all it may give: because of `most_bytes`,
-    or of `LOOK`. Who has room left claims again at once.
+    `now` is the time by the store's clock, and `parked` what the claim parked on its way: one
+    entry for each task, version and queue. `cut` says that it ended before it had seen all it may
+    give: because of `most_bytes`, or of `LOOK`. Who has room left claims again at once.
     """
 
     jobs: list[Job]

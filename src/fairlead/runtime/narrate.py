@@ -84,9 +84,9 @@ def _failure(settlement: Settlement) -> tuple[str | None, str | None, str | None
     return (failure.error, failure.detail, failure.message) if failure else (None, None, None)
 
 
-def narrate_parking(events: Bus, job: Unknown) -> None:
-    """Tell that no live worker knows a job's task."""
-    events.emit(Parked(*_whose(job), version=job.version))
+def narrate_parking(events: Bus, unknown: Unknown) -> None:
+    """Tell that no live worker knows a task, and how many of its jobs a claim parked."""
+    events.emit(Parked(*_whose(unknown), version=unknown.version, jobs=unknown.jobs))
 
 
 def narrate_late(events: Bus, job: Job, outcome: str) -> None:

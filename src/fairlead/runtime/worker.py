@@ -175,8 +175,8 @@ class Worker:
         """Take note of what a claim tells beside its jobs; not of its time, if that is long ago."""
         if not late:
             self._store_time = (claim.now, self._loop.time())
-        for job in claim.parked:
-            narrate_parking(self._workshop.events, job)
+        for unknown in claim.parked:
+            narrate_parking(self._workshop.events, unknown)
 
     def _take(self, slots: Slots, jobs: list[Job], asked_at: float, late: bool) -> None:  # noqa: FBT001 (a callback)
         """Take claimed jobs in: those of lost runs are decided on, the others are fed.

@@ -66,12 +66,11 @@ class Entry(msgspec.Struct):
             size=size_of(new),
         )
 
-    @property
-    def unknown(self) -> Unknown:
-        """What a claim tells when it parks it."""
+    def unknown(self, jobs: int) -> Unknown:
+        """What a claim tells when it parks so many jobs like it."""
         new = self.new
         options = new.options if len(new.options or "") <= LONGEST_TOLD else None
-        return Unknown(new.id, new.task, new.version, new.queue, options)
+        return Unknown(new.id, new.task, new.version, new.queue, options, jobs)
 
     def job(self, *, lost: bool) -> Job:
         """What its worker gets."""

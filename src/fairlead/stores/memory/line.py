@@ -5,7 +5,7 @@ import heapq
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,7 +18,17 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Served
-from fairlead.core.selection import Claim, ClaimPlan, Head, Line, Lines, Snapshot, can_run, select
+from fairlead.core.selection import (
+    Claim,
+    ClaimPlan,
+    Head,
+    Line,
+    Lines,
+    Snapshot,
+    Unknown,
+    can_run,
+    select,
+)
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.looks import Looks
 from fairlead.stores.memory.entry import Entry
@@ -142,7 +152,7 @@ class MemoryLine(Untransacted):
                 for job_id, gate in sorted(selection.held.items())
                 if gate is Gate.NO_CAPABLE_WORKER
             ]
-            parked = [entry.unknown for entry in unknown if self._park_unknown(entry, now)]
+            parked = self._park(unknown, now)
             jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
         return Claim(jobs, selection.credits, now, parked, cut)
 
@@ -166,13 +176,21 @@ class MemoryLine(Untransacted):
             entry.worker, entry.claimed_at = plan.worker, now
         return entry.job(lost=lost)
 
-    def _park_unknown(self, entry: Entry, now: int) -> bool:
-        if self._known(entry.new.task, entry.new.version, now):
-            return False
-        self._displace(entry)
-        entry.parked = Gate.NO_CAPABLE_WORKER
-        self._unknown.add(entry.new.id)
-        return True
+    def _park(self, entries: Iterable[Entry], now: int) -> list[Unknown]:
+        """Park those of these jobs that no live worker knows."""
+        kinds: defaultdict[tuple[str, str, int], list[Entry]] = defaultdict(list)
+        for entry in entries:
+            kinds[entry.new.queue, entry.new.task, entry.new.version].append(entry)
+        parked = []
+        for (_, task, version), alike in kinds.items():
+            if self._known(task, version, now):
+                continue
+            for entry in alike:
+                self._displace(entry)
+                entry.parked = Gate.NO_CAPABLE_WORKER
+                self._unknown.add(entry.new.id)
+            parked.append(alike[0].unknown(len(alike)))
+        return parked
 
     def _known(self, task: str, version: int, now: int) -> bool:
         return any(

@@ -39,7 +39,7 @@ class _Saw(msgspec.Struct, array_like=True, gc=False):
     """What a claim tells besides its jobs, see `claim` in the database."""
 
     now: int
-    parked: list[tuple[JobId, str, int, str, str | None]]
+    parked: list[Unknown]
     gated: dict[str, tuple[int, Place | None]]
     ended: list[str]
     awake: list[str]
@@ -316,8 +316,7 @@ class PostgresLine:
         )
         taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
         more = self.heads.remember(start, taken, found)
-        parked = [Unknown(*each) for each in saw.parked]
-        return Claim(jobs, credits, saw.now, parked, saw.cut or more)
+        return Claim(jobs, credits, saw.now, saw.parked, saw.cut or more)
 
     def _claim_text(
         self, plan: ClaimPlan, start: Start, wanted: Mapping[str, int], rest: Sequence[str]

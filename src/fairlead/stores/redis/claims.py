@@ -1,6 +1,7 @@
 """Claims, as conversations: who is asked, in which order, and what becomes of the answers."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from math import inf
@@ -8,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
-from fairlead.core.errors import DecodeError, StoreError
+from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import Settlement
@@ -18,7 +20,7 @@ from fairlead.stores.looks import Looks
 from fairlead.stores.redis.crew import live
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import body_of, pack
+from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.seen import FEW, Seen
 from fairlead.stores.redis.shares import LOOKED_ENOUGH, Shares
 from fairlead.stores.redis.talk import (
@@ -268,30 +270,44 @@ class Claims:
     ) -> Conversation[list[Unknown]]:
         """Park those of these jobs whose task no live worker knows."""
         workers = yield from live(self._keys, now)
-        commands = []
+        asked, commands = [], []
         for queue, over in stepped.items():
-            unknown, unreadable = [], []
-            for raw_id, raw_task, version in over:
-                try:
-                    task = raw_task.decode()
-                except UnicodeDecodeError:
-                    unreadable.append(raw_id.decode())
-                    continue
-                if not any(can_run(worker.capable, task, version) for worker in workers):
-                    unknown.append(raw_id.decode())
+            unknown, unreadable = _unknown(over, workers)
             if unknown or unreadable:
-                ids = (pack(unknown), pack(unreadable))
-                commands.append((queue, call(self._keys, "park", queue, self._at(), *ids)))
+                lists = (pack(list(unknown.values())), pack(unreadable))
+                asked.append((queue, list(unknown)))
+                commands.append(call(self._keys, "park", queue, self._at(), *lists, LONGEST_TOLD))
         if not commands:
             return []
-        answers = yield from spared([command for _, command in commands], ())
+        answers = yield from spared(commands, ())
         parked = []
-        for (queue, _), answer in zip(commands, answers, strict=True):
-            for raw_id, text in zip(answer[::2], answer[1::2], strict=True):
-                job_id = raw_id.decode()
-                with suppress(DecodeError):  # It is told when somebody comes to claim it.
-                    body = body_of(job_id, text)
-                    options = body.options if len(body.options or "") <= LONGEST_TOLD else None
-                    known = (body.task, body.version, queue, options)
-                    parked.append(Unknown(JobId(job_id), *known))
+        for (queue, named), answer in zip(asked, answers, strict=True):
+            # A queue with a damaged key answers nothing.
+            for kind, (jobs, first, text) in zip(named, answer, strict=False):
+                if jobs:
+                    options = text.decode(errors="replace") or None
+                    parked.append(Unknown(JobId(first.decode()), *kind, queue, options, jobs))
         return sorted(parked, key=lambda each: each.id)
+
+
+def _unknown(
+    over: list[list[Any]], workers: Sequence[Worker]
+) -> tuple[dict[tuple[str, int], list[str]], list[str]]:
+    """Return the ids of jobs that none of the workers knows, by task and version.
+
+    And the ids of those whose task cannot be read.
+    """
+    kinds: defaultdict[tuple[bytes, int], set[str]] = defaultdict(set)
+    for raw_id, raw_task, version in over:
+        kinds[raw_task, version].add(raw_id.decode())
+    unknown: dict[tuple[str, int], list[str]] = {}
+    unreadable: list[str] = []
+    for (raw_task, version), ids in kinds.items():
+        try:
+            task = raw_task.decode()
+        except UnicodeDecodeError:
+            unreadable += ids
+            continue
+        if not any(can_run(worker.capable, task, version) for worker in workers):
+            unknown[task, version] = sorted(ids)
+    return unknown, unreadable

@@ -31,11 +31,11 @@ from fairlead.core.selection import (
 )
 from fairlead.stores.looks import Looks
 from fairlead.stores.sqlite.heads import FRONT, After, Row, read_bodies, read_heads, read_many
-from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, tell, to_json
 
 _decode_names = msgspec.json.Decoder(list[str]).decode
 _decode_places = msgspec.json.Decoder(dict[str, int]).decode
+_decode_kinds = msgspec.json.Decoder(list[tuple[JobId, str, int, str, str, int, list[int]]]).decode
 
 _MOST = 0.75
 """If more of the queues that were asked had no jobs, those that have some are looked for."""
@@ -278,5 +278,17 @@ def _lease(
 def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) -> list[Unknown]:
     """Park those of these jobs that no live worker knows."""
     values = {"ids": to_json(ids), "now": now, "latest": LATEST, "longest": LONGEST_TOLD}
-    rows = connection.execute(statements()["park_unknown"], values).fetchall()
-    return [Unknown(*row) for row in sorted(rows)]
+    kinds = _decode_kinds(ask(connection, "unknown_kinds", **values))
+    if kinds:
+        tell(connection, "park_unknown", seqs=to_json([seq for *_, seqs in kinds for seq in seqs]))
+    return [
+        Unknown(
+            first,
+            task,
+            version,
+            queue,
+            bytes.fromhex(digits).decode(errors="replace") or None,
+            jobs,
+        )
+        for first, task, version, queue, digits, jobs, _ in sorted(kinds)
+    ]

@@ -1043,7 +1043,7 @@ END $$;
 -- out. How many of each queue start is the rule's; that many are locked and leased then, without waiting for
 -- anybody.
 --
--- The first row has no id: its payload tells the time; the jobs that were parked; the queues with jobs
+-- The first row has no id: its payload tells the time; the kinds of jobs that were parked; the queues with jobs
 -- behind gates, each with the number of those and the place where the walk was broken off, if it was; the queues
 -- that were gone through to the end; those of the rest that have jobs; the queues in which something fell due
 -- or is known again; whether it looked, how many microseconds it took, and whether it ended early.
@@ -1214,8 +1214,9 @@ AS $$
     )
 $$;
 
--- Park those of these jobs whose task no live worker knows. A lost run keeps its passed lease, and is
--- claimed as lost when it comes back. Long options are not told: a thousand of them would fill the answer.
+-- Park jobs whose task no live worker knows, unless one that does has come and taken them meanwhile. A lost
+-- run keeps its passed lease, and is claimed as lost when it comes back. Returns for each task, version and queue
+-- one of its jobs, and how many they are. Long options are not told: a thousand of them would fill the answer.
 CREATE FUNCTION leave_out(ids text[], at bigint) RETURNS jsonb LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -1226,14 +1227,18 @@ BEGIN
     END IF;
     WITH parked AS (
         UPDATE job SET parked = 2 WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM job WHERE id = ANY (ids) AND NOT is_known(task, version, at)
+            SELECT ctid FROM job WHERE id = ANY (ids) AND parked IN (0, 3) AND lease_until <= at
             FOR UPDATE SKIP LOCKED
         ))
         RETURNING id, task, version, queue,
                   CASE WHEN octet_length(options) <= 4096 THEN options END AS options
+    ), kind AS (
+        SELECT DISTINCT ON (queue, task, version)
+               id, task, version, queue, options, count(*) OVER (PARTITION BY queue, task, version) AS jobs
+        FROM parked ORDER BY queue, task, version, id
     )
-    SELECT jsonb_agg(jsonb_build_array(id, task, version, queue, options) ORDER BY id) INTO told
-    FROM parked;
+    SELECT jsonb_agg(jsonb_build_array(id, task, version, queue, options, jobs) ORDER BY id) INTO told
+    FROM kind;
     RETURN coalesce(told, '[]');
 END $$;
 

@@ -1,25 +1,39 @@
 #!lua flags=allow-oom
 -- Park jobs that no live worker knows, outside the order.
---   ARGV: now, ids, ids of jobs whose names cannot be read, which are put aside
---   answers id and body of those that were parked
-local now = clock(ARGV[1])
-local parked = {}
-for _, id in ipairs(cmsgpack.unpack(ARGV[3])) do
+--   ARGV: now, a list of ids for each task and version, ids of jobs whose names cannot be read, which are
+--         put aside, and how long options may be to be told
+--   answers for each of those lists how many were parked, the first of them, or '', and its options, or ''
+local now, longest = clock(ARGV[1]), count_of(ARGV[4])
+
+-- The run of a job that waits or was lost; nil if somebody has it, or it is parked or gone by now.
+local function free_run(id)
   local run = live_run(id)
-  if run and not run[PARKED] and run[LEASE_UNTIL] <= now then
+  return run and not run[PARKED] and run[LEASE_UNTIL] <= now and run or nil
+end
+
+for _, id in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local run = free_run(id)
+  if run then
     displace(id, run)
     put_aside(id, run, now)
   end
 end
-for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local run = live_run(id)
-  if run and not run[PARKED] and run[LEASE_UNTIL] <= now then
-    displace(id, run)
-    run[PARKED] = true
-    write_run(id, run)
-    call('ZADD', unknown, 0, unknown_member(id, run))
-    parked[#parked + 1] = id
-    parked[#parked + 1] = call('HGET', bodies, id)
+
+local answer = {}
+for nth, ids in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local count, first, body = 0, '', nil
+  for _, id in ipairs(ids) do
+    local run = free_run(id)
+    if run then
+      displace(id, run)
+      run[PARKED] = true
+      write_run(id, run)
+      call('ZADD', unknown, 0, unknown_member(id, run))
+      count = count + 1
+      if count == 1 then first, body = id, body_of(call('HGET', bodies, id)) end
+    end
   end
+  local options = body and body[OPTIONS] or ''
+  answer[nth] = { count, first, #options <= longest and options or '' }
 end
-return parked
+return answer

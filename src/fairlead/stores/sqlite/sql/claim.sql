@@ -92,19 +92,31 @@ SET fence = :fence, lease_until = :until,
     worker = coalesce(worker, :worker), claimed_at = coalesce(claimed_at, :now)
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 
--- name: park_unknown
--- Jobs whose task no live worker knows leave the order. A lost run keeps its passed lease, and
--- is claimed as lost when it comes back. Long options are not told.
-UPDATE fairlead_job SET parked = 2
-WHERE id IN (SELECT value FROM json_each(:ids))
-  AND NOT EXISTS (
+-- name: unknown_kinds
+-- Those of these jobs whose task no live worker knows, by task, version and queue: the first of
+-- each kind, how many they are, and their sequence numbers. Long options are not told. The others are told in
+-- hexadecimal digits, because nobody has checked yet that they are UTF-8.
+SELECT json_group_array(json_array(
+    first, kind.task, kind.version, kind.queue,
+    hex(iif(length(job.options) <= :longest, job.options, NULL)), jobs, json(seqs)
+))
+FROM (
+    SELECT min(id) AS first, task, version, queue, count(*) AS jobs, json_group_array(seq) AS seqs
+    FROM fairlead_job WHERE id IN (SELECT value FROM json_each(:ids))
+    GROUP BY queue, task, version
+) AS kind
+JOIN fairlead_job AS job ON job.id = first
+WHERE NOT EXISTS (
     SELECT 1 FROM fairlead_worker, json_each(
         iif(typeof(capable) = 'text' AND json_valid(capable), capable, '{}')
     ) AS known
     WHERE live_until > :now AND live_until <= :latest
-      AND known.key = task AND known.type = 'integer' AND known.value >= version
-  )
-RETURNING id, task, version, queue, iif(length(options) <= :longest, options, NULL)
+      AND known.key = kind.task AND known.type = 'integer' AND known.value >= kind.version
+)
+
+-- name: park_unknown
+-- They leave the order. A lost run keeps its passed lease, and is claimed as lost when it comes back.
+UPDATE fairlead_job SET parked = 2 WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: held
 -- Seldom asked, so it may read the whole table; an index on the worker would slow every claim.
