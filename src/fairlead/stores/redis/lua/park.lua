@@ -19,16 +19,18 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[3])) do
   end
 end
 
-local answer = {}
+local answer, waiting, written, members = {}, {}, {}, {}
 for nth, ids in ipairs(cmsgpack.unpack(ARGV[2])) do
   local count, first, body = 0, '', nil
   for _, id in ipairs(ids) do
     local run = free_run(id)
     if run then
-      displace(id, run)
+      if run[LEASE_UNTIL] > 0 then displace(id, run) else waiting[#waiting + 1] = id end
       run[PARKED] = true
-      write_run(id, run)
-      call('ZADD', unknown, 0, unknown_member(id, run))
+      written[#written + 1] = id
+      written[#written + 1] = packed_run(run)
+      members[#members + 1] = '0'
+      members[#members + 1] = unknown_member(id, run)
       count = count + 1
       if count == 1 then first, body = id, body_of(call('HGET', bodies, id)) end
     end
@@ -36,4 +38,8 @@ for nth, ids in ipairs(cmsgpack.unpack(ARGV[2])) do
   local options = body and body[OPTIONS] or ''
   answer[nth] = { count, first, #options <= longest and options or '' }
 end
+many('ZREM', ready, waiting)
+many('ZREM', due, waiting)
+many('HSET', runs, written)
+many('ZADD', unknown, members)
 return answer
