@@ -567,9 +567,9 @@ MUTANTS = [
     ),
     Mutant(
         "a revoked suspect is sent to nobody (F77)",
-        "runtime/group_runner.py",
-        "        if self._board.send(run.place):\n            return True\n",
-        "        if self._board.send(run.place) or self._board:\n            return True\n",
+        "runtime/sending.py",
+        "        if self._home.board.send(run.place):\n            return True\n",
+        "        if self._home.board.send(run.place) or self._home:\n            return True\n",
         "tests/runtime/test_groups.py::test_a_revoked_suspect_is_given_back_and_sent_to_nobody",
     ),
     Mutant(

@@ -17,6 +17,7 @@ from fairlead.runtime.group import CallOff, Group, Message
 from fairlead.runtime.group_runner import Care, GroupRunner
 from fairlead.runtime.grouping import fate, shares
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Run
+from fairlead.runtime.sending import Home
 from fairlead.runtime.solo import Order, Recall, Word
 
 APP = Fairlead("memory://")
@@ -206,9 +207,8 @@ class Bench:
             lambda *told: self.died.append(told),
         )
         self.board = Board.private(200)
-        self.runner = GroupRunner(
-            "t", self.board, self.begin, self.end, lambda *_: None, lambda: 5, care, recruit
-        )
+        home = Home("t", self.board, self.begin, self.end, lambda *_: None, lambda: 5)
+        self.runner = GroupRunner(home, care, recruit)
 
     def begin(self, run: Run, kind: int, _thread: int) -> bool:
         assert kind == PROCESS

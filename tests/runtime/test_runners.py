@@ -21,6 +21,7 @@ from fairlead.runtime.board import PROCESS, THREAD, Board
 from fairlead.runtime.loop_runner import LoopRunner
 from fairlead.runtime.process_runner import ProcessRunner
 from fairlead.runtime.run import GIVEN_BACK, Run
+from fairlead.runtime.sending import Home
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.stores import store_for
 from tests.runtime import shop
@@ -82,8 +83,8 @@ class Book:
     def hire(self, pid: int, begins: bool) -> None:
         self.hired.append((pid, begins))
 
-    def now(self) -> int:
-        return 1
+    def home(self, target: str) -> Home:
+        return Home(target, self.board, self.begin, self.end, self.hire, lambda: 1)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
         async with asyncio.timeout(seconds):
@@ -278,9 +279,7 @@ async def processes(book: Book) -> AsyncIterator[Callable[..., ProcessRunner]]:
     made: list[ProcessRunner] = []
 
     def make(size: int = 1, **options: Any) -> ProcessRunner:
-        runner = ProcessRunner(
-            TARGET, book.board, size, book.begin, book.end, book.hire, book.now, **options
-        )
+        runner = ProcessRunner(book.home(TARGET), size, **options)
         made.append(runner)
         return runner
 
@@ -452,7 +451,7 @@ async def test_slow_jobs_go_one_to_each_process(
 async def test_an_app_that_cannot_be_loaded_is_tried_again_but_not_in_a_hot_loop(
     book: Book, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runner = ProcessRunner("no.such:app", book.board, 1, book.begin, book.end, book.hire, book.now)
+    runner = ProcessRunner(book.home("no.such:app"), 1)
     run = book.run("pid")
     runner.start(run)
     async with asyncio.timeout(10):

@@ -4,7 +4,6 @@ A process is started for each group, and ends with it. It is told who runs in it
 tells of each start and each end. When it dies, only its members are touched.
 """
 
-import asyncio
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -13,22 +12,19 @@ from pathlib import Path
 import msgspec
 
 from fairlead.core.outcome import Crashed
-from fairlead.runtime.board import PROCESS, Board
+from fairlead.runtime.board import PROCESS
 from fairlead.runtime.group import CallOff
 from fairlead.runtime.grouping import Share, fate, shares
-from fairlead.runtime.hand import Hand, Hire
-from fairlead.runtime.loop_runner import Begin, End
+from fairlead.runtime.hand import Hand
 from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.run import GIVEN_BACK, Run
-from fairlead.runtime.solo import Order, Recall, Word
+from fairlead.runtime.sending import KILL_SECONDS, Home, SendingRunner
+from fairlead.runtime.solo import Recall, Word
 
-KILL_SECONDS = 2.0
-"""What a process gets to heed SIGTERM, and a coroutine to heed its cancellation."""
 HEED_SECONDS = 0.5
 """What a thread that was called off gets to come to its next checkpoint."""
 SPARE_SECONDS = 10.0
 """How long a process that was started before it was needed waits to be."""
-_LONGEST_PAUSE = 30.0
 _OWN = str(Path(__file__).parent.parent)
 
 
@@ -50,15 +46,10 @@ class _Group:
     """One process and its members, by their places on the board."""
 
     def __init__(
-        self,
-        target: str,
-        board: Board,
-        hire: Hire,
-        listen: Callable[["_Group"], None],
-        recruit: Recruit | None = None,
+        self, home: Home, listen: Callable[["_Group"], None], recruit: Recruit | None = None
     ) -> None:
-        handles = () if board.handle is None else (board.handle,)
-        self.hand = Hand("group", target, hire, partial(listen, self), handles, recruit)
+        handles = () if home.board.handle is None else (home.board.handle,)
+        self.hand = Hand("group", home.target, home.hire, partial(listen, self), handles, recruit)
         self.members: dict[int, Run] = {}
         self.overdue: dict[int, float] = {}
         """Until when others are waited for, by the place of a run past its time limit."""
@@ -94,45 +85,25 @@ class _Group:
         return self.members.get(run.place) is run
 
 
-class GroupRunner:
+class GroupRunner(SendingRunner):
     """Runs suspects in as many processes as they must be kept apart in."""
 
-    def __init__(
-        self,
-        target: str,
-        board: Board,
-        begin: Begin,
-        end: End,
-        hire: Hire,
-        now: Callable[[], int],
-        care: Care,
-        recruit: Recruit | None = None,
-    ) -> None:
-        self._target = target
-        self._board = board
-        self._begin = begin
-        self._end = end
-        self._hire = hire
-        self._now = now
+    def __init__(self, home: Home, care: Care, recruit: Recruit | None = None) -> None:
+        super().__init__(home)
         self._care = care
-        self._loop = asyncio.get_running_loop()
         self._groups: list[_Group] = []
         self._pending: list[tuple[Run, float]] = []
-        self._failures = 0
-        self._resting = False
         self._recalled = False
-        self._closed = False
-        self._asking: set[asyncio.Task[None]] = set()
         self._spare: _Group | None = None
         if recruit is not None:
-            self._spare = _Group(target, board, hire, self._listen, recruit)
+            self._spare = _Group(home, self._listen, recruit)
             self._spare.over_at = self._loop.time() + SPARE_SECONDS
             self._groups.append(self._spare)
 
     def start(self, run: Run) -> None:
         """Begin a run, in a group with all that come with it."""
         if not self._pending and not self._resting:
-            self._loop.call_soon(self._form)
+            self._loop.call_soon(self._deal)
         self._pending.append((run, self._loop.time()))
 
     def take_back(self, before: float) -> list[Run]:
@@ -146,7 +117,7 @@ class GroupRunner:
         self._recalled = True
         pending, self._pending = self._pending, []
         for run, _ in pending:
-            self._end(run, GIVEN_BACK)
+            self._home.end(run, GIVEN_BACK)
         for group in self._groups:
             group.hand.tell(Recall())
 
@@ -158,7 +129,7 @@ class GroupRunner:
 
     # Forming groups
 
-    def _form(self) -> None:
+    def _deal(self) -> None:
         if self._closed or self._resting:
             return
         pending, self._pending = self._pending, []
@@ -169,17 +140,10 @@ class GroupRunner:
             except OSError:  # The machine has no room for another process now.
                 left = [run for rest in divided[at:] for run in rest]
                 for run in left:
-                    self._board.take_back(run.place)
+                    self._home.board.take_back(run.place)
                 self._pending += [entry for entry in pending if entry[0] in left]
                 self._rest()
                 return
-
-    def _is_sent(self, run: Run) -> bool:
-        """Note that a run goes to a process of its own, unless it was revoked."""
-        if self._board.send(run.place):
-            return True
-        self._loop.call_soon(self._end, run, GIVEN_BACK)
-        return False
 
     def _group_for(self, share: Share) -> _Group:
         """Return a new process; for those that run all together, one that has not begun will do."""
@@ -190,26 +154,14 @@ class GroupRunner:
         if group is not None and group in self._groups and group.ended_at is None:
             group.over_at = float("inf")
         else:
-            group = _Group(self._target, self._board, self._hire, self._listen)
+            group = _Group(self._home, self._listen)
             self._groups.append(group)
         group.together = share.together
         return group
 
     def _send(self, group: _Group, runs: Share) -> None:
-        # Both clocks, so that it can tell by the store's when it started.
-        clocks = (self._now(), self._loop.time())
         group.members |= {run.place: run for run in runs}
-        group.hand.tell([Order(run.place, run.job, run.pool, clocks) for run in runs])
-
-    def _rest(self) -> None:
-        """Wait before the next start of processes that die before they run anything."""
-        self._failures = min(self._failures + 1, 16)
-        self._resting = True
-        self._loop.call_later(min(_LONGEST_PAUSE, 0.1 * 2**self._failures), self._go_on)
-
-    def _go_on(self) -> None:
-        self._resting = False
-        self._form()
+        group.hand.tell([self._order(run.place, run) for run in runs])
 
     # Listening
 
@@ -228,10 +180,10 @@ class GroupRunner:
         if word.starts is not None:
             run = group.members[word.starts]
             run.handle = word.thread
-            self._begin(run, PROCESS, group.hand.pid)
+            self._home.begin(run, PROCESS, group.hand.pid)
         elif word.ended is not None and word.outcome is not None:
             group.overdue.pop(word.ended, None)
-            self._end(group.members.pop(word.ended), word.outcome)
+            self._home.end(group.members.pop(word.ended), word.outcome)
 
     def _see_whether_all_is_over(self, group: _Group) -> None:
         """End a process whose members have ended, or have all been called off."""
@@ -260,11 +212,11 @@ class GroupRunner:
         group.members.clear()
         for run in members:
             if run.started_at is not None:
-                self._end(run, fate(run.called_off, how, running, on_purpose=on_purpose))
+                self._home.end(run, fate(run.called_off, how, running, on_purpose=on_purpose))
             elif run.called_off is not None or self._recalled:
-                self._end(run, run.called_off or GIVEN_BACK)
+                self._home.end(run, run.called_off or GIVEN_BACK)
             else:
-                self._board.take_back(run.place)
+                self._home.board.take_back(run.place)
                 self.start(run)
 
     # Ending runs
@@ -283,9 +235,7 @@ class GroupRunner:
         if run.called_off is None:
             run.called_off = run.timed_out(None)
             group.hand.tell(CallOff(run.place, None))
-            asking = self._loop.create_task(self._look(group, run))
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
+            self._ask(self._look(group, run))
         self._see_whether_all_is_over(group)
 
     async def _look(self, group: _Group, run: Run) -> None:
@@ -309,7 +259,7 @@ class GroupRunner:
                 return
         if any(entry[0] is run for entry in self._pending):
             self._pending = [entry for entry in self._pending if entry[0] is not run]
-            self._end(run, run.called_off or Crashed("never started"))
+            self._home.end(run, run.called_off or Crashed("never started"))
 
     def watch(self) -> None:
         """End processes whose time has come; see to dead ones that nobody noticed."""

@@ -4,32 +4,28 @@ A process runs one handler at a time. Jobs that are quick are sent several at a
 time, so that the socket is not what they wait for; a slow job is sent alone.
 """
 
-import asyncio
 import signal
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from fairlead.core.outcome import Crashed
-from fairlead.runtime.board import PROCESS, Board
-from fairlead.runtime.hand import Hand, Hire
-from fairlead.runtime.loop_runner import Begin, End
+from fairlead.runtime.board import PROCESS
+from fairlead.runtime.hand import Hand
 from fairlead.runtime.memory import resident_bytes
-from fairlead.runtime.run import GIVEN_BACK, Run
-from fairlead.runtime.solo import Order, Recall, Word
+from fairlead.runtime.run import Run
+from fairlead.runtime.sending import KILL_SECONDS, Home, SendingRunner
+from fairlead.runtime.solo import Recall, Word
 
 SENT_SECONDS = 0.1
 MOST_SENT = 50
-KILL_SECONDS = 2.0
-_LONGEST_PAUSE = 30.0
 
 
 class _Hand(Hand):
     """One process and the jobs it was given."""
 
-    def __init__(self, target: str, hire: Hire, listen: Callable[["_Hand"], None]) -> None:
-        super().__init__("solo", target, hire, partial(listen, self))
+    def __init__(self, home: Home, listen: Callable[["_Hand"], None]) -> None:
+        super().__init__("solo", home.target, home.hire, partial(listen, self))
         self.sent: dict[int, Run] = {}
         self.running: Run | None = None
         self.ended = 0
@@ -37,40 +33,20 @@ class _Hand(Hand):
         self.slow = False  # Its present job takes long: nothing is sent to wait behind it.
 
 
-class ProcessRunner:
+class ProcessRunner(SendingRunner):
     """Runs handlers in as many processes as the pool has slots."""
 
     def __init__(
-        self,
-        target: str,
-        board: Board,
-        size: int,
-        begin: Begin,
-        end: End,
-        hire: Hire,
-        now: Callable[[], int],
-        *,
-        max_jobs: int | None = None,
-        max_memory: int | None = None,
+        self, home: Home, size: int, *, max_jobs: int | None = None, max_memory: int | None = None
     ) -> None:
-        self._target = target
-        self._board = board
+        super().__init__(home)
         self._size = size
-        self._begin = begin
-        self._end = end
-        self._hire = hire
-        self._now = now
         self._max_jobs = max_jobs
         self._max_memory = max_memory
-        self._loop = asyncio.get_running_loop()
         self._hands: list[_Hand] = []
         self._pending: deque[tuple[Run, float]] = deque()
         self._number = 0
         self._seconds = SENT_SECONDS  # A run's mean duration; slow until the opposite is seen.
-        self._failures = 0
-        self._resting = False
-        self._closed = False
-        self._asking: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
         """Start the processes now, so that the first job need not wait for one."""
@@ -99,9 +75,7 @@ class ProcessRunner:
 
     def time_out(self, run: Run) -> None:
         """End a run at its time limit, once it is known at which line it is."""
-        asking = self._loop.create_task(self._time_out(run))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
+        self._ask(self._time_out(run))
 
     async def _time_out(self, run: Run) -> None:
         where = await self._where(run)
@@ -115,7 +89,7 @@ class ProcessRunner:
         if hand is None:
             for entry in [entry for entry in self._pending if entry[0] is run]:
                 self._pending.remove(entry)
-                self._end(run, run.called_off or Crashed("never started"))
+                self._home.end(run, run.called_off or Crashed("never started"))
             return  # If it was sent: it is ended as soon as it starts.
         hand.signal(signal.SIGTERM)
         self._loop.call_later(KILL_SECONDS, self._kill, hand, run)
@@ -166,22 +140,18 @@ class ProcessRunner:
     def _send(self, hand: _Hand, runs: list[Run]) -> None:
         orders = []
         for run in runs:
-            if not self._board.send(run.place):
-                # Not at once: its end may bring the next run to deal, in the midst of this.
-                self._loop.call_soon(self._end, run, GIVEN_BACK)
+            if not self._is_sent(run):
                 continue
             self._number += 1
             hand.sent[self._number] = run
-            # Both clocks, so that it can tell by the store's when it started.
-            clocks = (self._now(), time.monotonic())
-            orders.append(Order(self._number, run.job, run.pool, clocks))
+            orders.append(self._order(self._number, run))
         if orders:
             hand.tell(orders)
 
     # Listening
 
     def _new_hand(self) -> _Hand:
-        hand = _Hand(self._target, self._hire, self._listen)
+        hand = _Hand(self._home, self._listen)
         self._hands.append(hand)
         return hand
 
@@ -201,13 +171,13 @@ class ProcessRunner:
             hand.ended += 1
             self._failures = 0
             self._seconds += 0.2 * (word.seconds - self._seconds)
-            self._end(run, word.outcome)
+            self._home.end(run, word.outcome)
             self._recycle(hand)
         since = hand.running.since if hand.running else self._loop.time()
         self._take_back([hand.sent.pop(number) for number in word.recalled], since)
         if word.starts is not None:
             hand.running = run = hand.sent[word.starts]
-            self._begin(run, PROCESS, hand.pid)
+            self._home.begin(run, PROCESS, hand.pid)
             if run.called_off is not None:
                 self.call_off(run)
 
@@ -232,14 +202,14 @@ class ProcessRunner:
         waiting = [run for run in hand.sent.values() if run is not died]
         self._take_back(waiting[::-1], self._loop.time())
         if died is not None:
-            self._end(died, died.called_off or Crashed(how))
+            self._home.end(died, died.called_off or Crashed(how))
         elif not hand.leaving and not self._closed:
             self._rest()
 
     def _take_back(self, runs: list[Run], since: float) -> None:
         """Have runs wait here again that a process was sent and did not start, the last first."""
         for run in runs:
-            self._board.take_back(run.place)
+            self._home.board.take_back(run.place)
             self._pending.appendleft((run, since))
 
     def bury_the_dead(self) -> None:
@@ -248,14 +218,3 @@ class ProcessRunner:
             if hand.dead:
                 self._bury(hand)
                 self._deal()
-
-    def _rest(self) -> None:
-        """Wait before the next start of processes that die before they run anything."""
-        self._failures = min(self._failures + 1, 16)
-        self._resting = True
-        self._loop.call_later(min(_LONGEST_PAUSE, 0.1 * 2**self._failures), self._go_on)
-
-    def _go_on(self) -> None:
-        self._resting = False
-        if not self._closed:
-            self._deal()

@@ -31,6 +31,7 @@ from fairlead.runtime.pool import STRANDED_SECONDS, Slots, phase_of
 from fairlead.runtime.process_runner import ProcessRunner
 from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
+from fairlead.runtime.sending import Home
 from fairlead.runtime.settler import Settler
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.runtime.workshop import PoolPlan, Workshop
@@ -109,31 +110,23 @@ class Worker:
         return Slots(plan, partial(self._start_by_kind, threads), phase, start_suspect)
 
     def _group_runner(self, recruit: Recruit | None) -> GroupRunner:
-        assert self._target is not None
         care = Care(
             self._workshop.terms.grace,
             lambda run, until: self._board.prolong(run.place, until),
             self._tell_overdue,
             lambda *told: self._workshop.events.emit(ProcessDied(self.id, *told)),
         )
-        return GroupRunner(
-            self._target, self._board, self._begin, self._end, self._hire, self.now, care, recruit
-        )
+        return GroupRunner(self._home(), care, recruit)
 
     def _process_runner(self, size: int) -> ProcessRunner:
-        assert self._target is not None
         terms = self._workshop.terms
         return ProcessRunner(
-            self._target,
-            self._board,
-            size,
-            self._begin,
-            self._end,
-            self._hire,
-            self.now,
-            max_jobs=terms.max_jobs,
-            max_memory=terms.max_memory,
+            self._home(), size, max_jobs=terms.max_jobs, max_memory=terms.max_memory
         )
+
+    def _home(self) -> Home:
+        assert self._target is not None
+        return Home(self._target, self._board, self._begin, self._end, self._hire, self.now)
 
     def _feeder(self, slots: Slots) -> Feeder:
         return Feeder(
