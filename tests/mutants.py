@@ -708,6 +708,27 @@ MUTANTS = [
         "tests/runtime/test_groups.py",
     ),
     Mutant(
+        "so many suspects run alone at a time",
+        "runtime/group_runner.py",
+        "        if share.alone and sum(",
+        "        if False and sum(",
+        "tests/runtime/test_groups.py",
+    ),
+    Mutant(
+        "so many processes for suspects run at a time",
+        "runtime/group_runner.py",
+        "return len(self._groups) < MOST_PROCESSES or",
+        "return True or",
+        "tests/runtime/test_groups.py",
+    ),
+    Mutant(
+        "who waits for a process starts when one has ended",
+        "runtime/group_runner.py",
+        "        if self._pending:\n            self._deal_soon()\n",
+        "",
+        "tests/runtime/test_groups.py",
+    ),
+    Mutant(
         "suspects take slots of their pool (F76)",
         "runtime/pool.py",
         "self._limit = self.plan.capacity if self._suspects else self._most",

@@ -14,7 +14,7 @@ from fairlead.core.outcome import Cancelled, Crashed, Done, Ending, Failed, Lost
 from fairlead.runtime import group_runner
 from fairlead.runtime.board import PROCESS, Board
 from fairlead.runtime.group import CallOff, Group, Message
-from fairlead.runtime.group_runner import Care, GroupRunner
+from fairlead.runtime.group_runner import MOST_ALONE, MOST_PROCESSES, Care, GroupRunner
 from fairlead.runtime.grouping import fate, shares
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Run
 from fairlead.runtime.sending import Home
@@ -206,7 +206,7 @@ class Bench:
             lambda run, where: self.overdue.append((run.place, where)),
             lambda *told: self.died.append(told),
         )
-        self.board = Board.private(200)
+        self.board = Board.private(1_000)
         home = Home("t", self.board, self.begin, self.end, lambda *_: None, lambda: 5)
         self.runner = GroupRunner(home, care, recruit)
 
@@ -345,6 +345,81 @@ async def test_without_room_for_a_process_runs_wait_and_can_be_taken_back(bench:
     FakeHand.full = True
     await bench.start(new_run(0), new_run(1, 3))
     assert {run.place for run in bench.runner.take_back(float("inf"))} == {0, 1}
+
+
+# How many processes
+
+
+async def test_nobody_waits_for_another_ones_end_with_one_poison_among_a_thousand(
+    bench: Bench,
+) -> None:
+    """F76: there are processes for all groups but one, and for its members."""
+    await bench.start(*(new_run(n, 2) for n in range(1_000)))
+    assert sum(len(hand.orders) for hand in FakeHand.made) == 1_000
+    largest = FakeHand.made[0]
+    for hand in list(FakeHand.made):
+        hand.start_all()
+    largest.die()
+    await bench.start(*(new_run(order.number, 3) for order in largest.orders))
+    alone = [hand for hand in FakeHand.made if len(hand.orders) == 1]
+    assert len(alone) == len(largest.orders) == 33
+
+
+async def test_so_many_run_alone_at_a_time_and_the_next_start_as_these_end(bench: Bench) -> None:
+    """A thousand processes would take 20 GB, and their start would block the loop for seconds."""
+    await bench.start(*(new_run(n, 3) for n in range(1_000)))
+    assert len(FakeHand.made) == MOST_ALONE
+    for hand in FakeHand.made[:10]:
+        hand.start_all()
+        hand.say(Word(hand.orders[0].number, Done("1")))
+        hand.die()
+    await asyncio.sleep(0)
+    assert len(FakeHand.made) == MOST_ALONE + 10
+    assert [hand.orders[0].number for hand in FakeHand.made] == list(range(MOST_ALONE + 10))
+
+
+async def test_who_runs_alone_leaves_processes_to_groups(bench: Bench) -> None:
+    await bench.start(*(new_run(n, 3) for n in range(100)))
+    await bench.start(*(new_run(n) for n in range(100, 200)))
+    *_, hand = FakeHand.made
+    assert [order.number for order in hand.orders] == list(range(100, 200))
+
+
+async def test_groups_are_bounded_however_few_come_at_a_time(bench: Bench) -> None:
+    for n in range(100):
+        await bench.start(new_run(n, 2))
+    assert len(FakeHand.made) == MOST_PROCESSES
+
+
+async def test_who_waits_for_a_process_can_be_given_back(bench: Bench) -> None:
+    """Another worker may have room."""
+    await bench.start(*(new_run(n, 3) for n in range(MOST_ALONE + 2)))
+    waiting = bench.runner.take_back(float("inf"))
+    assert [run.place for run in waiting] == [MOST_ALONE, MOST_ALONE + 1]
+    FakeHand.made[0].start_all()
+    FakeHand.made[0].die()
+    await asyncio.sleep(0)
+    assert len(FakeHand.made) == MOST_ALONE, "nobody waits any more"
+
+
+async def test_who_waits_for_a_process_may_be_revoked_meanwhile(bench: Bench) -> None:
+    """F77: it is not marked as sent before it is."""
+    runs = []
+    for n in range(MOST_ALONE + 1):
+        place = bench.board.hold(JobId(f"job-{n}"), n, 0, 10.0)
+        runs.append(new_run(n, 3))
+        runs[-1].place = place
+    await bench.start(*runs)
+    assert [mark.sent for mark in bench.board.marks()].count(False) == 1
+    bench.board.revoke(20.0)
+    FakeHand.made[0].start_all()
+    FakeHand.made[0].die()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.ended == {runs[0].place: Crashed("SIGSEGV"), runs[-1].place: GIVEN_BACK}
+
+
+# Ending runs
 
 
 async def test_a_run_that_is_called_off_is_told_so_and_its_company_goes_on(bench: Bench) -> None:

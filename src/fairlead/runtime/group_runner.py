@@ -2,6 +2,11 @@
 
 A process is started for each group, and ends with it. It is told who runs in it, and
 tells of each start and each end. When it dies, only its members are touched.
+
+The number of processes is bounded, because each takes 20 MB or more and blocks this loop
+for some milliseconds when it is started. With one poison job among a thousand suspects,
+nobody waits for another one's end: there are 31 groups, and 33 in the largest that
+run alone next. Beyond the bounds suspects wait until a process ends.
 """
 
 import signal
@@ -23,6 +28,10 @@ from fairlead.runtime.solo import Recall, Word
 
 HEED_SECONDS = 0.5
 """What a thread that was called off gets to come to its next checkpoint."""
+MOST_PROCESSES = 64
+"""How many processes for suspects a worker process has at a time."""
+MOST_ALONE = 48
+"""How many of them are for single runs. These may take long, and leave the others to groups."""
 SPARE_SECONDS = 10.0
 """How long a process that was started before it was needed waits to be."""
 _OWN = str(Path(__file__).parent.parent)
@@ -57,23 +66,31 @@ class _Group:
         """When it is ended because nobody is in it who was not called off."""
         self.ended_at: float | None = None
         """When it was told to end."""
-        self.together = False
-        """Whether its members have shared one death only."""
-        self._has_begun = False
+        self.has_begun = False
+        self._share: Share | None = None
 
     @property
-    def open(self) -> bool:
-        """Whether more of those that run all together may join."""
-        return self.together and not self._has_begun and self.over_at == float("inf")
+    def alone(self) -> bool:
+        """Whether it is for a single run."""
+        return self._share is not None and self._share.alone
+
+    def accepts(self, share: Share) -> bool:
+        """Say whether these may join: nobody is in it yet, or both run all together."""
+        if self._share is None:
+            return self.ended_at is None
+        both = share.together and self._share.together
+        return both and not self.has_begun and self.over_at == float("inf")
+
+    def join(self, share: Share) -> None:
+        """Take in members."""
+        self._share = self._share or share
+        self.over_at = float("inf")
+        self.members |= {run.place: run for run in share}
 
     @property
     def due(self) -> float:
         """When it is to be ended."""
         return min(self.over_at, *self.overdue.values(), float("inf"))
-
-    def started(self) -> None:
-        """Note that it has begun, and nobody joins any more."""
-        self._has_begun = True
 
     @property
     def running(self) -> list[Run]:
@@ -92,31 +109,31 @@ class GroupRunner(SendingRunner):
         super().__init__(home)
         self._care = care
         self._groups: list[_Group] = []
-        self._pending: list[tuple[Run, float]] = []
+        self._pending: dict[Run, float] = {}
+        """What waits for a process, and since when."""
+        self._deals_soon = False
         self._recalled = False
-        self._spare: _Group | None = None
         if recruit is not None:
-            self._spare = _Group(home, self._listen, recruit)
-            self._spare.over_at = self._loop.time() + SPARE_SECONDS
-            self._groups.append(self._spare)
+            spare = _Group(home, self._listen, recruit)
+            spare.over_at = self._loop.time() + SPARE_SECONDS
+            self._groups.append(spare)
 
     def start(self, run: Run) -> None:
         """Begin a run, in a group with all that come with it."""
-        if not self._pending and not self._resting:
-            self._loop.call_soon(self._deal)
-        self._pending.append((run, self._loop.time()))
+        self._pending[run] = self._loop.time()
+        self._deal_soon()
 
     def take_back(self, before: float) -> list[Run]:
-        """Take out the runs that came before a time and for which no process could be started."""
-        taken = [run for run, since in self._pending if since < before and self._resting]
-        self._pending = [entry for entry in self._pending if entry[0] not in taken]
+        """Take out the runs that came before a time and wait for a process."""
+        taken = [run for run, since in self._pending.items() if since < before]
+        for run in taken:
+            del self._pending[run]
         return taken
 
     def recall(self) -> None:
         """Have everything given back that has not started, now and later."""
         self._recalled = True
-        pending, self._pending = self._pending, []
-        for run, _ in pending:
+        for run in self.take_back(float("inf")):
             self._home.end(run, GIVEN_BACK)
         for group in self._groups:
             group.hand.tell(Recall())
@@ -129,39 +146,49 @@ class GroupRunner(SendingRunner):
 
     # Forming groups
 
+    def _deal_soon(self) -> None:
+        """Form groups when all have come that come together."""
+        if not self._deals_soon:
+            self._deals_soon = True
+            self._loop.call_soon(self._deal)
+
     def _deal(self) -> None:
-        if self._closed or self._resting:
-            return
-        pending, self._pending = self._pending, []
-        divided = shares([run for run, _ in pending if self._is_sent(run)])
-        for at, share in enumerate(divided):
-            try:
-                self._send(self._group_for(share), share)
-            except OSError:  # The machine has no room for another process now.
-                left = [run for rest in divided[at:] for run in rest]
-                for run in left:
-                    self._home.board.take_back(run.place)
-                self._pending += [entry for entry in pending if entry[0] in left]
-                self._rest()
+        self._deals_soon = False
+        for share in shares(list(self._pending)):
+            if self._closed or self._resting:
                 return
+            if self._has_room_for(share):
+                self._send(share)
 
-    def _group_for(self, share: Share) -> _Group:
-        """Return a new process; for those that run all together, one that has not begun will do."""
-        open_one = next((group for group in self._groups if group.open), None)
-        if share.together and open_one is not None:
-            return open_one
-        group, self._spare = self._spare, None
-        if group is not None and group in self._groups and group.ended_at is None:
-            group.over_at = float("inf")
-        else:
-            group = _Group(self._home, self._listen)
-            self._groups.append(group)
-        group.together = share.together
+    def _has_room_for(self, share: Share) -> bool:
+        if share.alone and sum(group.alone for group in self._groups) >= MOST_ALONE:
+            return False
+        return len(self._groups) < MOST_PROCESSES or self._open_to(share) is not None
+
+    def _open_to(self, share: Share) -> _Group | None:
+        return next((group for group in self._groups if group.accepts(share)), None)
+
+    def _send(self, share: Share) -> None:
+        """Send runs to a process, a new one if need be; not those that were revoked."""
+        since = {run: self._pending.pop(run) for run in share}
+        sent = Share(run for run in share if self._is_sent(run))
+        if not sent:
+            return
+        try:
+            group = self._open_to(sent) or self._new_group()
+        except OSError:  # The machine has no room for another process now.
+            for run in sent:
+                self._home.board.take_back(run.place)
+                self._pending[run] = since[run]
+            self._rest()
+            return
+        group.join(sent)
+        group.hand.tell([self._order(run.place, run) for run in sent])
+
+    def _new_group(self) -> _Group:
+        group = _Group(self._home, self._listen)
+        self._groups.append(group)
         return group
-
-    def _send(self, group: _Group, runs: Share) -> None:
-        group.members |= {run.place: run for run in runs}
-        group.hand.tell([self._order(run.place, run) for run in runs])
 
     # Listening
 
@@ -175,7 +202,7 @@ class GroupRunner(SendingRunner):
             self._see_whether_all_is_over(group)
 
     def _heed(self, group: _Group, word: Word) -> None:
-        group.started()
+        group.has_begun = True
         self._failures = 0
         if word.starts is not None:
             run = group.members[word.starts]
@@ -218,6 +245,8 @@ class GroupRunner(SendingRunner):
             else:
                 self._home.board.take_back(run.place)
                 self.start(run)
+        if self._pending:
+            self._deal_soon()
 
     # Ending runs
 
@@ -257,8 +286,7 @@ class GroupRunner(SendingRunner):
                 group.hand.tell(CallOff(run.place, run.called_off))
                 self._see_whether_all_is_over(group)
                 return
-        if any(entry[0] is run for entry in self._pending):
-            self._pending = [entry for entry in self._pending if entry[0] is not run]
+        if self._pending.pop(run, None) is not None:
             self._home.end(run, run.called_off or Crashed("never started"))
 
     def watch(self) -> None:

@@ -22,7 +22,12 @@ class Share(tuple[Run, ...]):
     @property
     def together(self) -> bool:
         """Whether these shared one death only, so that more of the same may join them."""
-        return not self[0].job.runs_alone and self[0].job.shared_deaths == 1
+        return not self.alone and self[0].job.shared_deaths == 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is one run that must have a process to itself."""
+        return self[0].job.runs_alone
 
 
 def shares(runs: Sequence[Run]) -> list[Share]:
