@@ -22,13 +22,8 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     if server is not None:
         yield request.getfixturevalue(server)
         return
-    shop = Shop(tmp_path)
-    try:
+    with Shop(tmp_path) as shop:
         yield shop
-        shop.finish()
-    finally:
-        shop.close()
-        shop.app.close()
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +36,10 @@ def rough_server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def pg_shop(tmp_path: Path, rough_server: PostgresServer) -> Iterator[PostgresShop]:
     """A shop on that PostgreSQL; after whatever happened, nothing is lost and all marks agree."""
-    shop = PostgresShop(tmp_path, rough_server)
     try:
-        yield shop
-        shop.finish()
+        with PostgresShop(tmp_path, rough_server) as shop:
+            yield shop
     finally:
-        shop.close()
-        shop.app.close()
         rough_server.thaw()
 
 
@@ -64,13 +56,10 @@ def rough_redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis_shop(tmp_path: Path, rough_redis: RedisServer) -> Iterator[RedisShop]:
     """A shop on that Redis; after whatever happened, nothing is lost and all marks agree."""
-    shop = RedisShop(tmp_path, rough_redis)
     try:
-        yield shop
-        shop.finish()
+        with RedisShop(tmp_path, rough_redis) as shop:
+            yield shop
     finally:
-        shop.close()
-        shop.app.close()
         rough_redis.thaw()
         rough_redis.start()
         rough_redis.execute("FLUSHALL")

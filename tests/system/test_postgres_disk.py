@@ -1,9 +1,6 @@
 """The server's disk is full, and then it is not (F30)."""
 
-import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,64 +8,27 @@ import pytest
 from fairlead import State
 from fairlead.core.errors import StoreUnavailable
 from tests.servers.postgres import PostgresServer
+from tests.system.disk import Disk
 from tests.system.faults import PostgresShop
 from tests.system.tree import until
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-
-
-class Disk:
-    """A small disk in memory, which belongs to who runs the server."""
-
-    def __init__(self, folder: Path, owner: os.stat_result, megabytes: int) -> None:
-        self.path = folder / "disk"
-        self.path.mkdir()
-        self._ballast = self.path / "ballast"
-        run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(self.path))
-        self.space = self.path / "space"
-        self.space.mkdir()
-        os.chown(self.path, owner.st_uid, owner.st_gid)
-        os.chown(self.space, owner.st_uid, owner.st_gid)
-
-    def fill(self) -> None:
-        with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def make_room(self) -> None:
-        self._ballast.unlink()
-
-    def close(self) -> None:
-        run("umount", "--lazy", str(self.path))
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
 
 
 @pytest.fixture
 def disk() -> Iterator[tuple[PostgresServer, Disk]]:
     """A server with a database of its own on a small disk."""
-    with PostgresServer() as server:
-        disk = Disk(server.folder, server.folder.stat(), 48)
+    with PostgresServer() as server, Disk(server.folder, 48) as disk:
         try:
-            server.execute(f"CREATE TABLESPACE small LOCATION '{disk.space}'")
+            server.execute(f"CREATE TABLESPACE small LOCATION '{disk.path}'")
             server.execute("CREATE DATABASE small TABLESPACE small")
             yield server, disk
         finally:
             server.stop("immediate")
-            disk.close()
 
 
 @pytest.fixture
 def small_shop(tmp_path: Path, disk: tuple[PostgresServer, Disk]) -> Iterator[PostgresShop]:
-    shop = PostgresShop(tmp_path, disk[0], database="small")
-    try:
+    with PostgresShop(tmp_path, disk[0], database="small") as shop:
         yield shop
-        shop.finish()
-    finally:
-        shop.close()
-        shop.app.close()
 
 
 @pytest.mark.timeout(120)

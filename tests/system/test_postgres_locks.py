@@ -26,14 +26,11 @@ def strict_shop(
 ) -> Iterator[PostgresShop]:
     """A shop whose role has a setting of its own."""
     rough_server.start()
-    shop = PostgresShop(tmp_path, rough_server, role="strict")
-    rough_server.execute(f"ALTER ROLE strict SET {request.param}")
     try:
-        yield shop
-        shop.finish()
+        with PostgresShop(tmp_path, rough_server, role="strict") as shop:
+            rough_server.execute(f"ALTER ROLE strict SET {request.param}")
+            yield shop
     finally:
-        shop.close()
-        shop.app.close()
         rough_server.execute("ALTER ROLE strict RESET ALL")
 
 

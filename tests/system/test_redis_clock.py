@@ -68,14 +68,8 @@ def odd_shop(tmp_path: Path) -> Iterator[RedisShop]:
     """A shop on a server whose clock jumps."""
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler, to give the server a clock")
-    with Server(acl=[CREW]) as server:
-        shop = RedisShop(tmp_path, server)
-        try:
-            yield shop
-            shop.finish()
-        finally:
-            shop.close()
-            shop.app.close()
+    with Server(acl=[CREW]) as server, RedisShop(tmp_path, server) as shop:
+        yield shop
 
 
 def _jump(shop: RedisShop, seconds: int) -> None:

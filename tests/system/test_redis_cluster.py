@@ -35,13 +35,10 @@ def rough_cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture
 def cluster_shop(tmp_path: Path, rough_cluster: RedisCluster) -> Iterator[RedisShop]:
-    shop = RedisShop(tmp_path, rough_cluster)
     try:
-        yield shop
-        shop.finish()
+        with RedisShop(tmp_path, rough_cluster) as shop:
+            yield shop
     finally:
-        shop.close()
-        shop.app.close()
         rough_cluster.start()
         rough_cluster.execute("FLUSHALL")
 

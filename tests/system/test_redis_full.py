@@ -1,9 +1,6 @@
 """The server has no room: no memory for another job, or no disk to keep it on (F25, F30)."""
 
-import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from fairlead.core.errors import StoreFull, StoreUnavailable
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from tests.servers.redis import RedisServer
+from tests.system.disk import Disk
 from tests.system.redis_faults import CREW, LOOP, RedisShop
 from tests.system.tree import until
 from tests.words import by, claim, done, failed, new_job, returned
@@ -168,40 +166,13 @@ async def _put(store: Backend, jobs: list[object]) -> bool:
 # Disk
 
 
-class Disk:
-    """A small disk in memory, on which a server keeps its append-only file."""
-
-    def __init__(self, path: Path, megabytes: int) -> None:
-        self.path = path
-        self._ballast = path / "ballast"
-        run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=777", "tmpfs", str(path))
-
-    def fill(self) -> None:
-        with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def make_room(self) -> None:
-        self._ballast.unlink()
-
-    def close(self) -> None:
-        run("umount", "--lazy", str(self.path))
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
     folder = private_folder()
-    disk = Disk(folder, 16)
     try:
-        yield disk
+        with Disk(folder, 16) as disk:
+            yield disk
     finally:
-        disk.close()
         folder.rmdir()
 
 
@@ -209,14 +180,8 @@ def disk() -> Iterator[Disk]:
 def small_shop(tmp_path: Path, disk: Disk) -> Iterator[RedisShop]:
     """A shop whose server keeps its append-only file on that disk."""
     settings = {"dir": str(disk.path), "auto-aof-rewrite-percentage": "0"}
-    with RedisServer(acl=[CREW], settings=settings) as server:
-        shop = RedisShop(tmp_path, server)
-        try:
-            yield shop
-            shop.finish()
-        finally:
-            shop.close()
-            shop.app.close()
+    with RedisServer(acl=[CREW], settings=settings) as server, RedisShop(tmp_path, server) as shop:
+        yield shop
 
 
 @pytest.mark.timeout(120)

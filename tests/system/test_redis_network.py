@@ -321,14 +321,8 @@ def cable() -> Iterator[Cable]:
 def far_shop(tmp_path: Path, cable: Cable) -> Iterator[RedisShop]:
     """A shop whose worker trees are on the other machine, if they are started in there."""
     settings = {"bind": f"127.0.0.1 {cable.host}", "protected-mode": "no"}
-    with RedisServer(acl=[CREW], settings=settings) as server:
-        shop = RedisShop(tmp_path, server)
-        try:
-            yield shop
-            shop.finish()
-        finally:
-            shop.close()
-            shop.app.close()
+    with RedisServer(acl=[CREW], settings=settings) as server, RedisShop(tmp_path, server) as shop:
+        yield shop
 
 
 def start_far(shop: RedisShop, cable: Cable, *options: str) -> Any:

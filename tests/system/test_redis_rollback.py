@@ -22,14 +22,11 @@ from tests.words import claim, done, failed, new_job
 @pytest.fixture
 def forgetful_shop(tmp_path: Path) -> Iterator[RedisShop]:
     """A shop on a server whose state can be kept and brought back."""
-    with RedisServer(appendfsync="always", acl=[CREW]) as server:
-        shop = RedisShop(tmp_path, server)
-        try:
-            yield shop
-            shop.finish()
-        finally:
-            shop.close()
-            shop.app.close()
+    with (
+        RedisServer(appendfsync="always", acl=[CREW]) as server,
+        RedisShop(tmp_path, server) as shop,
+    ):
+        yield shop
 
 
 def _folders(shop: RedisShop) -> tuple[Path, Path]:

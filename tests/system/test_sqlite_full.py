@@ -1,63 +1,25 @@
 """The disk under an SQLite file is full, and then it is not (F30)."""
 
-import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fairlead import Fairlead, State, StoreFull
-from tests.needs import without
+from tests.system.disk import Disk
 from tests.system.tree import Shop, until
-
-
-class Disk:
-    """A small disk in memory."""
-
-    def __init__(self, path: Path, megabytes: int) -> None:
-        self.path = path
-        path.mkdir()
-        self._ballast = path / "ballast"
-        run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path))
-
-    def fill(self) -> None:
-        with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def make_room(self) -> None:
-        self._ballast.unlink()
-
-
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    if os.geteuid() != 0:
-        without("only root can mount a small disk")
-    try:
-        disk = Disk(tmp_path / "disk", 16)
-    except subprocess.CalledProcessError as problem:
-        without(f"no small disk can be mounted here: {problem.stderr.decode().strip()}")
-    try:
+    with Disk(tmp_path, 16) as disk:
         yield disk
-    finally:
-        run("umount", "--lazy", str(disk.path))
 
 
 @pytest.fixture
 def small_shop(disk: Disk) -> Iterator[Shop]:
-    shop = Shop(disk.path)
-    try:
+    with Shop(disk.path) as shop:
         yield shop
-        shop.finish()
-    finally:
-        shop.close()
-        shop.app.close()
 
 
 def put_until_full(shop: Shop) -> None:

@@ -28,13 +28,8 @@ def shop(
         # So that handlers can name their table alike.
         url = f"{url}&options=-csearch_path%3D{Address.of(url).schema}"
     monkeypatch.setenv("SHOP_URL", url)
-    shop = Shop(tmp_path, url)
-    try:
+    with Shop(tmp_path, url) as shop:
         yield shop
-        shop.finish()
-    finally:
-        shop.close()
-        shop.app.close()
 
 
 class Rows:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pytest
 
@@ -172,7 +172,10 @@ def _line(text: str) -> Line:
 
 
 class Shop:
-    """A folder with the app, its store, its trees, and every job that was accepted."""
+    """A folder with the app, its store, its trees, and every job that was accepted.
+
+    When a test leaves it, all must be in order: `finish` says what that means.
+    """
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
@@ -187,6 +190,17 @@ class Shop:
         self.module = self._load()
         self.app: Fairlead = self.module.app
         self.app.open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, problem: object, *_: object) -> None:
+        try:
+            if problem is None:
+                self.finish()
+        finally:
+            self.close()
+            self.app.close()
 
     def _load(self) -> ModuleType:
         spec = importlib.util.spec_from_file_location("shop", self.folder / "shop.py")
