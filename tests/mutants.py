@@ -74,7 +74,8 @@ MUTANTS = [
         f"{SQLITE}/foreign.py",
         "        return connection.exec_driver_sql(\n            sql, tuple(values) if isinstance(values, list) else values\n        )\n",
         "        raw = connection.connection.driver_connection\n        return raw.execute(sql, values)\n",
-        "tests/face/test_foreign_sqlite.py",
+        "tests/face/test_foreign.py::"
+        "test_a_job_alone_is_committed_by_the_library_and_by_nobody_else",
     ),
     Mutant(
         "a connection that commits by itself ends no job, SQLite (I7)",
@@ -997,7 +998,7 @@ MUTANTS = [
         "            except BaseException:\n                self._idle.append(connection)\n"
         "                raise\n"
         "            connection.row_factory, connection.cursor_factory = tuple_row, psycopg.AsyncCursor",
-        "tests/face/test_commit_foreign.py",
+        "tests/face/test_commit_postgres.py",
     ),
     Mutant(
         "a connection is lent to nobody after a block that failed, in plain functions",
@@ -1005,7 +1006,7 @@ MUTANTS = [
         "                # After an interrupt nobody knows what is still on its way.\n"
         "                finish(connection)\n",
         "                with self._guard:\n                    self._idle.append(connection)\n",
-        "tests/face/test_commit_foreign.py",
+        "tests/face/test_commit_postgres.py",
     ),
     Mutant(
         "a claim that waited half a lease takes over nothing, PostgreSQL",
@@ -2969,14 +2970,14 @@ MUTANTS = [
         f"{POSTGRES}/foreign.py",
         "        if is_ours(connection):\n            return True\n",
         "        if is_ours is not None:\n            return True\n",
-        "tests/face/test_foreign.py",
+        "tests/face/test_foreign_postgres.py",
     ),
     Mutant(
         "a superuser's connection trusts superusers only (T27)",
         f"{POSTGRES}/owners.py",
         "  AND (me.rolsuper OR NOT (",
         "  AND (NOT (",
-        "tests/face/test_foreign.py",
+        "tests/face/test_foreign_postgres.py",
     ),
     Mutant(
         "nothing on an operator's search path takes part in its questions (T27)",

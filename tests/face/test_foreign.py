@@ -1,182 +1,101 @@
-"""Enqueue inside the caller's own PostgreSQL transaction, whatever library it uses (P2, I2)."""
+"""Enqueue and end jobs inside the caller's own transaction, whatever library it uses (P2, I2, I7)."""
 
-import os
-import random
-import signal
-import sqlite3
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import asyncio
+import threading
 
-import asyncpg
-import psycopg
 import pytest
-from psycopg import pq
 
-from fairlead import ConfigError, Fairlead, Queue, State
-from fairlead.producer import BoundTask, Call
-from fairlead.stores import store_for
-from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.migrate import migrate
-from tests.servers.libraries import ASYNC, LIBRARIES, Mine, go
-from tests.servers.postgres import PostgresServer
-from tests.stores.test_postgres_owners import TRAP, Town
-from tests.system.tree import until
-from tests.words import claim, done, new_job
+from fairlead import ConfigError, LeaseLost, State, current_job
+from fairlead.core import events
+from tests.conftest import WITH_TRANSACTIONS
+from tests.face.desk import Desk, with_libraries
+from tests.runtime.heard import Heard, ended
+from tests.servers.libraries import ASYNC, FILE_LIBRARIES, LIBRARIES
+from tests.words import take_over
 
-EVERY = pytest.mark.parametrize("library", LIBRARIES)
-ALL_ASYNC = pytest.mark.parametrize("library", ASYNC)
-
-
-class Desk:
-    """An app, the table of its application beside the jobs, and what is in both."""
-
-    def __init__(self, server: PostgresServer, crew_url: str) -> None:
-        self.server = server
-        self.url = server.url(user="crew", password="rope")
-        self.schema = Address.of(crew_url).schema
-        self.app = Fairlead(crew_url)
-        self.task: BoundTask[..., Any] = self.app.task(name="t")(lambda n: n)
-        server.execute(f"CREATE TABLE {self.schema}.orders (job_id text)")
-        server.execute(f"GRANT ALL ON {self.schema}.orders TO crew")
-
-    async def order(self, mine: Mine, number: int = 1) -> str:
-        """Enqueue a job and write a row about it; returns the id."""
-        task = self.task.using(connection=mine.connection)
-        job = await task.aenqueue(number) if mine.is_async else task.enqueue(number)
-        await mine.execute(f"INSERT INTO {self.schema}.orders VALUES ('{job.id}')")
-        return job.id
-
-    async def enqueue_many(self, mine: Mine, calls: Sequence[Call[Any]]) -> int:
-        if mine.is_async:
-            return await self.app.aenqueue_many(calls, connection=mine.connection)
-        return self.app.enqueue_many(calls, connection=mine.connection)
-
-    def jobs(self) -> list[str]:
-        return [id_ for (id_,) in self.server.execute(f"SELECT id FROM {self.schema}.job")]
-
-    def rows(self) -> list[str]:
-        return [id_ for (id_,) in self.server.execute(f"SELECT job_id FROM {self.schema}.orders")]
-
-
-@pytest.fixture
-def desk(postgres_server: PostgresServer, crew_url: str) -> Iterator[Desk]:
-    desk = Desk(postgres_server, crew_url)
-    yield desk
-    assert desk.app.bridge.run(desk.app.store.audit()) == []
-    desk.app.close()
-    postgres_server.execute(f"SET lock_timeout = '5s'; DROP TABLE {desk.schema}.orders")
-
-
-# With every library
+EVERY = with_libraries(*WITH_TRANSACTIONS)
+ALL_ASYNC = with_libraries(*WITH_TRANSACTIONS, only=ASYNC)
+PLAIN = {*LIBRARIES, *FILE_LIBRARIES} - {*ASYNC, "django", "django with DEBUG"}
+"""Those that may be used beside a running loop."""
 
 
 @EVERY
-def test_the_job_commits_with_the_callers_rows(desk: Desk, library: str) -> None:
+def test_the_job_commits_with_the_callers_rows(desk: Desk) -> None:
     async def work() -> str:
-        async with LIBRARIES[library](desk.url) as mine:
+        async with desk.connection() as mine:
             job_id = await desk.order(mine)
             assert desk.jobs() == desk.rows() == [], "nobody sees it before the commit"
             await mine.commit()
         return job_id
 
-    job_id = go(library, work())
+    job_id = desk.go(work())
     assert desk.jobs() == desk.rows() == [job_id]
     record = desk.app.job(job_id).record()
     assert (record.state, record.arguments, record.task) == (State.WAITING, {"n": 1}, "t")
 
 
 @EVERY
-def test_the_job_rolls_back_with_the_callers_rows(desk: Desk, library: str) -> None:
+def test_the_job_rolls_back_with_the_callers_rows(desk: Desk) -> None:
     async def work() -> None:
-        async with LIBRARIES[library](desk.url) as mine:
+        async with desk.connection() as mine:
             await desk.order(mine)
-            assert await desk.enqueue_many(mine, [desk.task.call(n) for n in range(30)]) == 30
+            assert await desk.enqueue_many(mine, [desk.task.call(n) for n in range(300)]) == 300
             await mine.rollback()
 
-    go(library, work())
+    desk.go(work())
     assert desk.jobs() == desk.rows() == []
 
 
 @EVERY
-def test_a_transaction_that_is_left_open_comes_to_nothing(desk: Desk, library: str) -> None:
+def test_a_transaction_that_is_left_open_comes_to_nothing(desk: Desk) -> None:
     """We never commit, whatever the library does when its connection is closed."""
 
     async def work() -> None:
-        async with LIBRARIES[library](desk.url) as mine:
+        async with desk.connection() as mine:
             await desk.order(mine)
 
-    go(library, work())
+    desk.go(work())
     assert desk.jobs() == desk.rows() == []
 
 
 @EVERY
-def test_a_repeated_call_does_not_break_the_transaction(desk: Desk, library: str) -> None:
+def test_a_job_alone_is_committed_by_the_library_and_by_nobody_else(desk: Desk) -> None:
+    """The library must know that a transaction has begun, though no row of its own is in it."""
+
+    async def work(*, commit: bool) -> None:
+        async with desk.connection() as mine:
+            await desk.enqueue(mine)
+            if commit:
+                await mine.commit()
+
+    desk.go(work(commit=False))
+    assert desk.jobs() == []
+    desk.go(work(commit=True))
+    assert len(desk.jobs()) == 1
+
+
+@EVERY
+def test_a_repeated_call_does_not_break_the_transaction(desk: Desk) -> None:
     calls = [desk.task.call(n) for n in range(3)]
     desk.app.enqueue_many(calls[:1])
 
     async def work() -> str:
-        async with LIBRARIES[library](desk.url) as mine:
+        async with desk.connection() as mine:
             assert await desk.enqueue_many(mine, calls[:2]) == 1, "one of them is known"
             assert await desk.enqueue_many(mine, calls) == 1
             job_id = await desk.order(mine)
             await mine.commit()
         return job_id
 
-    job_id = go(library, work())
+    job_id = desk.go(work())
     assert sorted(desk.jobs()) == sorted([*(call.id for call in calls), job_id])
     assert desk.rows() == [job_id]
 
 
-@EVERY
-def test_a_database_without_our_schema_is_told_with_what_to_do(desk: Desk, library: str) -> None:
-    async def work(url: str) -> None:
-        async with LIBRARIES[library](url) as mine:
-            with pytest.raises(ConfigError, match=r"has no jobs in it.*run `fairlead migrate up`"):
-                await desk.order(mine)
-
-    go(library, work(desk.server.url("template1")))
-
-
-@EVERY
-def test_who_may_not_enqueue_is_told_who_can_let_him(desk: Desk, library: str) -> None:
-    desk.server.execute("CREATE ROLE guest LOGIN PASSWORD 'g'")
-
-    async def work(url: str) -> None:
-        async with LIBRARIES[library](url) as mine:
-            with pytest.raises(
-                ConfigError, match=r"permission denied.*allow\('role', 'producer'\)"
-            ):
-                await desk.order(mine)
-
-    try:
-        go(library, work(desk.server.url(user="guest", password="g")))
-    finally:
-        desk.server.execute("DROP ROLE guest")
-
-
-@EVERY
-def test_other_errors_stay_the_librarys_own(desk: Desk, library: str) -> None:
-    """A transaction that failed before is not ours to explain, nor to try again."""
-
-    async def work() -> Exception:
-        async with LIBRARIES[library](desk.url) as mine:
-            with pytest.raises(Exception, match="division by zero"):
-                await mine.execute("SELECT 1/0")
-            with pytest.raises(Exception, match="aborted") as problem:
-                await desk.order(mine)
-            await mine.rollback()
-        return problem.value
-
-    assert type(go(library, work())).__module__.split(".")[0] in library.replace(" ", "_")
-    assert desk.jobs() == []
-
-
 @ALL_ASYNC
-def test_an_async_connection_is_refused_to_plain_code(desk: Desk, library: str) -> None:
+def test_an_async_connection_is_refused_to_plain_code(desk: Desk) -> None:
     async def work() -> None:
-        async with LIBRARIES[library](desk.url) as mine:
+        async with desk.connection() as mine:
             for call in (
                 lambda: desk.task.using(connection=mine.connection).enqueue(1),
                 lambda: desk.app.enqueue_many([desk.task.call(1)], connection=mine.connection),
@@ -187,13 +106,14 @@ def test_an_async_connection_is_refused_to_plain_code(desk: Desk, library: str) 
             await desk.order(mine)
             await mine.commit()
 
-    go(library, work())
+    desk.go(work())
+    assert len(desk.jobs()) == 1
     assert desk.jobs() == desk.rows()
 
 
-@pytest.mark.parametrize("library", [name for name in LIBRARIES if name not in (*ASYNC, "django")])
-async def test_a_plain_connection_serves_coroutines_too(desk: Desk, library: str) -> None:
-    async with LIBRARIES[library](desk.url) as mine:
+@with_libraries(*WITH_TRANSACTIONS, only=PLAIN)
+async def test_a_plain_connection_serves_coroutines_too(desk: Desk) -> None:
+    async with desk.connection() as mine:
         job = await desk.task.using(connection=mine.connection).aenqueue(1)
         await desk.app.aenqueue_many([desk.task.call(2)], connection=mine.connection)
         await mine.commit()
@@ -201,229 +121,53 @@ async def test_a_plain_connection_serves_coroutines_too(desk: Desk, library: str
     assert len(desk.jobs()) == 2
 
 
-# What is no connection of these
+# job.commit(conn)
 
 
-STRANGERS: dict[str, Callable[[], Any]] = {
-    "sqlite3.Connection": lambda: sqlite3.connect(":memory:"),
-    "builtins.str": lambda: "postgresql://localhost",
-    "builtins.object": object,
-}
-
-
-@pytest.mark.parametrize("name", STRANGERS)
-def test_a_stranger_is_refused(desk: Desk, name: str) -> None:
-    stranger = STRANGERS[name]()
-    with pytest.raises(ConfigError, match=rf"not {name}; pass a psycopg, psycopg2 or asyncpg"):
-        desk.task.using(connection=stranger).enqueue(1)
-    with pytest.raises(ConfigError, match="must be a connection to the same PostgreSQL"):
-        desk.app.store.put_within(stranger, [])
-    if hasattr(stranger, "close"):
-        stranger.close()
-    assert desk.jobs() == []
-
-
-# What is left as it was
-
-
-def test_a_connection_that_commits_by_itself_is_let(desk: Desk) -> None:
-    """Whoever asks for it has the job at once, and no transaction is left open."""
-    with psycopg.connect(desk.url, autocommit=True) as connection:
-        job = desk.task.using(connection=connection).enqueue(1)
-        assert desk.jobs() == [job.id]
-        assert connection.info.transaction_status == pq.TransactionStatus.IDLE
-        with pytest.raises(ZeroDivisionError), connection.transaction():
-            desk.task.using(connection=connection).enqueue(2)
-            raise ZeroDivisionError
-    assert desk.jobs() == [job.id]
-
-
-def test_a_savepoint_takes_its_jobs_with_it(desk: Desk) -> None:
-    with psycopg.connect(desk.url) as connection:
-        kept = desk.task.using(connection=connection).enqueue(1)
-        with pytest.raises(ZeroDivisionError), connection.transaction():
-            desk.task.using(connection=connection).enqueue(2)
-            raise ZeroDivisionError
-    assert desk.jobs() == [kept.id]
-
-
-SETTINGS = (
-    "SELECT name, setting FROM pg_settings WHERE source IN ('session', 'override') ORDER BY 1"
-)
-
-
-async def test_no_setting_of_the_connection_is_changed(desk: Desk) -> None:
-    connection = await asyncpg.connect(desk.url)
-    await connection.execute("SET search_path = pg_catalog; SET enable_seqscan = off; BEGIN")
-    before = await connection.fetch(SETTINGS)
-    await desk.task.using(connection=connection).aenqueue(1)
-    assert await connection.fetch(SETTINGS) == before
-    assert connection.is_in_transaction()
-    await connection.execute("COMMIT")
-    await connection.close()
-    assert len(desk.jobs()) == 1
-
-
-# Producers that die
-
-
-WRITER = """
-import random, sys
-import psycopg
-from fairlead import Fairlead
-
-url, plain, table, seed = sys.argv[1:]
-choose = random.Random(int(seed))
-app = Fairlead(url)
-task = app.task(name="t")(lambda n: n)
-rows = psycopg.connect(plain)
-print("ready", flush=True)
-while True:
-    for _ in range(choose.randrange(1, 4)):
-        if choose.random() < 0.5:
-            ids = [task.using(connection=rows).enqueue(1).id]
-        else:
-            calls = [task.call(n) for n in range(choose.randrange(1, 5))]
-            app.enqueue_many(calls, connection=rows)
-            ids = [call.id for call in calls]
-        for id_ in ids:
-            rows.execute(f"INSERT INTO {table} VALUES (%s)", [id_])
-    rows.commit() if choose.random() < 0.6 else rows.rollback()
-"""
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_rows_and_jobs_agree_after_random_aborts_and_kills(desk: Desk, seed: int) -> None:
-    """I2: writers roll back at random and are killed at random; what is there agrees."""
-    choose = random.Random(seed)
-    words = [desk.app.store.url.replace("crew@", "crew:rope@"), desk.url, f"{desk.schema}.orders"]
-    for round_ in range(3):
-        target = len(desk.rows()) + choose.randrange(5, 60)
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, *words, f"{seed}{round_}{n}"],
-                stdout=subprocess.PIPE,
-            )
-            for n in range(2)
-        ]
-        try:
-            for writer in writers:
-                assert writer.stdout is not None
-                assert writer.stdout.readline() == b"ready\n"
-            until(lambda: len(desk.rows()) >= target, what="rows of the writers")
-        finally:
-            for writer in writers:
-                os.kill(writer.pid, signal.SIGKILL)
-                writer.communicate()
-        # A commit that was on its way when its writer died may still be carried out.
-        until(lambda: not sessions(desk), what="the end of the writers' sessions")
-        assert sorted(desk.rows()) == sorted(desk.jobs()), f"round {round_}"
-    assert len(desk.jobs()) > 15
-
-
-def sessions(desk: Desk) -> list[Any]:
-    """The sessions of writers: those of the app itself have its name."""
-    return desk.server.execute(
-        "SELECT pid FROM pg_stat_activity WHERE usename = 'crew' AND application_name <> 'fairlead'"
-    )
-
-
-# Whose code runs on the caller's connection (T27)
-
-TRAPS = {
-    # Runs when it is called.
-    "called": "CREATE OR REPLACE FUNCTION {schema}.%s(batch text) RETURNS text LANGUAGE plpgsql "
-    "SECURITY INVOKER AS $$ BEGIN PERFORM {schema}.spring(); RETURN NULL; END $$",
-    # Runs when a statement is planned in which it is called, even if it is not.
-    "planned": "DROP FUNCTION {schema}.%s(text); CREATE FUNCTION {schema}.%s(batch text) RETURNS text "
-    "LANGUAGE sql AS $$ SELECT {schema}.spring()::text $$; "
-    "ALTER FUNCTION {schema}.spring() IMMUTABLE",
-}
-REFUSED = "schema jobs belongs to keeper, whose code .*; if you do, connect as keeper"
-
-
-@pytest.fixture
-def town(postgres_server: PostgresServer) -> Iterator[Town]:
-    """A database whose owner has written code for whoever enqueues or ends a job."""
-    town = Town(postgres_server, "jobs")
-    migrate(Address.of(town.url("keeper")))
-    town.run("keeper", TRAP.replace("mallory", "keeper"))
-    yield town
-    town.close()
-
-
-def _is_superuser(town: Town) -> bool:
-    return town.server.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'keeper'") == [
-        (True,)
-    ]
-
-
-@pytest.mark.parametrize("trap", TRAPS)
 @EVERY
-def test_no_code_of_an_owner_runs_with_the_rights_of_the_callers_user(
-    town: Town, library: str, trap: str
-) -> None:
-    """The app's own user is the owner, so the app trusts him; a superuser's connection cannot."""
-    app = Fairlead(town.url("keeper"))
-    task: BoundTask[..., Any] = app.task(name="t")(lambda: None)
-    task.enqueue()
-    [job] = app.bridge.run(claim(app.store, Queue("default")))
-    for verb in ("put", "settle"):
-        town.run("keeper", TRAPS[trap].replace("%s", verb))
+async def test_the_callers_commit_ends_the_job_and_nothing_else_does(desk: Desk) -> None:
+    seen: list[list[str]] = []
 
     async def work() -> None:
-        async with LIBRARIES[library](town.url("postgres").partition("?")[0]) as mine:
-            with pytest.raises(ConfigError, match=REFUSED):
-                if mine.is_async:
-                    await task.using(connection=mine.connection).aenqueue()
-                else:
-                    task.using(connection=mine.connection).enqueue()
-            with pytest.raises(ConfigError, match=REFUSED):
-                if mine.is_async:
-                    await app.store.acomplete_within(mine.connection, done(job))
-                else:
-                    app.store.complete_within(mine.connection, done(job))
+        attempt = current_job().attempt
+        async with desk.connection() as mine:
+            await desk.block(mine, f"attempt {attempt}")
+            seen.append(desk.rows())
+            await (mine.rollback() if attempt == 1 else mine.commit())
 
-    go(library, work())
-    app.close()
-    assert not _is_superuser(town)
+    task = desk.handler(work)
+    async with desk.app.worker():
+        record = await ended(await task.aenqueue())
+    assert seen == [[], []], "we have never committed"
+    assert (record.state, record.attempt) == (State.DONE, 2)
+    assert [each.error for each in record.errors] == ["NotCommitted"]
+    assert desk.rows() == ["attempt 2"]
+    assert (await desk.app.store.count())["default"] == {State.WAITING: 1, State.DONE: 1}
 
 
 @EVERY
-def test_the_user_of_a_connection_trusts_those_whom_the_store_does(
-    town: Town, library: str
-) -> None:
-    """The owner of the database, and one whom the URL names."""
-    town.run("keeper", "SELECT {schema}.allow('guest', 'producer')")
-    for owner, options in (("keeper", {}), ("mallory", {"owner": "mallory"})):
-        town.run("postgres", f"ALTER SCHEMA {{schema}} OWNER TO {owner}")
-        app = Fairlead(town.url("guest", **options))
-        task: BoundTask[..., Any] = app.task(name="t")(lambda: None)
+async def test_a_run_whose_lease_was_taken_over_leaves_no_row(desk: Desk) -> None:
+    told: list[BaseException] = []
 
-        async def work(task: BoundTask[..., Any] = task) -> None:
-            async with LIBRARIES[library](town.url("guest").partition("?")[0]) as mine:
-                if mine.is_async:
-                    await task.using(connection=mine.connection).aenqueue()
-                else:
-                    task.using(connection=mine.connection).enqueue()
+    async def work() -> None:
+        # In a thread of its own, because this may run on a loop or without one.
+        thief = threading.Thread(target=asyncio.run, args=[take_over(desk.app, desk.store)])
+        thief.start()
+        thief.join()
+        async with desk.connection() as mine:
+            try:
+                await desk.block(mine, "late")
                 await mine.commit()
+            except LeaseLost as problem:
+                told.append(problem)
+                raise
 
-        go(library, work())
-        app.close()
-    assert town.server.execute("SELECT count(*) FROM jobs.job", database="town") == [(2,)]
-
-
-async def test_an_overload_that_a_stranger_added_is_not_called(town: Town) -> None:
-    store = store_for(town.url("keeper"))
-    await store.open()
-    town.run("keeper", "GRANT ALL ON SCHEMA {schema} TO mallory")
-    town.run(
-        "mallory",
-        "CREATE FUNCTION {schema}.put(x varchar) RETURNS text LANGUAGE sql AS 'SELECT x'",
-    )
-    with (
-        psycopg.connect(town.url("keeper").partition("?")[0]) as connection,
-        pytest.raises(ConfigError, match="function put of schema jobs belongs to mallory"),
-    ):
-        store.put_within(connection, [new_job()])
-    await store.close()
+    task = desk.handler(work)
+    heard = Heard(desk.app)
+    async with desk.app.worker():
+        job = await task.aenqueue()
+        await heard.until(events.SettlementRefused)
+    assert [type(problem) for problem in told] == [LeaseLost]
+    assert desk.rows() == []
+    assert (await job.arecord()).state is State.RUNNING, "it is the other worker's"
+    assert (await desk.app.store.count())["default"] == {State.RUNNING: 1}

@@ -19,28 +19,17 @@ from fairlead import ConfigError, Fairlead
 from fairlead.producer import BoundTask
 from fairlead.stores.sqlite import holding
 from fairlead.stores.sqlite.connection import Place
+from tests.face.desk import SqliteDesk
 from tests.servers.libraries import FILE_LIBRARIES, go
 from tests.system.tree import until
 
 WAY_OUT = re.escape("this call would wait for itself; to be part of that transaction pass its")
 
 
-class Desk:
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "jobs.db")
-        self.app = Fairlead(f"sqlite:///{self.path}")
-        self.app.open()
-        self.task: BoundTask[..., Any] = self.app.task(name="t")(lambda n: n)
-        connection = sqlite3.connect(self.path)
-        connection.execute("CREATE TABLE orders (job_id TEXT)")
-        connection.close()
-
-
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.app.close()
+def desk(tmp_path: Path) -> Iterator[SqliteDesk]:
+    with SqliteDesk(tmp_path) as desk:
+        yield desk
 
 
 INSERT = "INSERT INTO orders VALUES ('x')"
@@ -54,8 +43,8 @@ def refused(enqueue: Callable[[int], object]) -> None:
 # Connections of the application
 
 
-def test_a_connection_in_a_local_variable(desk: Desk) -> None:
-    connection = sqlite3.connect(desk.path)
+def test_a_connection_in_a_local_variable(desk: SqliteDesk) -> None:
+    connection = sqlite3.connect(desk.address)
     connection.execute(INSERT)
     refused(desk.task.enqueue)
     with pytest.raises(ConfigError, match=WAY_OUT):
@@ -74,22 +63,22 @@ class Repository:
         refused(task.enqueue)
 
 
-def test_a_connection_in_an_attribute(desk: Desk) -> None:
-    repository = Repository(desk.path)
+def test_a_connection_in_an_attribute(desk: SqliteDesk) -> None:
+    repository = Repository(desk.address)
     repository.add(desk.task)
     repository.connection.close()
 
 
-def test_a_connection_in_a_global(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "shop_db", sqlite3.connect(desk.path))
+def test_a_connection_in_a_global(desk: SqliteDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "shop_db", sqlite3.connect(desk.address))
     globals()["shop_db"].execute(INSERT)
     refused(desk.task.enqueue)
     globals()["shop_db"].close()
 
 
 @pytest.mark.parametrize("kind", [orm.Session, sqlalchemy.Engine.connect], ids=["orm", "core"])
-def test_sqlalchemy(desk: Desk, kind: Callable[[sqlalchemy.Engine], Any]) -> None:
-    engine = sqlalchemy.create_engine(f"sqlite:///{desk.path}")
+def test_sqlalchemy(desk: SqliteDesk, kind: Callable[[sqlalchemy.Engine], Any]) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{desk.address}")
     with kind(engine) as session:
         session.execute(sqlalchemy.text(INSERT))
         refused(desk.task.enqueue)
@@ -98,8 +87,8 @@ def test_sqlalchemy(desk: Desk, kind: Callable[[sqlalchemy.Engine], Any]) -> Non
     engine.dispose()
 
 
-def test_sqlalchemys_scoped_session(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = sqlalchemy.create_engine(f"sqlite:///{desk.path}")
+def test_sqlalchemys_scoped_session(desk: SqliteDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{desk.address}")
     monkeypatch.setitem(globals(), "db", orm.scoped_session(orm.sessionmaker(engine)))
     globals()["db"].execute(sqlalchemy.text(INSERT))
     refused(desk.task.enqueue)
@@ -107,9 +96,9 @@ def test_sqlalchemys_scoped_session(desk: Desk, monkeypatch: pytest.MonkeyPatch)
     engine.dispose()
 
 
-def test_django(desk: Desk) -> None:
+def test_django(desk: SqliteDesk) -> None:
     async def work() -> None:
-        async with FILE_LIBRARIES["django"](desk.path) as mine:
+        async with FILE_LIBRARIES["django"](desk.address) as mine:
             mine.connection.set_autocommit(True)
             name = mine.connection.alias
             del mine
@@ -122,19 +111,19 @@ def test_django(desk: Desk) -> None:
 
 
 def test_a_program_without_other_threads_needs_no_connection_that_we_can_see(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SqliteDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = [sqlite3.connect(desk.path)]
+    hidden = [sqlite3.connect(desk.address)]
     hidden[0].execute(INSERT)
-    if holding._process_has_lock(Place(Path(desk.path))) is None:
+    if holding._process_has_lock(Place(Path(desk.address))) is None:
         pytest.skip("this system does not tell who has a lock")
     monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
     refused(desk.task.enqueue)
     hidden[0].close()
 
 
-async def test_a_coroutine_that_holds_an_async_session(desk: Desk) -> None:
-    engine = aio.create_async_engine(f"sqlite+aiosqlite:///{desk.path}")
+async def test_a_coroutine_that_holds_an_async_session(desk: SqliteDesk) -> None:
+    engine = aio.create_async_engine(f"sqlite+aiosqlite:///{desk.address}")
     async with aio.AsyncSession(engine) as session:
         await session.execute(sqlalchemy.text(INSERT))
         with pytest.raises(ConfigError, match=WAY_OUT):
@@ -147,8 +136,8 @@ async def test_a_coroutine_that_holds_an_async_session(desk: Desk) -> None:
 # Blocks of ours
 
 
-def test_a_block_of_another_app_on_the_same_file(desk: Desk) -> None:
-    other = Fairlead(f"sqlite:///{desk.path}")
+def test_a_block_of_another_app_on_the_same_file(desk: SqliteDesk) -> None:
+    other = Fairlead(f"sqlite:///{desk.address}")
     with ExitStack() as block:
         block.enter_context(other.store.transaction())
         refused(desk.task.enqueue)
@@ -158,8 +147,8 @@ def test_a_block_of_another_app_on_the_same_file(desk: Desk) -> None:
     desk.task.enqueue(1)
 
 
-async def test_a_block_of_another_app_in_the_same_coroutine(desk: Desk) -> None:
-    other = Fairlead(f"sqlite:///{desk.path}")
+async def test_a_block_of_another_app_in_the_same_coroutine(desk: SqliteDesk) -> None:
+    other = Fairlead(f"sqlite:///{desk.address}")
     async with other.store.atransaction():
         with pytest.raises(ConfigError, match=WAY_OUT):
             await desk.task.aenqueue(1)
@@ -171,7 +160,7 @@ async def test_a_block_of_another_app_in_the_same_coroutine(desk: Desk) -> None:
 # Who waits for somebody else goes on waiting
 
 
-def test_another_thread_is_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_thread_is_waited_for(desk: SqliteDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even while this thread reads in a transaction of its own on another file."""
     looked = threading.Event()
     check = holding.check_thread
@@ -184,7 +173,7 @@ def test_another_thread_is_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatc
     ready = threading.Event()
 
     def hold() -> None:
-        connection = sqlite3.connect(desk.path)
+        connection = sqlite3.connect(desk.address)
         connection.execute(INSERT)
         ready.set()
         looked.wait(10)
@@ -203,7 +192,9 @@ def test_another_thread_is_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatc
     elsewhere.close()
 
 
-async def test_another_coroutine_is_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_coroutine_is_waited_for(
+    desk: SqliteDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked = asyncio.Event()
     check = holding.check_task
 
@@ -215,7 +206,7 @@ async def test_another_coroutine_is_waited_for(desk: Desk, monkeypatch: pytest.M
     ready = asyncio.Event()
 
     async def hold() -> None:
-        connection = sqlite3.connect(desk.path)
+        connection = sqlite3.connect(desk.address)
         connection.execute(INSERT)
         ready.set()
         await looked.wait()
@@ -230,10 +221,10 @@ async def test_another_coroutine_is_waited_for(desk: Desk, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("first", ["itself", "other"])
 def test_one_who_waits_for_itself_fails_alone(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, first: str
+    desk: SqliteDesk, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Another thread's put, which would share the batch, is done when the lock is free."""
-    connection = sqlite3.connect(desk.path)
+    connection = sqlite3.connect(desk.address)
     connection.execute(INSERT)
     done: list[object] = []
     # Not through a closure: what it can reach would be this thread's connection.
@@ -258,9 +249,9 @@ def test_one_who_waits_for_itself_fails_alone(
     connection.close()
 
 
-def test_a_connection_that_threads_share_is_waited_for(desk: Desk) -> None:
+def test_a_connection_that_threads_share_is_waited_for(desk: SqliteDesk) -> None:
     """Whoever has it may end its transaction, so nobody knows who waits for whom."""
-    connection = sqlite3.connect(desk.path, check_same_thread=False)
+    connection = sqlite3.connect(desk.address, check_same_thread=False)
     connection.execute(INSERT)
-    holding.check_thread(Place(Path(desk.path)))
+    holding.check_thread(Place(Path(desk.address)))
     connection.close()

@@ -1,8 +1,7 @@
-"""End a job in a transaction of the handler's own PostgreSQL connection, of whatever library (I7)."""
+"""What only PostgreSQL does when a job ends in its handler's transaction (I7)."""
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,136 +10,27 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from fairlead import Fairlead, LeaseLost, Retry, State, StoreUnavailable, current_job, fixed
+from fairlead import Fairlead, State, StoreUnavailable, current_job
 from fairlead.core import events
 from fairlead.core.clock import SECOND
-from fairlead.producer import BoundTask
 from fairlead.stores import store_for
-from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import MOST_BLOCKING
+from tests.face.desk import AT_ONCE, PostgresDesk
 from tests.runtime.heard import Heard, ended
-from tests.servers.libraries import ASYNC, LIBRARIES, Mine, go
-from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
-from tests.words import claim, done, new_job, take_over
-
-EVERY = pytest.mark.parametrize("library", LIBRARIES)
-AT_ONCE = Retry(attempts=3, backoff=fixed(0, jitter=0))
-
-
-class Desk:
-    """An app, and the table of its application beside the jobs."""
-
-    def __init__(self, server: PostgresServer, crew_url: str) -> None:
-        self.server = server
-        self.store = crew_url
-        self.url = server.url(user="crew", password="rope")
-        self.table = f"{Address.of(crew_url).schema}.effect"
-        self.app = Fairlead(crew_url)
-        self.follow: BoundTask[..., Any] = self.app.task(name="follow")(lambda: None)
-        server.execute(f"CREATE TABLE {self.table} (note text); GRANT ALL ON {self.table} TO crew")
-
-    def insert(self, note: str) -> str:
-        return f"INSERT INTO {self.table} VALUES ('{note}')"
-
-    def rows(self) -> list[str]:
-        return [note for (note,) in self.server.execute(f"SELECT note FROM {self.table}")]
-
-    def task(self, library: str, work: Callable[[], Awaitable[Any]]) -> BoundTask[..., Any]:
-        """Make a task of what was written for every library, on a loop or in a thread."""
-
-        async def coroutine() -> int:
-            await work()
-            return 0
-
-        def plain() -> int:
-            go(library, coroutine())
-            return 0
-
-        function = coroutine if library in ASYNC else plain
-        return self.app.task(name="book", retry=AT_ONCE)(function)
+from tests.words import claim, done, new_job
 
 
 @pytest.fixture
-def desk(postgres_server: PostgresServer, crew_url: str) -> Iterator[Desk]:
-    desk = Desk(postgres_server, crew_url)
-    yield desk
-    assert desk.app.bridge.run(desk.app.store.audit()) == []
-    desk.app.close()
-    postgres_server.execute(f"SET lock_timeout = '5s'; DROP TABLE {desk.table}")
-
-
-async def block(desk: Desk, mine: Mine, note: str) -> None:
-    """Write a row and enqueue a job in a block of the run."""
-    job, later = current_job(), desk.follow.using(delay=1000)
-    if mine.is_async:
-        async with job.commit(mine.connection) as conn:
-            assert conn is mine.connection
-            await mine.execute(desk.insert(note))
-            await later.aenqueue()
-    else:
-        with job.commit(mine.connection) as conn:
-            assert conn is mine.connection
-            await mine.execute(desk.insert(note))
-            later.enqueue()
-
-
-@EVERY
-async def test_the_callers_commit_ends_the_job_and_nothing_else_does(
-    desk: Desk, library: str
-) -> None:
-    seen: list[list[str]] = []
-
-    async def work() -> None:
-        attempt = current_job().attempt
-        async with LIBRARIES[library](desk.url) as mine:
-            await block(desk, mine, f"attempt {attempt}")
-            seen.append(desk.rows())
-            await (mine.rollback() if attempt == 1 else mine.commit())
-
-    task = desk.task(library, work)
-    async with desk.app.worker():
-        record = await ended(await task.aenqueue())
-    assert seen == [[], []], "we have never committed"
-    assert (record.state, record.attempt) == (State.DONE, 2)
-    assert [each.error for each in record.errors] == ["NotCommitted"]
-    assert desk.rows() == ["attempt 2"]
-    assert (await desk.app.store.count())["default"] == {State.WAITING: 1, State.DONE: 1}
-
-
-@EVERY
-async def test_a_run_whose_lease_was_taken_over_leaves_no_row(desk: Desk, library: str) -> None:
-    told: list[BaseException] = []
-
-    async def work() -> None:
-        # In a thread of its own, because this may run on a loop or without one.
-        thief = threading.Thread(target=asyncio.run, args=[take_over(desk.app, desk.store)])
-        thief.start()
-        thief.join()
-        async with LIBRARIES[library](desk.url) as mine:
-            try:
-                await block(desk, mine, "late")
-                await mine.commit()
-            except LeaseLost as problem:
-                told.append(problem)
-                raise
-
-    task = desk.task(library, work)
-    heard = Heard(desk.app)
-    async with desk.app.worker():
-        job = await task.aenqueue()
-        await heard.until(events.SettlementRefused)
-    assert [type(problem) for problem in told] == [LeaseLost]
-    assert desk.rows() == []
-    assert (await job.arecord()).state is State.RUNNING, "it is the other worker's"
-    assert (await desk.app.store.count())["default"] == {State.RUNNING: 1}
+def desk(postgres_desk: PostgresDesk) -> PostgresDesk:
+    return postgres_desk
 
 
 # What is refused, before a row is written
 
 
-async def refused(desk: Desk, work: Callable[[], Awaitable[Any]], words: str) -> None:
-    task = desk.task("asyncpg", work)
+async def refused(desk: PostgresDesk, work: Callable[[], Awaitable[Any]], words: str) -> None:
+    task = desk.handler(work)
     async with desk.app.worker():
         record = await ended(await task.aenqueue())
     assert record.state is State.DEAD
@@ -148,9 +38,9 @@ async def refused(desk: Desk, work: Callable[[], Awaitable[Any]], words: str) ->
     assert desk.rows() == []
 
 
-async def test_an_asyncpg_connection_without_a_transaction_is_refused(desk: Desk) -> None:
+async def test_an_asyncpg_connection_without_a_transaction_is_refused(desk: PostgresDesk) -> None:
     async def work() -> None:
-        mine = await asyncpg.connect(desk.url)
+        mine = await asyncpg.connect(desk.address)
         try:
             async with current_job().commit(mine):
                 await mine.execute(desk.insert("at once"))
@@ -160,25 +50,25 @@ async def test_an_asyncpg_connection_without_a_transaction_is_refused(desk: Desk
     await refused(desk, work, "needs a connection with an open transaction")
 
 
-async def test_a_connection_that_commits_by_itself_is_refused(desk: Desk) -> None:
+async def test_a_connection_that_commits_by_itself_is_refused(desk: PostgresDesk) -> None:
     async def work() -> None:
-        mine = await psycopg.AsyncConnection.connect(desk.url, autocommit=True)
+        mine = await psycopg.AsyncConnection.connect(desk.address, autocommit=True)
         async with mine, current_job().commit(mine):
             await mine.execute(desk.insert("at once"))
 
     await refused(desk, work, "this one commits every statement by itself")
 
 
-async def test_an_async_connection_is_refused_by_a_plain_block(desk: Desk) -> None:
+async def test_an_async_connection_is_refused_by_a_plain_block(desk: PostgresDesk) -> None:
     async def work() -> None:
-        async with await psycopg.AsyncConnection.connect(desk.url) as mine:
+        async with await psycopg.AsyncConnection.connect(desk.address) as mine:
             with current_job().commit(mine):
                 await mine.execute(desk.insert("never"))
 
     await refused(desk, work, "AsyncConnection is an async connection")
 
 
-async def test_a_connection_to_another_database_is_refused(desk: Desk) -> None:
+async def test_a_connection_to_another_database_is_refused(desk: PostgresDesk) -> None:
     async def work() -> None:
         with psycopg.connect(desk.server.url("template1")) as mine:
             async with current_job().commit(mine):
@@ -192,7 +82,7 @@ async def test_a_connection_to_another_database_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 async def test_a_commit_whose_answer_is_lost_on_the_way_happened_once(
-    desk: Desk, proxy: Proxy, is_async: bool
+    desk: PostgresDesk, proxy: Proxy, is_async: bool
 ) -> None:
     """The network takes the answer to COMMIT with it; the store knows that it was carried out."""
     app = Fairlead(proxy.through(desk.store))
@@ -224,7 +114,9 @@ async def test_a_commit_whose_answer_is_lost_on_the_way_happened_once(
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-async def test_a_handler_finds_a_connection_as_if_it_were_new(desk: Desk, is_async: bool) -> None:
+async def test_a_handler_finds_a_connection_as_if_it_were_new(
+    desk: PostgresDesk, is_async: bool
+) -> None:
     """What one sets for itself on a connection of ours, the next does not find on it."""
     found: list[Any] = []
 
@@ -252,12 +144,12 @@ async def test_a_handler_finds_a_connection_as_if_it_were_new(desk: Desk, is_asy
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 async def test_a_connection_is_lent_to_nobody_after_a_block_that_failed(
-    desk: Desk, is_async: bool
+    desk: PostgresDesk, is_async: bool
 ) -> None:
     """A commit that was refused, or not answered, leaves a session that nobody knows."""
     found: list[int] = []
     desk.server.execute(
-        f"ALTER TABLE {desk.table} ADD UNIQUE (note) DEFERRABLE INITIALLY DEFERRED;"
+        f"ALTER TABLE {desk.rows_table} ADD UNIQUE (note) DEFERRABLE INITIALLY DEFERRED;"
         f"{desk.insert('taken')}"
     )
 
@@ -287,7 +179,7 @@ async def test_a_connection_is_lent_to_nobody_after_a_block_that_failed(
 
 
 async def test_a_transaction_that_is_open_for_long_costs_no_other_job_its_lease(
-    desk: Desk,
+    desk: PostgresDesk,
 ) -> None:
     """Not even after the job's end is written in it, on a database nobody has used before."""
     runs: list[str] = []
@@ -305,7 +197,7 @@ async def test_a_transaction_that_is_open_for_long_costs_no_other_job_its_lease(
     @desk.app.task(name="hog", retry=AT_ONCE)
     async def hog() -> None:
         runs.append("hog")
-        async with await psycopg.AsyncConnection.connect(desk.url) as mine:
+        async with await psycopg.AsyncConnection.connect(desk.address) as mine:
             async with current_job().commit(mine):
                 await mine.execute(desk.insert("held"))
             held.set()
@@ -329,12 +221,12 @@ async def test_a_transaction_that_is_open_for_long_costs_no_other_job_its_lease(
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 async def test_a_heartbeat_meanwhile_matters_to_strict_transactions_only(
-    desk: Desk, level: str
+    desk: PostgresDesk, level: str
 ) -> None:
     store = desk.app.store
     await store.put([new_job()])
     [job] = await claim(store)
-    with psycopg.connect(desk.url) as connection:
+    with psycopg.connect(desk.address) as connection:
         connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
         connection.execute(desk.insert("row"))
         await store.extend([(job.id, job.fence)], SECOND)
@@ -347,7 +239,7 @@ async def test_a_heartbeat_meanwhile_matters_to_strict_transactions_only(
     assert desk.rows() == (["row"] if level == "READ COMMITTED" else [])
 
 
-async def test_who_finds_all_connections_lent_is_told_so(desk: Desk) -> None:
+async def test_who_finds_all_connections_lent_is_told_so(desk: PostgresDesk) -> None:
     store = store_for(f"{desk.store}&timeout=0.1")
     with ExitStack() as blocks:
         for _ in range(MOST_BLOCKING):
