@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +21,24 @@ from tests.words import by, claim, new_job, plan, returned
 NAMES = [*"abcdefghijklmnopqrstuvwxyz", *(f"q{number}" for number in range(34))]
 
 
-def jobs_of(queues: int) -> st.SearchStrategy[list[tuple[str, int, int, str]]]:
-    """Queue, head start, delay and task of each."""
-    return st.lists(
+class Case(NamedTuple):
+    """Jobs (queue, head start, delay and task of each), and what claims ask for in turn."""
+
+    jobs: list[tuple[str, int, int, str]]
+    queues: Lineup
+    sizes: list[int]
+    paused: frozenset[str]
+
+
+def cases(
+    most_queues: int,
+    weights: st.SearchStrategy[list[int]],
+    sizes: st.SearchStrategy[list[int]],
+    paused: st.SearchStrategy[frozenset[str]],
+) -> st.SearchStrategy[Case]:
+    jobs = st.lists(
         st.tuples(
-            st.sampled_from(NAMES[:queues]),
+            st.sampled_from(NAMES[:most_queues]),
             st.sampled_from([0, 0, 0, 2, 9]),
             st.sampled_from([0, 0, 0, 4]),
             st.sampled_from(["t", "t", "t", "strange"]),
@@ -32,61 +46,48 @@ def jobs_of(queues: int) -> st.SearchStrategy[list[tuple[str, int, int, str]]]:
         min_size=1,
         max_size=40,
     )
+    return st.builds(Case, jobs, weights.map(queues_of), sizes, paused)
 
 
 def queues_of(weights: Sequence[int]) -> Lineup:
     return Lineup(Queue(name, weight=weight) for name, weight in zip(NAMES, weights, strict=False))
 
 
-@settings(max_examples=30)
-@given(
-    jobs_of(3),
+FEW = cases(
+    3,
     st.lists(st.integers(1, 5), min_size=3, max_size=3),
     st.lists(st.integers(1, 9), min_size=1, max_size=8),
     st.sampled_from([frozenset(), frozenset({"b"})]),
 )
-def test_the_claim_is_the_rule(
-    new_url: Callable[[], str],
-    jobs: list[tuple[str, int, int, str]],
-    weights: list[int],
-    sizes: list[int],
-    paused: frozenset[str],
-) -> None:
-    """Claims of a whole run, against the rule over a list kept by hand."""
-    asyncio.run(_compare(new_url(), jobs, queues_of(weights), sizes, paused))
-
-
-@settings(max_examples=20)
-@given(
-    jobs_of(len(NAMES)),
+MANY = cases(
+    len(NAMES),
     st.lists(st.integers(1, 5), min_size=20, max_size=len(NAMES)),
     st.lists(st.integers(1, 30), min_size=1, max_size=6),
     st.frozensets(st.sampled_from(NAMES), max_size=5),
 )
-def test_the_claim_is_the_rule_with_many_queues(
-    new_url: Callable[[], str],
-    jobs: list[tuple[str, int, int, str]],
-    weights: list[int],
-    sizes: list[int],
-    paused: frozenset[str],
-) -> None:
-    """Most of them empty, of many weights, and more of them than a claim has slots, or fewer."""
-    queues = queues_of(weights)
-    served = [job for job in jobs if job[0] in queues.at]
-    asyncio.run(_compare(new_url(), served, queues, sizes, paused))
+"""Most of them empty, of many weights, and more of them than a claim has slots, or fewer."""
 
 
-async def _compare(
-    url: str,
-    jobs: list[tuple[str, int, int, str]],
-    queues: Lineup,
-    sizes: list[int],
-    paused: frozenset[str],
-) -> None:
+@settings(max_examples=30)
+@given(FEW)
+def test_the_claim_is_the_rule(new_url: Callable[[], str], case: Case) -> None:
+    """Claims of a whole run, against the rule over a list kept by hand."""
+    asyncio.run(_compare(new_url(), case))
+
+
+@settings(max_examples=20)
+@given(MANY)
+def test_the_claim_is_the_rule_with_many_queues(new_url: Callable[[], str], case: Case) -> None:
+    asyncio.run(_compare(new_url(), case))
+
+
+async def _compare(url: str, case: Case) -> None:
+    queues, paused = case.queues, case.paused
     clock = ManualClock()
     store = store_for(url, clock)
     waiting: dict[str, list[Head]] = {name: [] for name in queues.names}
-    for number, (queue, priority, delay, task) in enumerate(jobs):
+    served = [job for job in case.jobs if job[0] in queues.at]
+    for number, (queue, priority, delay, task) in enumerate(served):
         job = NewJob(
             JobId(f"{number:03}"), task, queue, "{}", priority=priority, delay=delay * SECOND
         )
@@ -97,7 +98,7 @@ async def _compare(
     for queue in paused:
         await store.pause(queue, by())
     credits: Mapping[str, float] = {}
-    for size in sizes:
+    for size in case.sizes:
         wish = ClaimPlan("w", queues, size, SECOND * 3600, credits=credits, capable={"t": 1})
         lines = {
             queue.name: Line(

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
@@ -14,21 +14,10 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from fairlead.stores.postgres.address import Address
 from tests.servers.postgres import PostgresServer
 from tests.words import claim, done, failed, new_job, returned
 
 DAY = 24 * 3600
-
-
-@pytest.fixture
-async def shop(fresh_url: str) -> AsyncIterator[Backend]:
-    """A store by the server's own clock."""
-    store = store_for(fresh_url)
-    await store.open()
-    yield store
-    assert await store.audit() == []
-    await store.close()
 
 
 @pytest.fixture
@@ -39,14 +28,6 @@ async def moved(fresh_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
     yield store
     assert await store.audit() == []
     await store.close()
-
-
-@pytest.fixture
-def owner(postgres_server: PostgresServer, postgres_url: str) -> Iterator[psycopg.Connection]:
-    """The owner of the schema, with its tables in sight."""
-    with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as connection:
-        connection.execute(f"SET search_path = {Address.of(postgres_url).schema}")
-        yield connection
 
 
 def one(connection: psycopg.Connection, question: str) -> object:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Any
 
@@ -158,14 +158,6 @@ class Yard:
         assert await self.store.audit() == []
         assert await self.store.repair(by()) == []
         return told
-
-
-@pytest.fixture
-def owner(postgres_url: str) -> Iterator[psycopg.Connection]:
-    address = Address.of(postgres_url)
-    with psycopg.connect(**address.parameters, autocommit=True) as connection:
-        connection.execute(f"SET search_path = {address.quoted_schema}")
-        yield connection
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
@@ -13,32 +12,12 @@ from fairlead.core.queue import Queue
 from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.heads import FEW, Found, Heads, Start
 from fairlead.stores.postgres.lane import Lane
 from fairlead.stores.postgres.wake import named
-from tests.servers.postgres import PostgresServer
 from tests.words import new_job, plan
 
 SLOTS = 20
-
-
-@pytest.fixture
-async def shop(fresh_url: str) -> AsyncIterator[Backend]:
-    """A store by the server's own clock."""
-    store = store_for(fresh_url)
-    await store.open()
-    yield store
-    assert await store.audit() == []
-    await store.close()
-
-
-@pytest.fixture
-def owner(postgres_server: PostgresServer, postgres_url: str) -> Iterator[psycopg.Connection]:
-    """The owner of the schema, with its tables in sight."""
-    with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as connection:
-        connection.execute(f"SET search_path = {Address.of(postgres_url).schema}")
-        yield connection
 
 
 @pytest.fixture
