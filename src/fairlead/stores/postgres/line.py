@@ -59,15 +59,16 @@ def to_json(value: object) -> str:
 
 
 def put_text(
-    jobs: Sequence[NewJob], at: int | None, tell: str | None, wait: int | None = None
+    jobs: Sequence[NewJob], at: int | None, tell: str | None, patience: float | None = None
 ) -> str:
     """Return the one parameter of a put. Jobs that are alike share what they have in common.
 
-    `wait` is for how many milliseconds it may wait for somebody else's transaction.
+    With a patience it may wait for somebody else's transaction: half of that time, so that the
+    server tells of a wait that was too long before our own clock does.
     """
     doc: dict[str, object] = {"at": at}
-    if wait is not None:
-        doc["wait"] = wait
+    if patience is not None:
+        doc["wait"] = max(1, int(500 * patience))  # In milliseconds.
     if len(jobs) == 1:
         [job] = jobs
         doc["job"] = _told(_kind_of(job), job.id, job.payload)
@@ -122,19 +123,15 @@ def _kinds(jobs: Sequence[NewJob]) -> list[tuple[object, ...]]:
 
 
 def put_parts(
-    jobs: Sequence[NewJob], at: int | None, tell: str | None, wait: int | None = None
+    jobs: Sequence[NewJob], at: int | None, tell: str | None, patience: float | None = None
 ) -> list[tuple[Sequence[NewJob], str]]:
     """Return the puts that a put takes, each with its jobs: one, unless it would be too long."""
-    text = put_text(jobs, at, tell, wait)
+    text = put_text(jobs, at, tell, patience)
     if len(text) <= _LONGEST_PUT or len(jobs) == 1:
         return [(jobs, text)]
     half = len(jobs) // 2
-    return [*put_parts(jobs[:half], at, tell, wait), *put_parts(jobs[half:], at, tell, wait)]
-
-
-def lock_timeout(patience: float) -> int:
-    """Return for how many milliseconds to wait for a lock: the server is to tell, not our clock."""
-    return max(1, int(500 * patience))
+    halves = (jobs[:half], jobs[half:])
+    return [part for some in halves for part in put_parts(some, at, tell, patience)]
 
 
 def _in_order(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -207,8 +204,7 @@ class PostgresLine:
         patience: float | None = None,
     ) -> list[bool]:
         """Add jobs, all or none. With a patience they may wait so long for others' transactions."""
-        wait = None if patience is None else lock_timeout(patience)
-        parts = put_parts(jobs, self.at(), tell, wait)
+        parts = put_parts(jobs, self.at(), tell, patience)
         if len(parts) == 1:
             [(answer,)] = await lane.ask(self._sql["put"], parts[0][1])
             return self._added(jobs, fresh_ones(jobs, answer))
@@ -235,8 +231,7 @@ class PostgresLine:
         patience: float | None = None,
     ) -> list[bool]:
         """Add jobs from synchronous code, all or none."""
-        wait = None if patience is None else lock_timeout(patience)
-        parts = put_parts(jobs, self.at(), tell, wait)
+        parts = put_parts(jobs, self.at(), tell, patience)
 
         def put(connection: Connection) -> list[bool]:
             fresh = []
