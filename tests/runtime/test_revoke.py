@@ -231,7 +231,7 @@ async def test_a_mark_that_comes_late_is_waited_for(
     monkeypatch.setattr(board, "revoke", written)
     boards = {"w/1": board}
     revoker = Revoker(any_app.workshop(), "w", lambda: boards, lambda *_: None)
-    assert await revoker._returned("w/1", board) == 1
+    assert await revoker._revoke_unstarted("w/1", board) == 1
     states = [(await job.arecord()).state for job in jobs]
     assert states == [State.RUNNING, State.WAITING]
     assert board.given_back == {(claimed[1].id, claimed[1].fence)}
@@ -245,7 +245,7 @@ async def test_nothing_of_a_process_that_died_meanwhile_is_given_back(any_app: F
     board = Board.private(4)
     board.hold(claimed.id, claimed.fence, 0, 0.0)
     revoker = Revoker(any_app.workshop(), "w", dict, lambda *_: None)
-    assert await revoker._returned("w/1", board) == 0
+    assert await revoker._revoke_unstarted("w/1", board) == 0
     assert (await job.arecord()).state is State.RUNNING
 
 

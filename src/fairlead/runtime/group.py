@@ -1,11 +1,11 @@
-"""A process in which suspects run: many handlers at once, apart from all who are above suspicion.
+"""A process in which suspects run, many handlers at once and apart from all other jobs.
 
 Coroutine functions run on its loop and plain ones in threads, as in a worker
 process. It reads orders from a socket and writes words back, as a solo process
-does. The word that a job starts is out before its handler runs, so if the process
-dies it is known which jobs it took with it; it is on the worker process's board, too, in
-case that dies as well. A thread does the reading: whatever
-the handlers do, the process ends when whoever started it closes the socket.
+does. Before a handler runs, its start is marked on the worker process's board and
+told to it. So it is known which jobs a death took with it, even if both
+processes die. A thread reads the socket: whatever the handlers do, this process
+ends when its worker process closes it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from fairlead.runtime.solo import Order, Recall, Word
 from fairlead.runtime.thread_runner import ThreadRunner
 
 MOST_THREADS = 100_000
-"""A group is as large as the slots of its pools, which have counted it already."""
+"""No bound of its own: slots of the pools bound the runs of a group."""
 
 
 class CallOff(msgspec.Struct, frozen=True, tag=True):

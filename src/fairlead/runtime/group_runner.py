@@ -33,16 +33,17 @@ MOST_PROCESSES = 64
 MOST_ALONE = 48
 """How many of them are for single runs. These may take long, and leave the others to groups."""
 SPARE_SECONDS = 10.0
-"""How long a process that was started before it was needed waits to be."""
+"""How long a process that was started ahead waits for its first run."""
 _OWN = str(Path(__file__).parent.parent)
 
 
 class Care(msgspec.Struct, frozen=True):
-    """What is due to others when something goes wrong.
+    """What happens beside the runner when a run is late or a process dies.
 
-    The company of a run past its time limit gets `grace` seconds to finish; `prolong`
-    is told until when, and `tell_overdue` of the run and the line that it is at.
-    `tell_died` gets the process, how it ended, and how many had started and had not.
+    The company of a run past its time limit gets `grace` seconds to finish. `prolong` gets
+    the late run and the time until which this runner sees to its end, `tell_overdue` the
+    run and its line. `tell_died` gets the process, how it ended, and how many runs had
+    started and how many had not.
     """
 
     grace: float
@@ -61,12 +62,13 @@ class _Group:
         self.hand = Hand("group", home.target, home.hire, partial(listen, self), handles, recruit)
         self.members: dict[int, Run] = {}
         self.overdue: dict[int, float] = {}
-        """Until when others are waited for, by the place of a run past its time limit."""
+        """Until when its company may go on, by the place of a run past its time limit."""
         self.over_at = float("inf")
-        """When it is ended because nobody is in it who was not called off."""
+        """When to end it, because all its members have ended or were called off."""
         self.ended_at: float | None = None
         """When it was told to end."""
         self.has_begun = False
+        """Whether it has said something: from then on nobody joins."""
         self._share: Share | None = None
 
     @property
@@ -171,7 +173,7 @@ class GroupRunner(SendingRunner):
     def _send(self, share: Share) -> None:
         """Send runs to a process, a new one if need be; not those that were revoked."""
         since = {run: self._pending.pop(run) for run in share}
-        sent = Share(run for run in share if self._is_sent(run))
+        sent = Share(run for run in share if self._mark_sent(run))
         if not sent:
             return
         try:

@@ -2,9 +2,8 @@
 
 Jobs that shared the death of a process start again at once, all together. If that
 process dies too, they are divided into about as many groups as each then has
-members; the members of a group that dies run alone. So a job is interrupted at
-most three times for the sake of another one, and who kills processes is soon
-alone with its deed.
+members; the members of a group that dies run alone. So no job is interrupted more
+than three times by another one, and the one that kills processes soon runs alone.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ class Share(tuple[Run, ...]):
 
     @property
     def together(self) -> bool:
-        """Whether these shared one death only, so that more of the same may join them."""
+        """Whether all of these have shared one death only; more such runs may join them."""
         return not self.alone and self[0].job.shared_deaths == 1
 
     @property
@@ -44,8 +43,8 @@ def shares(runs: Sequence[Run]) -> list[Share]:
 def fate(called_off: Ending | None, how: str, running: int, *, on_purpose: bool) -> Outcome:
     """Say how a run ended whose process died with so many running in it.
 
-    One that was called off has its end. What we ended on purpose is nobody's fault,
-    and what died with company nobody's in particular.
+    A run that was called off ends as it was told. If we ended the process on purpose,
+    the others were cut off. Else the run crashed, alone or in company.
     """
     if isinstance(called_off, Returned) or (called_off is None and on_purpose):
         return CUT_OFF

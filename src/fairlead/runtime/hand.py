@@ -15,9 +15,9 @@ Hire = Callable[[int, bool], None]
 
 
 class Hand:
-    """One process, and the socket to it. `on_news` is called when there is something to receive.
+    """One process, and the socket to it: a `recruit`, or a process that is started now.
 
-    It is started now, unless there is a `recruit`.
+    `on_news` is called when there is something to receive.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Hand:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # It died; who receives notices.
+            return  # It died, which `receive` tells.
         del self._outgoing[:sent]
         if self._outgoing:
             self._loop.add_writer(handle, self._flush)

@@ -140,7 +140,7 @@ class ProcessRunner(SendingRunner):
     def _send(self, hand: _Hand, runs: list[Run]) -> None:
         orders = []
         for run in runs:
-            if not self._is_sent(run):
+            if not self._mark_sent(run):
                 continue
             self._number += 1
             hand.sent[self._number] = run

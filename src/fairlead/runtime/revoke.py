@@ -65,19 +65,19 @@ class Revoker:
 
     async def _revoke(self, worker: str, board: Board) -> None:
         try:
-            returned = await self._returned(worker, board)
-            if returned:
-                self._tell(worker, returned)
+            if count := await self._revoke_unstarted(worker, board):
+                self._tell(worker, count)
         except Exception as problem:  # noqa: BLE001 (around a service's step)
             told = f"what {worker} has not started cannot be given back: {said(problem)}"
             self._troubles.tell(f"{told}; it waits until that process goes on")
         finally:
             self._under_way.discard(worker)
 
-    async def _returned(self, worker: str, board: Board) -> int:
-        """Revoke and give back; returns how many jobs. An outage is waited for.
+    async def _revoke_unstarted(self, worker: str, board: Board) -> int:
+        """Revoke what has not started, and give it back; returns how many jobs that were.
 
-        Not any longer when the process goes on: it gives back by itself then, or is dead.
+        An outage is waited for as long as the process stands still. If it goes on, it
+        gives them back by itself.
         """
         revoked_at = asyncio.get_running_loop().time()
         board.revoke(revoked_at)

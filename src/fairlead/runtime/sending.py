@@ -51,8 +51,8 @@ class SendingRunner(ABC):
     def _deal(self) -> None:
         """Send what waits to processes, as far as there is room."""
 
-    def _is_sent(self, run: Run) -> bool:
-        """Note that a run goes to a process of its own, unless it was revoked."""
+    def _mark_sent(self, run: Run) -> bool:
+        """Mark a run as sent, and say whether it may be: if it was revoked, it is given back."""
         if self._home.board.send(run.place):
             return True
         # Not at once: its end may bring the next run to deal, in the midst of this.
