@@ -93,10 +93,10 @@ class AsyncAlchemy(AsyncMine):
 Library = Callable[[str], AbstractAsyncContextManager[Mine]]
 
 
-def _psycopg(**options: Any) -> Library:
+def _pep249(connect: Callable[..., Any], **options: Any) -> Library:
     @asynccontextmanager
-    async def opened(url: str) -> AsyncIterator[Mine]:
-        connection = psycopg.connect(url, **options)
+    async def opened(address: str) -> AsyncIterator[Mine]:
+        connection = connect(address, **options)
         try:
             yield Mine(connection)
         finally:
@@ -113,18 +113,6 @@ def _async_psycopg(**options: Any) -> Library:
             yield AsyncMine(connection)
         finally:
             await connection.close()
-
-    return opened
-
-
-def _psycopg2(**options: Any) -> Library:
-    @asynccontextmanager
-    async def opened(url: str) -> AsyncIterator[Mine]:
-        connection = psycopg2.connect(url, **options)
-        try:
-            yield Mine(connection)
-        finally:
-            connection.close()
 
     return opened
 
@@ -148,11 +136,19 @@ async def _asyncpg_pool(url: str) -> AsyncIterator[Mine]:
         yield mine
 
 
-def _alchemy(driver: str, kind: Callable[[sqlalchemy.Engine], Any]) -> Library:
+def _over(driver: str) -> Callable[[str], str]:
+    """Return how SQLAlchemy is told a URL of PostgreSQL."""
+    return lambda url: url.replace("postgresql:", f"postgresql+{driver}:")
+
+
+def _alchemy(
+    told: Callable[[str], str], kind: Callable[[sqlalchemy.Engine], Any], *, begins: bool = False
+) -> Library:
     @asynccontextmanager
-    async def opened(url: str) -> AsyncIterator[Mine]:
-        address = url.replace("postgresql:", f"postgresql+{driver}:")
-        engine = sqlalchemy.create_engine(address, poolclass=NullPool)
+    async def opened(address: str) -> AsyncIterator[Mine]:
+        engine = sqlalchemy.create_engine(told(address), poolclass=NullPool)
+        if begins:
+            _begin_for_real(engine)
         connection = kind(engine)
         try:
             yield Alchemy(connection)
@@ -163,11 +159,10 @@ def _alchemy(driver: str, kind: Callable[[sqlalchemy.Engine], Any]) -> Library:
     return opened
 
 
-def _async_alchemy(driver: str, kind: Callable[[aio.AsyncEngine], Any]) -> Library:
+def _async_alchemy(told: Callable[[str], str], kind: Callable[[aio.AsyncEngine], Any]) -> Library:
     @asynccontextmanager
-    async def opened(url: str) -> AsyncIterator[Mine]:
-        address = url.replace("postgresql:", f"postgresql+{driver}:")
-        engine = aio.create_async_engine(address, poolclass=NullPool)
+    async def opened(address: str) -> AsyncIterator[Mine]:
+        engine = aio.create_async_engine(told(address), poolclass=NullPool)
         try:
             async with kind(engine) as connection:
                 yield AsyncAlchemy(connection)
@@ -181,65 +176,64 @@ def _scoped(engine: sqlalchemy.Engine) -> Any:
     return orm.scoped_session(orm.sessionmaker(engine))
 
 
-@asynccontextmanager
-async def _django(url: str) -> AsyncIterator[Mine]:
-    if not settings.configured:
-        settings.configure(USE_TZ=True, DATABASES={})
-        django.setup()
+def _django(told: Callable[[str], dict[str, Any]], *, debug: bool = False) -> Library:
+    @asynccontextmanager
+    async def opened(address: str) -> AsyncIterator[Mine]:
+        if not settings.configured:
+            settings.configure(USE_TZ=True, DATABASES={})
+            django.setup()
+        django.db.connections.databases[address] = django.db.connections.configure_settings(
+            {"default": told(address)}
+        )["default"]
+        connection = django.db.connections[address]
+        connection.force_debug_cursor = debug
+        connection.set_autocommit(False)
+        try:
+            yield Mine(connection)
+        finally:
+            connection.close()
+            del django.db.connections[address]
+
+    return opened
+
+
+def _django_server(url: str) -> dict[str, Any]:
+    """Return how Django is told a URL of PostgreSQL."""
     parts = urlsplit(url)
-    name = f"db{parts.port}{parts.path}"
-    django.db.connections.databases[name] = django.db.connections.configure_settings(
-        {
-            "default": {
-                "ENGINE": "django.db.backends.postgresql",
-                "NAME": unquote(parts.path[1:]),
-                "USER": unquote(parts.username or ""),
-                "PASSWORD": unquote(parts.password or ""),
-                "HOST": parts.hostname,
-                "PORT": parts.port,
-            }
-        }
-    )["default"]
-    connection = django.db.connections[name]
-    connection.set_autocommit(False)
-    try:
-        yield Mine(connection)
-    finally:
-        connection.close()
-        del django.db.connections[name]
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path[1:]),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname,
+        "PORT": parts.port,
+    }
 
 
 LIBRARIES: dict[str, Library] = {
-    "psycopg": _psycopg(),
-    "psycopg with dicts": _psycopg(row_factory=dict_row),
-    "psycopg with raw cursors": _psycopg(cursor_factory=psycopg.RawCursor),
+    "psycopg": _pep249(psycopg.connect),
+    "psycopg with dicts": _pep249(psycopg.connect, row_factory=dict_row),
+    "psycopg with raw cursors": _pep249(psycopg.connect, cursor_factory=psycopg.RawCursor),
     "async psycopg": _async_psycopg(),
     "async psycopg with named tuples": _async_psycopg(row_factory=namedtuple_row),
-    "psycopg2": _psycopg2(),
-    "psycopg2 with dicts": _psycopg2(cursor_factory=psycopg2.extras.RealDictCursor),
-    "psycopg2 with named tuples": _psycopg2(cursor_factory=psycopg2.extras.NamedTupleCursor),
+    "psycopg2": _pep249(psycopg2.connect),
+    "psycopg2 with dicts": _pep249(psycopg2.connect, cursor_factory=psycopg2.extras.RealDictCursor),
+    "psycopg2 with named tuples": _pep249(
+        psycopg2.connect, cursor_factory=psycopg2.extras.NamedTupleCursor
+    ),
     "asyncpg": _asyncpg,
     "asyncpg from a pool": _asyncpg_pool,
-    "sqlalchemy connection": _alchemy("psycopg", sqlalchemy.Engine.connect),
-    "sqlalchemy session": _alchemy("psycopg2", orm.Session),
-    "sqlalchemy scoped session": _alchemy("psycopg", _scoped),
-    "async sqlalchemy connection": _async_alchemy("asyncpg", aio.AsyncEngine.connect),
-    "async sqlalchemy session": _async_alchemy("psycopg", aio.AsyncSession),
-    "async sqlalchemy session of asyncpg": _async_alchemy("asyncpg", aio.AsyncSession),
-    "django": _django,
+    "sqlalchemy connection": _alchemy(_over("psycopg"), sqlalchemy.Engine.connect),
+    "sqlalchemy session": _alchemy(_over("psycopg2"), orm.Session),
+    "sqlalchemy scoped session": _alchemy(_over("psycopg"), _scoped),
+    "async sqlalchemy connection": _async_alchemy(_over("asyncpg"), aio.AsyncEngine.connect),
+    "async sqlalchemy session": _async_alchemy(_over("psycopg"), aio.AsyncSession),
+    "async sqlalchemy session of asyncpg": _async_alchemy(_over("asyncpg"), aio.AsyncSession),
+    "django": _django(_django_server),
 }
 
 
 # SQLite
-
-
-@asynccontextmanager
-async def _sqlite3(path: str) -> AsyncIterator[Mine]:
-    connection = sqlite3.connect(path)
-    try:
-        yield Mine(connection)
-    finally:
-        connection.close()
 
 
 @asynccontextmanager
@@ -251,22 +245,6 @@ async def _sqlite3_by_hand(path: str) -> AsyncIterator[Mine]:
         yield Mine(connection)
     finally:
         connection.close()
-
-
-def _file_alchemy(kind: Callable[[sqlalchemy.Engine], Any], *, begins: bool = False) -> Library:
-    @asynccontextmanager
-    async def opened(path: str) -> AsyncIterator[Mine]:
-        engine = sqlalchemy.create_engine(f"sqlite:///{path}", poolclass=NullPool)
-        if begins:
-            _begin_for_real(engine)
-        connection = kind(engine)
-        try:
-            yield Alchemy(connection)
-        finally:
-            connection.close()
-            engine.dispose()
-
-    return opened
 
 
 def _begin_for_real(engine: sqlalchemy.Engine) -> None:
@@ -281,51 +259,29 @@ def _begin_for_real(engine: sqlalchemy.Engine) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-def _file_async_alchemy(kind: Callable[[aio.AsyncEngine], Any]) -> Library:
-    @asynccontextmanager
-    async def opened(path: str) -> AsyncIterator[Mine]:
-        engine = aio.create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
-        try:
-            async with kind(engine) as connection:
-                yield AsyncAlchemy(connection)
-        finally:
-            await engine.dispose()
-
-    return opened
+def _file(path: str) -> str:
+    return f"sqlite:///{path}"
 
 
-def _file_django(*, debug: bool = False) -> Library:
-    @asynccontextmanager
-    async def opened(path: str) -> AsyncIterator[Mine]:
-        if not settings.configured:
-            settings.configure(USE_TZ=True, DATABASES={})
-            django.setup()
-        django.db.connections.databases[path] = django.db.connections.configure_settings(
-            {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": path}}
-        )["default"]
-        connection = django.db.connections[path]
-        connection.force_debug_cursor = debug
-        connection.set_autocommit(False)
-        try:
-            yield Mine(connection)
-        finally:
-            connection.close()
-            del django.db.connections[path]
+def _async_file(path: str) -> str:
+    return f"sqlite+aiosqlite:///{path}"
 
-    return opened
+
+def _django_file(path: str) -> dict[str, Any]:
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": path}
 
 
 FILE_LIBRARIES: dict[str, Library] = {
-    "sqlite3": _sqlite3,
+    "sqlite3": _pep249(sqlite3.connect),
     "sqlite3 with BEGIN": _sqlite3_by_hand,
-    "sqlalchemy connection": _file_alchemy(sqlalchemy.Engine.connect),
-    "sqlalchemy session": _file_alchemy(orm.Session),
-    "sqlalchemy session with BEGIN": _file_alchemy(orm.Session, begins=True),
-    "sqlalchemy scoped session": _file_alchemy(_scoped),
-    "async sqlalchemy connection": _file_async_alchemy(aio.AsyncEngine.connect),
-    "async sqlalchemy session": _file_async_alchemy(aio.AsyncSession),
-    "django": _file_django(),
-    "django with DEBUG": _file_django(debug=True),
+    "sqlalchemy connection": _alchemy(_file, sqlalchemy.Engine.connect),
+    "sqlalchemy session": _alchemy(_file, orm.Session),
+    "sqlalchemy session with BEGIN": _alchemy(_file, orm.Session, begins=True),
+    "sqlalchemy scoped session": _alchemy(_file, _scoped),
+    "async sqlalchemy connection": _async_alchemy(_async_file, aio.AsyncEngine.connect),
+    "async sqlalchemy session": _async_alchemy(_async_file, aio.AsyncSession),
+    "django": _django(_django_file),
+    "django with DEBUG": _django(_django_file, debug=True),
 }
 
 ASYNC = tuple(name for name in (*LIBRARIES, *FILE_LIBRARIES) if "async" in name)
