@@ -723,6 +723,13 @@ MUTANTS = [
         "tests/runtime/test_groups.py",
     ),
     Mutant(
+        "who waits for another one's end is not given back each second",
+        "runtime/group_runner.py",
+        "        if not self._resting:\n            return []\n",
+        "",
+        "tests/runtime/test_groups.py",
+    ),
+    Mutant(
         "who waits for a process starts when one has ended",
         "runtime/group_runner.py",
         "        if self._pending:\n            self._deal_soon()\n",

@@ -6,7 +6,8 @@ tells of each start and each end. When it dies, only its members are touched.
 The number of processes is bounded, because each takes 20 MB or more and blocks this loop
 for some milliseconds when it is started. With one poison job among a thousand suspects,
 nobody waits for another one's end: there are 31 groups, and 33 in the largest that
-run alone next. Beyond the bounds suspects wait until a process ends.
+run alone next. Beyond the bounds suspects wait here until a process ends: if they were
+given back, this worker would claim them again at once, and again a second later.
 """
 
 import signal
@@ -126,16 +127,20 @@ class GroupRunner(SendingRunner):
         self._deal_soon()
 
     def take_back(self, before: float) -> list[Run]:
-        """Take out the runs that came before a time and wait for a process."""
-        taken = [run for run, since in self._pending.items() if since < before]
-        for run in taken:
+        """Take out the runs that came before a time, if no process can be started for them."""
+        if not self._resting:
+            return []
+        return self._take_out([run for run, since in self._pending.items() if since < before])
+
+    def _take_out(self, runs: list[Run]) -> list[Run]:
+        for run in runs:
             del self._pending[run]
-        return taken
+        return runs
 
     def recall(self) -> None:
         """Have everything given back that has not started, now and later."""
         self._recalled = True
-        for run in self.take_back(float("inf")):
+        for run in self._take_out(list(self._pending)):
             self._home.end(run, GIVEN_BACK)
         for group in self._groups:
             group.hand.tell(Recall())
