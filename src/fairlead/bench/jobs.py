@@ -5,11 +5,16 @@ import os
 import time
 
 from fairlead.app import Fairlead
-from fairlead.core.queue import Pool
+from fairlead.core.queue import Pool, Queue
 
 RUNNER = os.environ.get("FAIRLEAD_BENCH_RUNNER", "async")
+QUEUES = int(os.environ.get("FAIRLEAD_BENCH_QUEUES", "0"))
+"""How many queues there are beside the default one."""
 
-app = Fairlead(pools=[Pool("default", runner=RUNNER)])
+app = Fairlead(
+    pools=[Pool("default", runner=RUNNER)],
+    queues=[Queue(f"q{number}") for number in range(QUEUES)],
+)
 
 
 async def _on_the_loop(user_id: int, address: str, subject: str) -> None:

@@ -89,14 +89,12 @@ class WorkerBench:
         return floor_rates, our_rates
 
     def _drain(self, jobs: int, processes: int, runner: str) -> float:
-        """Let a worker run that many jobs; returns how many a second, from its first claim."""
+        """Let a worker run that many jobs of one queue; returns how many a second."""
         with self._engine.place() as url:
             app, task = opened(url)
             fill(app, task, jobs)
             app.close()
-            with _worker(url, runner, "--processes", str(processes), "--drain") as process:
-                process.wait(PATIENCE)
-            return jobs / self._engine.seconds_of_drain(url, jobs)
+            return drained(self._engine, url, jobs, processes, runner)
 
     def _idle(self) -> Iterator[Row]:
         """Enqueue into an idle worker, one job at a time, from another process."""
@@ -148,6 +146,19 @@ class WorkerBench:
             return (max(ran) - began) / 1e9
 
 
+def drained(
+    engine: Engine, url: str, jobs: int, processes: int = 1, runner: str = "async", queues: int = 0
+) -> float:
+    """Let a worker with so many queues run the jobs of a place.
+
+    Returns how many a second, from its first claim to its last settlement.
+    """
+    options = ("--processes", str(processes), "--drain")
+    with _worker(url, runner, *options, queues=queues) as process:
+        process.wait(PATIENCE)
+    return jobs / engine.seconds_of_drain(url, jobs)
+
+
 def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition() and time.monotonic() < end:
@@ -169,11 +180,14 @@ def _waits(task: BoundTask[[], int], number: int) -> list[float]:
 
 
 @contextmanager
-def _worker(url: str, runner: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(
+    url: str, runner: str, *options: str, queues: int = 0
+) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         **os.environ,
         "FAIRLEAD_URL": url,
         "FAIRLEAD_BENCH_RUNNER": runner,
+        "FAIRLEAD_BENCH_QUEUES": str(queues),
     }
     process = subprocess.Popen(  # noqa: S603 (this interpreter, our own command)
         [sys.executable, "-m", "fairlead", "worker", TARGET, "--loop", "asyncio", *options],

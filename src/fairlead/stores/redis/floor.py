@@ -170,10 +170,11 @@ def _drain(url: str) -> None:
 
 def seconds_of_drain(url: str, jobs: int) -> float:
     """Return how long this many jobs took, from the first claim to the last settlement."""
-    log = Keys(Address.of(url).prefix).key(_QUEUE, "log")
+    keys = Keys(Address.of(url).prefix)
     with _client(url) as client:
-        batches = client.lrange(log, 0, -1)
-    lines = [line for batch in batches for line in lines_of(_QUEUE, batch)]
+        names = [name.decode() for name in client.smembers(keys.queues)] or [_QUEUE]
+        logs = [client.lrange(keys.key(name, "log"), 0, -1) for name in names]
+    lines = [line for batches in logs for batch in batches for line in lines_of(_QUEUE, batch)]
     done = sum(line.outcome == "done" for line in lines)
     if done != jobs:
         raise StoreError(f"{done:,} of {jobs:,} jobs were done; the figure would mean nothing")
