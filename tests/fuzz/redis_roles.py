@@ -11,7 +11,7 @@ short, and an operator may delete jobs.
 
 import asyncio
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from random import Random
@@ -36,12 +36,8 @@ from tests.fuzz.victim import Damage
 from tests.words import new_id
 
 VERBS = {
-    "producer": ("put", "register", "records"),
-    "worker": ("claim", "extend", "settle", "announce", "upkeep", "park", "bring_back", "glance"),
-    "operator": (
-        *("cancel", "delete", "edit", "note", "pause", "revive", "repair", "relog", "count"),
-        *("check", "look", "ahead", "standing", "attempts", "batches", "here"),
-    ),
+    role: tuple(verb for verb, each in FUNCTIONS.items() if each.role == role)
+    for role in ("producer", "worker", "operator")
 }
 """The functions that are for each role."""
 _TIME = re.compile(r"call\.\w+\.0")
@@ -50,7 +46,7 @@ _CALLS = ("FCALL", "FCALL_RO")
 _ID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
 _LEASE = 2
 """Where a claim tells its lease."""
-_FENCED = {"settle": 1, "extend": 2}
+_FENCED = {"settle": 2, "extend": 2}
 """Where a verb tells jobs with their fences."""
 
 
@@ -70,7 +66,9 @@ def recorded(url: str) -> list[Call]:
     real = Wire.ask
 
     async def ask(wire: Wire, commands: Sequence[Command]) -> list[Any]:
-        calls.extend(_opened(verbs[each[1]], each) for each in commands if each[0] in _CALLS)
+        for each in commands:
+            if each[0] in _CALLS:
+                calls.extend(_opened(verbs[each[1]], each))
         return await real(wire, commands)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -92,10 +90,21 @@ async def _mend(url: str) -> None:
     await store.close()
 
 
-def _opened(verb: str, command: Command) -> Call:
-    """Return a call with its packed values open."""
-    number = command[2]
+def _opened(verb: str, command: Command) -> Iterator[Call]:
+    """Return a call with its packed values open; one for several queues is as many calls."""
+    number, parts = command[2], len(FUNCTIONS[verb].parts) or 1
     keys, values = command[3 : 3 + number], list(command[3 + number :])
+    if number <= parts:
+        yield _open_values(verb, keys, values)
+        return
+    common, own = values[1 : 1 + values[0]], values[1 + values[0] :]
+    size = len(own) * parts // number
+    for at in range(number // parts):
+        own_keys, own_values = keys[at * parts :][:parts], own[at * size :][:size]
+        yield _open_values(verb, own_keys, [*common, *own_values])
+
+
+def _open_values(verb: str, keys: tuple[str, ...], values: list[Any]) -> Call:
     packed = set()
     for at, value in enumerate(values):
         with suppress(msgspec.DecodeError):

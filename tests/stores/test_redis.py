@@ -23,7 +23,7 @@ from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.gather import Gather
 from fairlead.stores.redis.address import Address
-from fairlead.stores.redis.functions import LIBRARY
+from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.keys import PARTS, Keys
 from fairlead.stores.redis.talk import call
 from tests.servers.proxy import Proxy
@@ -189,9 +189,9 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
         "upkeep": [("", "1", none, number), ("", number, none, "1"), (number, "1", none, "1")],
         "extend": [("", number, ids)],
         "claim": [
-            ("", "w", number, "1", "", "", "", "", "", "1"),
-            ("", "w", "1", number, "", "", "", "", "", "1"),
-            ("", "w", "1", "1", "", "", "", "", "", number),
+            ("", "w", number, "", "", "", "1", "1", "", ""),
+            ("", "w", "1", "", "", "", number, "1", "", ""),
+            ("", "w", "1", "", "", "", "1", number, "", ""),
         ],
     }
     keys = Keys(Address.of(redis_url).prefix)
@@ -202,6 +202,23 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
     assert await store.audit() == []
 
 
+@pytest.mark.parametrize(
+    "words", [["x"], ["-1"], ["3"], ["1", ""], ["2", "", "", ""], [str(10**400)]], ids=str
+)
+async def test_words_for_several_queues_must_fit_their_keys(
+    store: Backend, redis_url: str, redis_server: RedisServer, words: list[str]
+) -> None:
+    await store.put([new_job()])
+    keys, function = Keys(Address.of(redis_url).prefix), FUNCTIONS["claim"]
+    names = [name for queue in ("mail", "other") for name in keys.of(queue, function.parts)]
+    with suppress(redis.exceptions.ResponseError):
+        told = redis_server.execute("FCALL", function.name, len(names), *names, *words)
+        assert told == [None, None]
+    with pytest.raises(redis.exceptions.ResponseError, match="words do not fit the keys"):
+        redis_server.execute("FCALL", function.name, len(names) - 1, *names[1:], "0")
+    assert len(await claim(store)) == 1
+
+
 @pytest.mark.parametrize("name", [b"", b"\xff\xfe", b"w\x80", b"\xe2w", b"w" * 1_001])
 async def test_nobody_claims_under_a_name_that_nobody_can_read(
     store: Backend, redis_url: str, redis_server: RedisServer, name: bytes
@@ -209,7 +226,7 @@ async def test_nobody_claims_under_a_name_that_nobody_can_read(
     """It is written into all jobs of the claim, and they would be unreadable."""
     job = new_job()
     await store.put([job])
-    values = ("1", "1", "", "", "", "", "", "1", "1000")
+    values = ("1", "", "", "", "1", "1000", "", "")
     asked = call(Keys(Address.of(redis_url).prefix), "claim", "mail", "", name, *values)
     with pytest.raises(redis.exceptions.ResponseError, match="1 to 1,000 bytes of UTF-8"):
         redis_server.execute(*asked)

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from fairlead.core.admin import ALL, Worker
-from fairlead.core.clock import SECOND
+from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused, StoreUnavailable
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, Reason, State
@@ -311,23 +311,38 @@ async def test_a_shared_key_of_another_type_stops_nobody(yard: Yard, name: str) 
     assert len(await yard.store.jobs(ALL)) == 2
 
 
+OF_THE_LINE = ("claim", "put aside", "settle", "settle a failure", "settle both", "upkeep", "put")
+OF_PEOPLE = ("cancel", "revive", "delete", "edit", "pause")
+
+
+@pytest.mark.parametrize("verb", [*OF_THE_LINE, *OF_PEOPLE])
 @pytest.mark.parametrize("part", PARTS)
-async def test_what_a_key_of_another_type_refuses_changes_nothing(yard: Yard, part: str) -> None:
+async def test_what_a_key_of_another_type_refuses_changes_nothing(
+    yard: Yard, part: str, verb: str
+) -> None:
     """Else a job that is taken from one key, and cannot be added to the next, would be lost."""
     store = yard.store
-    over, dead, *_ = await put(store, 3)
+    over, dead, *_ = await put(store, 4)
     jobs = await claim(store)
     await store.settle([done(jobs[0]), failed(jobs[1], jobs[1].claimed_at, POLICY)])
-    [waiting], running = await put(store), jobs[2]
+    [waiting], running, other = await put(store), jobs[2], jobs[3]
+    if verb == "put aside":
+        yard.do("HSET", "bodies", waiting.id, "x")
+    else:
+        await put(store, expires_in=1)
+        await put(store, delay=1)
     yard.do("DEL", part)
     yard.do("SET", part, "x")
-    of_the_line: dict[str, Callable[[], Awaitable[object]]] = {
+    every_key = [new_job(), new_job(delay=SECOND), new_job(expires_in=SECOND), new_job(priority=5)]
+    failure = failed(running, running.claimed_at)
+    verbs: dict[str, Callable[[], Awaitable[object]]] = {
         "claim": lambda: claim(store),
+        "put aside": lambda: claim(store),
         "settle": lambda: store.settle([done(running)]),
-        "settle again": lambda: store.settle([failed(running, running.claimed_at)]),
+        "settle a failure": lambda: store.settle([failure]),
+        "settle both": lambda: store.settle([done(other), failure]),
         "upkeep": lambda: store.upkeep(0),
-    }
-    of_people: dict[str, Callable[[], Awaitable[object]]] = {
+        "put": lambda: store.put(every_key),
         "cancel": lambda: store.cancel([waiting.id], "no", by=by()),
         "revive": lambda: store.revive([dead.id], [State.DEAD], by()),
         "delete": lambda: store.delete([over.id], [State.DONE], by()),
@@ -335,15 +350,47 @@ async def test_what_a_key_of_another_type_refuses_changes_nothing(yard: Yard, pa
         "pause": lambda: store.pause("mail", by()),
     }
     before = yard.everything()
-    for name, verb in {**(of_the_line if part in LINE else {}), **of_people}.items():
-        with suppress(StoreRefused):
-            await verb()
-        assert yard.everything() == before, name
-    every_key = [new_job(), new_job(delay=SECOND), new_job(expires_in=SECOND), new_job(priority=5)]
+    try:
+        await verbs[verb]()
+    except StoreRefused:
+        assert yard.everything() == before
+    else:
+        assert yard.do("GET", part) == b"x"
+    assert part in await yard.problems()
+
+
+async def test_a_queue_that_is_refused_takes_nothing_from_others_of_the_same_call(
+    yard: Yard, redis_server: RedisServer
+) -> None:
+    names = ("a", "mail", "z")
+    queues = [Queue(name) for name in names]
+    jobs = {name: (await put(yard.store, queue=name))[0] for name in names}
+    assert len(await claim(yard.store, *queues, slots=1)) == 1
+    await put(yard.store, queue="a")
+    yard.do("DEL", "bodies")
+    yard.do("SET", "bodies", "x")
+    claimed = await claim(yard.store, *queues)
+    assert sorted(job.queue for job in claimed) == ["a", "z"]
+    assert jobs["z"].id in ids_of(claimed)
+    assert len(await yard.store.settle([done(job) for job in claimed])) == 2
+
+
+@pytest.mark.parametrize("part", LINE)
+async def test_nothing_is_claimed_that_could_not_be_settled(
+    yard: Yard, redis_crew_url: str, clock: ManualClock, part: str
+) -> None:
+    """Keys that a plain claim need not touch are asked for every five seconds."""
+    store = store_for(redis_crew_url, clock)
+    await put(store, 2)
+    assert len(await claim(store, slots=1)) == 1
+    yard.do("DEL", part)
+    yard.do("SET", part, "x")
+    clock.advance(5)
+    before = yard.everything()
     with suppress(StoreRefused):
-        await store.put(every_key)
-        assert part not in FUNCTIONS["put"].parts
-    assert part not in FUNCTIONS["put"].parts or yard.everything() == before
+        assert await claim(store) == []
+    assert yard.everything() == before
+    await store.close()
 
 
 async def test_a_put_needs_only_the_keys_that_it_writes(yard: Yard) -> None:

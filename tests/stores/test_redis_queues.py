@@ -1,7 +1,10 @@
 """Many queues on Redis: who is asked, counted in calls, and how a wrong belief is put right (F78)."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from math import ceil
+from typing import Any
 
 import pytest
 
@@ -16,9 +19,10 @@ from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.seen import FEW, Seen
 from fairlead.stores.redis.store import RedisStore
+from fairlead.stores.redis.talk import Conversation, Part, Word, ask_each
 from fairlead.stores.redis.wake import Bell, heard
 from tests.servers.redis import RedisServer
-from tests.words import by, new_job
+from tests.words import by, done, new_job
 
 MANY = Lineup(Queue(f"q{n}") for n in range(200))
 
@@ -39,12 +43,36 @@ async def other(redis_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
     await store.close()
 
 
-def calls(server: RedisServer) -> tuple[int, int]:
-    """How often functions were called since the last time: those that write, and the others."""
+class Asked(Counter[str]):
+    """How many queues were asked, by verb."""
+
+    def taken(self) -> tuple[int, int]:
+        """Return how many claims and how many glances there were since the last time."""
+        taken = self["claim"], self["glance"]
+        self.clear()
+        return taken
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+
+    def counted(
+        keys: Keys, verb: str, shared: tuple[Word, ...], parts: Sequence[Part]
+    ) -> Conversation[list[Any]]:
+        asked[verb] += len(parts)
+        return ask_each(keys, verb, shared, parts)
+
+    monkeypatch.setattr("fairlead.stores.redis.claims.ask_each", counted)
+    return asked
+
+
+def calls(server: RedisServer) -> int:
+    """How often functions that write were called since the last time."""
     told = str(server.execute("INFO", "commandstats"))
     server.execute("CONFIG", "RESETSTAT")
-    found = dict(re.findall(r"cmdstat_(fcall\w*):calls=(\d+)", told))
-    return int(found.get("fcall", 0)), int(found.get("fcall_ro", 0))
+    found = re.search(r"cmdstat_fcall:calls=(\d+)", told)
+    return int(found[1]) if found else 0
 
 
 async def ask(
@@ -56,47 +84,72 @@ async def ask(
 
 @pytest.mark.parametrize("every", [1, 10])
 async def test_a_claim_asks_as_many_queues_as_it_serves(
-    store: Backend, redis_server: RedisServer, every: int
+    store: Backend, asked: Asked, every: int
 ) -> None:
     await store.put([new_job(queue=f"q{n}") for _ in range(20) for n in range(0, 200, every)])
     credits = (await ask(store)).credits
-    calls(redis_server)
+    asked.taken()
     answer = await ask(store, credits=credits)
     assert len(answer.jobs) == 50
-    assert calls(redis_server) == (min(50, 200 // every), 0)
+    assert asked.taken() == (min(50, 200 // every), 0)
+
+
+async def test_one_call_asks_several_queues(store: Backend, redis_server: RedisServer) -> None:
+    """A call costs more than a short function does."""
+    await store.put([new_job(queue=f"q{n}") for _ in range(2) for n in range(200)])
+    credits = (await ask(store)).credits
+    calls(redis_server)
+    jobs = (await ask(store, credits=credits)).jobs
+    assert len({job.queue for job in jobs}) == 50
+    assert calls(redis_server) == ceil(50 / 16)
+    await store.settle([done(job) for job in jobs])
+    assert calls(redis_server) == ceil(50 / 16)
+
+
+async def test_a_call_for_many_jobs_asks_few_queues(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    """It keeps everybody else waiting: 500 jobs at most."""
+    await store.put([new_job(queue=f"q{n}") for _ in range(300) for n in range(4)])
+    queues = Lineup(Queue(f"q{n}") for n in range(4))
+    await store.claim(ClaimPlan("w1", queues, 4, 60 * SECOND))
+    calls(redis_server)
+    jobs = (await store.claim(ClaimPlan("w1", queues, 800, 60 * SECOND))).jobs
+    assert len(jobs) == 800
+    assert calls(redis_server) == 2
 
 
 async def test_queues_of_which_nothing_is_known_are_looked_at_and_those_with_jobs_asked(
-    store: Backend, other: Backend, redis_server: RedisServer
+    store: Backend, other: Backend, asked: Asked
 ) -> None:
     await store.open()
     await other.put([new_job(queue="q42")])
-    calls(redis_server)
+    asked.taken()
     assert [job.queue for job in (await ask(store, slots=1)).jobs] == ["q42"]
-    assert calls(redis_server) == (1, 200)
+    assert asked.taken() == (1, 200)
 
 
 async def test_what_a_process_put_itself_is_asked_for_and_nothing_else(
-    store: Backend, redis_server: RedisServer
+    store: Backend, asked: Asked
 ) -> None:
     assert (await ask(store)).jobs == []
     await store.wait(0, for_work=True)
     await store.put([new_job(queue="q42")])
-    calls(redis_server)
+    asked.taken()
     assert [job.queue for job in (await ask(store)).jobs] == ["q42"]
-    assert calls(redis_server) == (1, 0)
+    assert asked.taken() == (1, 0)
 
 
 async def test_news_name_the_queue_that_is_asked_then(
-    store: Backend, other: Backend, redis_server: RedisServer
+    store: Backend, other: Backend, asked: Asked
 ) -> None:
     mark = await store.wait(0, for_work=True)
     assert (await ask(store)).jobs == []
     await other.put([new_job(queue="q42")])
     assert await store.wait(10, mark, for_work=True) != mark
-    calls(redis_server)
+    asked.taken()
     assert [job.queue for job in (await ask(store)).jobs] == ["q42"]
-    assert calls(redis_server) == (1, 0)
+    assert asked.taken() == (1, 0)
 
 
 async def test_work_of_queues_that_we_do_not_serve_wakes_nobody(store: Backend) -> None:
@@ -137,27 +190,27 @@ async def test_a_job_of_which_no_news_came_is_found_while_others_keep_us_busy(
 
 
 async def test_who_waits_knows_when_something_falls_due_without_asking(
-    store: Backend, redis_server: RedisServer, clock: ManualClock
+    store: Backend, asked: Asked, clock: ManualClock
 ) -> None:
     await store.put([new_job(queue="q7", delay=5 * SECOND)])
     mark = await store.wait(0, for_work=True)
     assert (await ask(store)).jobs == []
-    calls(redis_server)
+    asked.taken()
     await store.wait(0.01, mark, for_work=True)
-    assert calls(redis_server) == (0, 0)
+    assert asked.taken() == (0, 0)
     clock.advance(6)
     assert [job.queue for job in (await ask(store)).jobs] == ["q7"]
 
 
 async def test_a_queue_is_asked_as_soon_as_something_in_it_falls_due(
-    store: Backend, redis_server: RedisServer, clock: ManualClock
+    store: Backend, asked: Asked, clock: ManualClock
 ) -> None:
     await store.put([new_job(queue="q7", delay=SECOND // 5)])
     assert (await ask(store)).jobs == []
     clock.advance(0.3)
-    calls(redis_server)
+    asked.taken()
     assert [job.queue for job in (await ask(store, slots=1)).jobs] == ["q7"]
-    assert calls(redis_server) == (1, 0)
+    assert asked.taken() == (1, 0)
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -214,16 +267,16 @@ async def test_one_damaged_queue_among_many_harms_only_itself(
 
 
 async def test_one_slot_and_many_queues_that_others_emptied_take_few_rounds(
-    store: Backend, other: Backend, redis_server: RedisServer
+    store: Backend, other: Backend, asked: Asked
 ) -> None:
     """They are looked at together, and not asked one after the other."""
     await store.put([new_job(queue=f"q{n}") for n in range(200)])
     await ask(store, slots=1)
     taken = (await ask(other, slots=198)).jobs
     assert len(taken) == 198
-    calls(redis_server)
+    asked.taken()
     assert len((await ask(store, slots=1)).jobs) == 1
-    assert calls(redis_server)[0] <= 4
+    assert asked.taken()[0] <= 4
 
 
 # What is believed
@@ -235,7 +288,7 @@ def test_what_is_told_while_an_answer_is_on_its_way_is_not_forgotten() -> None:
     tick = seen.tick
     seen.told("q1")
     for queue in ("q1", "q2"):
-        seen.found(queue, tick, more=False, now=1, soon=())
+        seen.found(queue, tick, more=False, now=1, soon=-1)
     assert "q1" in seen.among(MANY)
     assert "q2" not in seen.among(MANY)
 
@@ -244,7 +297,7 @@ def test_looks_take_a_twentieth_of_the_time(clock: ManualClock) -> None:
     seen = Seen(clock)
     seen.serve(MANY, "")
     for queue in MANY.at:
-        seen.found(queue, seen.tick, more=False, now=1, soon=())
+        seen.found(queue, seen.tick, more=False, now=1, soon=-1)
     spent, began = 0.0, clock.now()
     while clock.now() < began + 60 * SECOND:
         seen.doubt()
@@ -261,7 +314,7 @@ def test_looks_take_a_twentieth_of_the_time(clock: ManualClock) -> None:
 def test_workers_who_know_other_tasks_may_find_what_these_did_not() -> None:
     seen = Seen(ManualClock())
     seen.serve(MANY, b"ours")
-    seen.found("q1", seen.tick, more=False, now=1, soon=())
+    seen.found("q1", seen.tick, more=False, now=1, soon=-1)
     assert "q1" not in seen.among(MANY)
     seen.serve(MANY, b"theirs")
     assert "q1" in seen.among(MANY)
@@ -271,7 +324,7 @@ def test_a_few_queues_are_asked_and_not_looked_at(clock: ManualClock) -> None:
     seen, few = Seen(clock), Lineup(Queue(f"q{n}") for n in range(FEW))
     seen.serve(few, "")
     for queue in few.at:
-        seen.found(queue, seen.tick, more=False, now=1, soon=())
+        seen.found(queue, seen.tick, more=False, now=1, soon=-1)
     clock.advance(1)
     assert not seen.to_look_at()
     assert seen.among(few) == few.at.keys()

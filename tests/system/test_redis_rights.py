@@ -14,6 +14,7 @@ from redis.exceptions import NoPermissionError
 from fairlead import Fairlead, Queue, Retry, State
 from fairlead.core.admin import ALL, Filter
 from fairlead.core.clock import SECOND
+from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
@@ -137,6 +138,83 @@ async def looked_at(store: Backend, job_id: Any) -> None:
     ]
     for question in questions:
         await question()
+
+
+# What they lack
+
+
+async def test_who_cannot_settle_does_not_claim(server: RedisServer) -> None:
+    """Before, an operator claimed and ran jobs, and settled half: they were in no place then."""
+    store, worker = (store_for(url_of(server, name)) for name in ("operator", "worker"))
+    job = new_job()
+    await worker.put([job])
+    with pytest.raises(StoreUnavailable, match="may not run EXISTS; .* the rights of a worker, as"):
+        await claim(store)
+    assert [each.id for each in await claim(worker)] == [job.id]
+    for each in (store, worker):
+        await each.close()
+
+
+@pytest.mark.parametrize("command", functions._TO_RUN_JOBS)
+async def test_a_right_that_is_taken_away_leaves_nothing_half_done(
+    server: RedisServer, command: str
+) -> None:
+    """As after an upgrade, if the new functions run a command that the old rights do not have."""
+    server.execute("ACL", "SETUSER", "shop_poor", "on", f">{PASSWORD}", *ROLES["worker"].split())
+    store, operator = (store_for(url_of(server, name)) for name in ("poor", "operator"))
+    await store.put([new_job(queue=queue) for queue in ("mail", "reports")])
+    running = await claim(store, Queue("mail"))
+    server.execute("ACL", "SETUSER", "shop_poor", f"-{command}")
+    with pytest.raises(StoreUnavailable, match=f"may not run {command}; "):
+        await claim(store, Queue("reports"))
+    with pytest.raises(StoreUnavailable, match=f"may not run {command}; "):
+        await store.settle([done(job) for job in running])
+    server.execute("ACL", "SETUSER", "shop_poor", f"+{command}")
+    assert len(await store.settle([done(job) for job in running])) == 1
+    assert len(await claim(store, Queue("reports"))) == 1
+    assert await operator.audit() == []
+    for each in (store, operator):
+        await each.close()
+    server.execute("ACL", "DELUSER", "shop_poor")
+
+
+def test_who_claims_must_have_all_rights_of_those_who_run_jobs() -> None:
+    verbs = (verb for verb, each in FUNCTIONS.items() if each.role == "worker")
+    of_a_line = {verb for verb in verbs if "leases" in FUNCTIONS[verb].parts}
+    wanted = {command for verb in of_a_line for command in _commands(verb)}
+    assert {each.lower() for each in functions._TO_RUN_JOBS} == wanted - {"publish", "time"}
+
+
+@pytest.mark.parametrize(
+    ("name", "verb", "role"),
+    [
+        ("web", lambda store: claim(store), "a worker"),
+        ("web", lambda store: store.pause("mail", by()), "an operator"),
+        ("worker", lambda store: store.pause("mail", by()), "an operator"),
+    ],
+)
+async def test_who_lacks_a_role_is_told_which(
+    server: RedisServer, name: str, verb: Callable[[Backend], Any], role: str
+) -> None:
+    store = store_for(url_of(server, name))
+    with pytest.raises(StoreUnavailable, match=f"has the rights of {role}, as docs/redis.md lists"):
+        await verb(store)
+    await store.close()
+
+
+async def test_a_queue_that_a_user_may_not_touch_keeps_it_from_no_other(
+    server: RedisServer,
+) -> None:
+    rule = ROLES["worker"].replace("{*}", "{mail}")
+    server.execute("ACL", "SETUSER", "shop_mail", "on", f">{PASSWORD}", *rule.split())
+    queues = [Queue("mail"), Queue("reports")]
+    worker, store = (store_for(url_of(server, name)) for name in ("worker", "mail"))
+    jobs = [new_job(queue=queue.name) for queue in queues]
+    await worker.put(jobs)
+    assert [each.id for each in await claim(store, *queues)] == [jobs[0].id]
+    for each in (worker, store):
+        await each.close()
+    server.execute("ACL", "DELUSER", "shop_mail")
 
 
 # What they may not do
@@ -287,7 +365,7 @@ def test_a_worker_does_nothing_that_people_do(server: RedisServer, verb: str) ->
 
 def _commands(verb: str) -> set[str]:
     """The commands that a function runs, itself and by the functions that it calls."""
-    shared, *verbs = LIBRARY.code.split("\nredis.register_function{")
+    shared, *verbs = LIBRARY.code.split("\ndo -- ")
     [text] = [each for each in verbs if f"LIBRARY .. '_{verb}'" in each]
     parts = re.findall(r"^(?:local )?function ([\w.]+)(.*?)^end$", shared, re.MULTILINE | re.DOTALL)
     helpers = dict(parts)

@@ -24,10 +24,10 @@ from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.seen import FEW, Seen
 from fairlead.stores.redis.shares import LOOKED_ENOUGH, Shares
 from fairlead.stores.redis.talk import (
-    Command,
     Conversation,
-    Tried,
+    Part,
     Word,
+    ask_each,
     call,
     moment,
     pieces,
@@ -110,7 +110,7 @@ class Claims:
         if problem is not None and not found:
             raise problem
         now = self.seen.present()
-        at = min([self.seen.next_at(), *(now + soon for each in found for soon in each[2:])])
+        at = min([self.seen.next_at(), *(now + soon for _, _, soon in found if soon >= 0)])
         return (None if at == inf else int(at)), now
 
     # Claim
@@ -168,22 +168,20 @@ class Claims:
             if not wanted:
                 return
             tick, room_each = self.seen.tick, asked.bytes_each(len(wanted))
-            answers = yield [
-                Tried(self._ask(plan, queue, count, capable, room_each))
-                for queue, count in wanted.items()
-            ]
+            answers = yield from self._ask(plan, wanted, capable, room_each)
             got = 0
             for (queue, count), answer in zip(wanted.items(), answers, strict=True):
                 if isinstance(answer, StoreError):
                     asked.give_up(queue, answer)
-                    self.seen.found(queue, tick, more=True, now=0, soon=())
+                    self.seen.found(queue, tick, more=True, now=0, soon=-1)
                     continue
                 jobs = asked.take(queue, count, answer)
                 got += len(jobs)
                 if count and self._note(plan.worker, queue, jobs, answer, stepped):
                     asked.look_on()
                 self.seen.moved_on(queue)
-                self.seen.found(queue, tick, more=answer[4] > 0, now=answer[0], soon=answer[9:])
+                now, more, _, soon, *_ = answer
+                self.seen.found(queue, tick, more=more > 0, now=now, soon=soon)
             vain = 0 if got else vain + 1
             if vain == 2:
                 # One after the other turns out to be empty: see at once which are.
@@ -194,15 +192,22 @@ class Claims:
         asked.look_on()
 
     def _ask(
-        self, plan: ClaimPlan, queue: str, count: int, capable: Word, most_bytes: int
-    ) -> Command:
-        place = self._looks.place(plan.worker, queue) or ("", "")
-        spare = "1" if plan.spare_lost else "0"
+        self, plan: ClaimPlan, wanted: Mapping[str, int], capable: Word, most_bytes: int
+    ) -> Conversation[list[Any]]:
+        """Ask each queue for so many jobs."""
         asked_at: Word = "" if plan.asked_at is None else plan.asked_at
-        return call(
-            *(self._keys, "claim", queue, self._at(), plan.worker, plan.lease, count),
-            *(capable, spare, asked_at, *place, most_bytes),
-        )
+        spare = "1" if plan.spare_lost else "0"
+        shared = (self._at(), plan.worker, plan.lease, capable, spare, asked_at)
+        front: tuple[Word, Word] = ("", "")
+        parts = [
+            Part(
+                queue,
+                (count, most_bytes, *(self._looks.place(plan.worker, queue) or front)),
+                count,
+            )
+            for queue, count in wanted.items()
+        ]
+        return (yield from ask_each(self._keys, "claim", shared, parts))
 
     def _note(
         self,
@@ -216,15 +221,18 @@ class Claims:
 
         Returns whether there is more to look at.
         """
-        stop, over = answer[5], answer[6]
         self._queues.remember((job.id for job in jobs), queue)
+        rest = answer[7:]
+        if not rest:  # It went on from no place, and stepped over nothing.
+            return False
+        stop, over, _ = rest
         if over:
             stepped.setdefault(queue, []).extend(over)
         last = count = None
         if stop:
             at, last_id, count = stop
             last = Head(JobId(last_id.decode(errors="replace")), "", 0, int(at), 0)
-        looked = Looked(last, count or 0, len(jobs), cut=answer[4] == LOOKED_ENOUGH)
+        looked = Looked(last, count or 0, len(jobs), cut=answer[1] == LOOKED_ENOUGH)
         with self._looks_guard:
             return self._looks.end(worker, queue, looked) or looked.cut
 
@@ -246,15 +254,17 @@ class Claims:
         problem: StoreError | None = None
         for some in pieces(list(names), _AT_A_GLANCE):
             tick = self.seen.tick
-            answers = yield [Tried(call(self._keys, "glance", name, self._at())) for name in some]
+            answers = yield from ask_each(
+                self._keys, "glance", (self._at(),), [Part(name) for name in some]
+            )
             for name, answer in zip(some, answers, strict=True):
                 if isinstance(answer, StoreError):
                     problem = answer
                     # Whoever asks is told why.
-                    self.seen.found(name, tick, more=True, now=0, soon=())
+                    self.seen.found(name, tick, more=True, now=0, soon=-1)
                 else:
                     found.append(answer)
-                    now, may, *soon = answer
+                    now, may, soon = answer
                     self.seen.found(name, tick, more=may > 0, now=now, soon=soon)
                     if may == _TO_MOVE:
                         self.seen.stirs(name)

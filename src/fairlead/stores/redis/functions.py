@@ -40,23 +40,39 @@ _PROBES = {
 """What raises if a key is of another type than ours.
 
 What a function has written before it fails stays written: a job that it took from one key would
-be lost if it could not be added to the other. So each that writes asks for all its keys first; a
-put, only for those that it is to write.
+be lost if it could not be added to the other. So each that writes asks for all its keys first.
 """
-_ASKS_ITSELF = ("put",)
-_READS_FIRST = {
-    "claim": ("due", "leases", "expiring", "unknown", "settings", "ready", "lost"),
-    "settle": ("runs", "settings", "log"),
+_ASKS_ITSELF = ("put", "claim", "settle")
+"""Functions that ask only for the keys they are to write; they have `ask_for_all`, too."""
+
+_TO_RUN_JOBS = (
+    *("EXISTS", "HDEL", "HEXISTS", "HGET", "HLEN", "HMGET", "HSET", "LINDEX", "LLEN", "LSET"),
+    *("LTRIM", "RPUSH", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE"),
+    *("ZREM", "ZSCORE"),
+)
+_NEEDS = {"claim": _TO_RUN_JOBS, "settle": _TO_RUN_JOBS}
+"""The commands that a user must be allowed to run, so that nothing is left half done.
+
+Whoever claims must also be able to renew a lease, to settle, and to do the upkeep.
+"""
+PRODUCER, WORKER, OPERATOR = "producer", "worker", "operator"
+_ROLES = {
+    **dict.fromkeys(("put", "records", "here", "register"), PRODUCER),
+    **dict.fromkeys(("claim", "extend", "settle", "announce", "upkeep"), WORKER),
+    **dict.fromkeys(("park", "bring_back", "glance"), WORKER),
 }
-"""Keys of which a function reads something before it writes anything, so that it need not ask."""
 
 
 class Function(msgspec.Struct, frozen=True):
-    """A verb: its name on the server, the command that calls it, and the keys that it gets."""
+    """A verb: its name on the server, the command that calls it, and the keys that it gets.
+
+    `role` is the least that a user needs to call it (docs/redis.md).
+    """
 
     name: str
     command: str
     parts: tuple[str, ...]
+    role: str
 
 
 class Library(msgspec.Struct, frozen=True):
@@ -82,6 +98,7 @@ def _read() -> Library:
             f"{name}_{verb}",
             "FCALL_RO" if _READ_ONLY in _flags(text) else "FCALL",
             _parts_of(verb),
+            _ROLES.get(verb, OPERATOR),
         )
         for verb, text in texts.items()
     }
@@ -106,26 +123,30 @@ def _registered(verb: str, text: str) -> str:
     the key of the call before.
     """
     parts = _parts_of(verb)
-    keys = ", ".join(f"KEYS[{parts.index(part) + 1}]" if part in parts else "nil" for part in PARTS)
+    keys = ", ".join(
+        f"KEYS[at + {parts.index(part) + 1}]" if part in parts else "nil" for part in PARTS
+    )
     flags = ", ".join(f"'{flag}'" for flag in _flags(text))
+    needs = ", ".join(f"'{command}'" for command in _NEEDS.get(verb, ()))
+    probes = "".join(_PROBES[part] for part in parts)
+    asks_itself = verb in _ASKS_ITSELF
+    asks_first = not asks_itself and _READ_ONLY not in _flags(text)
     return (
-        f"\nredis.register_function{{ function_name = LIBRARY .. '_{verb}', "
-        f"flags = {{ {flags} }}, callback = function(KEYS, ARGV)\n"
+        f"\ndo -- {verb}\n"
+        f"{f'local function ask_for_all(){chr(10)}{probes}end{chr(10)}' if asks_itself else ''}"
+        "local function run(KEYS, at, ARGV)\n"
         f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
-        f"{_probes(verb, text)}"
-        f"{text.partition(chr(10))[2]}end }}\n"
+        f"{probes if asks_first else ''}"
+        f"{text.partition(chr(10))[2]}end\n"
+        f"redis.register_function{{ function_name = LIBRARY .. '_{verb}', flags = {{ {flags} }}, "
+        f"callback = each(run, {len(parts) or 1}, {{ {needs} }}) }}\nend\n"
     )
-
-
-def _probes(verb: str, text: str) -> str:
-    if verb in _ASKS_ITSELF or _READ_ONLY in _flags(text):
-        return ""
-    read = _READS_FIRST.get(verb, ())
-    return "".join(_PROBES[part] for part in _parts_of(verb) if part not in read)
 
 
 LIBRARY = _read()
 """What this program needs on a server."""
 FUNCTIONS = LIBRARY.functions
 """Its functions, by verb."""
+ROLES = {function.name: function.role for function in FUNCTIONS.values()}
+"""Who may call a function, by its name on the server."""

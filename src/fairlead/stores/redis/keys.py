@@ -20,10 +20,11 @@ NOWHERE = "*"
 
 
 class Keys:
-    """The keys that begin with one prefix."""
+    """The keys that begin with one prefix; in a cluster every queue has a slot of its own."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, in_cluster: bool = False) -> None:
         self.prefix = prefix
+        self.in_cluster = in_cluster
         self.queues = f"{prefix}:queues"
         """SET of the names of all queues that were ever used."""
         self.strays = f"{prefix}:strays"

@@ -383,10 +383,12 @@ def checked(
         return answers
     for command, each in zip(commands, answers, strict=False):
         if isinstance(each, Exception) and not isinstance(command, Tried):
-            raise typed(each, address, address.timeout, asked=asked) from each
+            raise typed(each, address, address.timeout, asked=asked, command=command) from each
     return [
-        typed(each, address, address.timeout, asked=asked) if isinstance(each, Exception) else each
-        for each in answers
+        typed(each, address, address.timeout, asked=asked, command=command)
+        if isinstance(each, Exception)
+        else each
+        for command, each in zip(commands, answers, strict=False)
     ]
 
 

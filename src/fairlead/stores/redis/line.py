@@ -27,12 +27,14 @@ from fairlead.stores.redis.records import (
     job_of,
     pack,
 )
-from fairlead.stores.redis.shares import MOST_AT_ONCE
 from fairlead.stores.redis.talk import (
+    MOST_AT_ONCE,
     Command,
     Conversation,
+    Part,
     Tried,
     Word,
+    ask_each,
     call,
     call_on,
     moment,
@@ -141,10 +143,8 @@ class RedisLine:
         ]
         if not wanted:
             return []
-        answers = yield [
-            Tried(self._call("extend", queue, self._at(), lease, pack(some)))
-            for queue, some in wanted
-        ]
+        parts = [Part(queue, (pack(some),), len(some)) for queue, some in wanted]
+        answers = yield from ask_each(self._keys, "extend", (self._at(), lease), parts)
         problems = [answer for answer in answers if isinstance(answer, StoreError)]
         if len(problems) == len(wanted):
             raise problems[0]
@@ -188,7 +188,8 @@ class RedisLine:
         ][::-1]  # That jobs ended is told with the last call, when they have.
         if not wanted:
             return {}
-        answers = yield [command for _, command in wanted]
+        shared = (self._at(), self._keys.news)
+        answers = yield from ask_each(self._keys, "settle", shared, [part for _, part in wanted])
         raise_outage(answers)
         written: dict[JobId, Settlement] = {}
         refused: list[StoreRefused] = []
@@ -207,8 +208,8 @@ class RedisLine:
 
     def _ends(
         self, queue: str, some: Sequence[Settlement], bell: Bell | None
-    ) -> Iterator[tuple[Sequence[Settlement], Command]]:
-        """Return settlements with the calls that write them; large ones are several calls."""
+    ) -> Iterator[tuple[Sequence[Settlement], Part]]:
+        """Return settlements with what their queue is told; large ones are told in parts."""
         values = pack([astuple(settlement) for settlement in some])
         if len(values) > _MOST_BYTES and len(some) > 1:
             half = len(some) // 2
@@ -217,10 +218,8 @@ class RedisLine:
         else:
             again = any(settlement.state is State.WAITING for settlement in some)
             word = (bell.work(queue) if again else bell.ended()) if bell else ""
-            yield (
-                some,
-                Tried(self._call("settle", queue, self._at(), values, self._keys.news, word)),
-            )
+            weight = max(len(some), len(values) * MOST_AT_ONCE // _MOST_BYTES)
+            yield some, Part(queue, (values, word), weight)
 
     def held(self, worker: str) -> Conversation[list[Job]]:
         """Return the running jobs that this worker claimed."""
@@ -287,9 +286,9 @@ class RedisLine:
         for _ in range(BATCH // _STEP):
             if not names:
                 break
-            answers = yield [
-                Tried(self._call("upkeep", name, at, keep, pack(known), _STEP)) for name in names
-            ]
+            shared = (at, keep, pack(known), _STEP)
+            parts = [Part(name, jobs=_STEP) for name in names]
+            answers = yield from ask_each(self._keys, "upkeep", shared, parts)
             unfinished = []
             for name, answer in zip(names, answers, strict=True):
                 if isinstance(answer, StoreError):

@@ -1,6 +1,8 @@
 """What a server or the driver says when something is wrong, as one of our own errors."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from redis import exceptions
 
@@ -13,6 +15,7 @@ from fairlead.core.errors import (
     Unanswered,
 )
 from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.functions import OPERATOR, ROLES
 
 _MIGRATE = "let an administrator run `fairlead migrate up` once, with a URL of their own"
 _REACH = "is the server running, and reachable from here? If it is slow, raise timeout= in the URL"
@@ -35,8 +38,8 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
         (exceptions.NoPermissionError,),
         "",
         (
-            "that is for a user with another role, or the rights that docs/redis.md lists for this "
-            f"one are not set (ACL SETUSER …); after an upgrade, {_MIGRATE}"
+            "name a user in the store's URL who has the rights of {role}, as docs/redis.md "
+            "lists them for this version (ACL SETUSER …)"
         ),
     ),
     ((exceptions.ReadOnlyError,), "", "this is a replica: name the primary in the store's URL"),
@@ -83,9 +86,14 @@ _REMEDIES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
 
 
 def typed(
-    problem: Exception, address: Address, patience: float, *, asked: bool = False
+    problem: Exception,
+    address: Address,
+    patience: float,
+    *,
+    asked: bool = False,
+    command: Sequence[Any] = (),
 ) -> FairleadError:
-    """Return one of our own errors for one of the driver's; `asked` if a node was."""
+    """Return one of our own errors for one of the driver's to a command; `asked` if a node was."""
     if isinstance(problem, exceptions.OutOfMemoryError):
         return StoreFull(
             address.url,
@@ -93,6 +101,8 @@ def typed(
             "room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
         )
     words = str(problem).strip() or type(problem).__name__
+    if isinstance(problem, exceptions.NoPermissionError):
+        words = words.partition(" script: ")[0]
     if words.startswith(_REFUSED):
         told = words.removeprefix(_REFUSED).partition(" script: ")[0]
         return EnqueueError(f"the store refuses this job: {told}")
@@ -108,7 +118,13 @@ def typed(
         if isinstance(problem, kinds) and re.search(word, words.lower())
     )
     kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable
-    return kind(address.url, f"{words.rstrip('.')}; {remedy}")
+    return kind(address.url, f"{words.rstrip('.')}; {remedy.format(role=_role_for(command))}")
+
+
+def _role_for(command: Sequence[Any]) -> str:
+    """Say which users may do what a command does."""
+    role = next((ROLES[word] for word in command[:3] if word in ROLES), None)
+    return f"{'an' if role == OPERATOR else 'a'} {role}" if role else "another role"
 
 
 def _is_silence(problem: Exception) -> bool:

@@ -152,13 +152,14 @@ class Seen:
 
     # What they were answered
 
-    def found(self, queue: str, tick: int, *, more: bool, now: int, soon: Sequence[int]) -> None:
+    def found(self, queue: str, tick: int, *, more: bool, now: int, soon: int) -> None:
         """Take note of what a queue answered: whether it has more, and when something falls due.
 
-        `now` is the time by the store's clock, 0 if it did not answer.
+        `now` is the time by the store's clock, 0 if it did not answer. `soon` is how long it takes
+        until something falls due, -1 if nothing does.
         """
         here = self.present()
-        until = here + soon[0] if soon else inf
+        until = here + soon if soon >= 0 else inf
         with self._guard:
             if now:
                 self._ahead = now - here

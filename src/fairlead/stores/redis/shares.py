@@ -14,10 +14,8 @@ from fairlead.core.job import Job, Reason, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Asking, Claim, ClaimPlan
 from fairlead.stores.redis.records import body_of, fence_of, job_of, run_of
-from fairlead.stores.redis.talk import raise_outage
+from fairlead.stores.redis.talk import MOST_AT_ONCE, raise_outage
 
-MOST_AT_ONCE = 500
-"""How many jobs one call may touch: it keeps everybody else waiting."""
 HAD_ENOUGH, LOOKED_ENOUGH = 2, 3
 """What a claim answers that stopped because of its bytes, or of the jobs that it stepped over."""
 
@@ -77,7 +75,8 @@ class Shares:
 
     def take(self, queue: str, wanted: int, answer: list[Any]) -> list[Job]:
         """Take what a queue gave, and return the jobs."""
-        now, ids, bodies, runs, more, _, _, lost, size, *_ = answer
+        now, more, size, _, ids, bodies, runs, *rest = answer
+        lost = rest[2] if rest else ()
         self.answered = True
         self.now = max(self.now, now)
         jobs: list[Job] = []

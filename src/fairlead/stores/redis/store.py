@@ -51,8 +51,7 @@ from fairlead.stores.redis.line import RedisLine
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.repair import Repair
-from fairlead.stores.redis.shares import MOST_AT_ONCE
-from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.redis.talk import MOST_AT_ONCE, Conversation
 from fairlead.stores.redis.wake import Bell, Listener, heard
 from fairlead.stores.repeat import acted, arepeated, repeated
 from fairlead.stores.sessions import Sessions
@@ -129,7 +128,7 @@ class RedisStore(Untransacted, Backend):
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self.url = address.url
         self.durability = "fast"
-        self.keys = Keys(address.prefix)
+        self.keys = Keys(address.prefix, in_cluster=address.is_cluster)
         self._address = address
         self._clock = clock
         self._queues = Queues(self.keys)

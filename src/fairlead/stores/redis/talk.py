@@ -5,11 +5,11 @@ their answers, and returns what the verb returns. It never waits and knows no co
 the same one is held over an async connection, a blocking one, or with a cluster.
 """
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import StoreError, StoreRefused
+from fairlead.core.errors import StoreError, StoreRefused, Unanswered
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import Keys
 
@@ -61,6 +61,68 @@ def call(keys: Keys, verb: str, queue: str, *values: Word) -> Command:
     wanted = FUNCTIONS[verb]
     names = keys.of(queue, wanted.parts)
     return (wanted.command, wanted.name, len(names), *names, *values)
+
+
+class Part(NamedTuple):
+    """What one queue is asked: words of its own, and how many jobs that may touch."""
+
+    queue: str
+    words: tuple[Word, ...] = ()
+    jobs: int = 1
+
+
+MOST_AT_ONCE = 500
+"""How many jobs one call may touch: it keeps everybody else waiting."""
+_MOST_QUEUES = 16
+"""How many queues one call may ask, for the same reason."""
+
+
+def ask_each(
+    keys: Keys, verb: str, shared: tuple[Word, ...], parts: Sequence[Part]
+) -> Conversation[list[Any]]:
+    """Call a function on many queues; returns for each what it answers, or its error.
+
+    A call costs more than a short function does. So several queues are asked with one call, if one
+    server keeps them. What that could not do is asked again for each queue alone.
+    """
+    calls = list(_calls(parts, 1 if keys.in_cluster else _MOST_QUEUES))
+    said = yield [Tried(_call_each(keys, verb, shared, some)) for some in calls]
+    answers: list[Any] = []
+    for some, answer in zip(calls, said, strict=True):
+        if len(some) == 1:
+            answers.append(answer)
+        elif isinstance(answer, StoreError):
+            answers += [answer if isinstance(answer, Unanswered) else None] * len(some)
+        else:
+            answers += answer
+    alone = [at for at, answer in enumerate(answers) if answer is None]
+    if alone:
+        said = yield [Tried(_call_each(keys, verb, shared, [parts[at]])) for at in alone]
+        for at, answer in zip(alone, said, strict=True):
+            answers[at] = answer
+    return answers
+
+
+def _calls(parts: Sequence[Part], most: int) -> Iterator[Sequence[Part]]:
+    """Return parts in the calls that ask them."""
+    first = jobs = 0
+    for at, part in enumerate(parts):
+        jobs += part.jobs
+        if at > first and (jobs > MOST_AT_ONCE or at - first == most):
+            yield parts[first:at]
+            first, jobs = at, part.jobs
+    if parts:
+        yield parts[first:]
+
+
+def _call_each(keys: Keys, verb: str, shared: tuple[Word, ...], parts: Sequence[Part]) -> Command:
+    """Return the command that calls a function on queues; see `each` in lua/clock.lua."""
+    if len(parts) == 1:
+        return call(keys, verb, parts[0].queue, *shared, *parts[0].words)
+    wanted = FUNCTIONS[verb]
+    names = [name for part in parts for name in keys.of(part.queue, wanted.parts)]
+    words = [word for part in parts for word in part.words]
+    return (wanted.command, wanted.name, len(names), *names, len(shared), *shared, *words)
 
 
 def pieces(items: Sequence[T], most: int) -> Iterable[Sequence[T]]:

@@ -1,35 +1,47 @@
 #!lua flags=allow-oom
 -- Move on what waits for its time, and give a worker up to `quota` jobs of this queue, in order. What shares of several queues are
 -- right is told by the selection rule, which the caller runs; the gates are the same ones.
---   ARGV: now, worker, lease, quota, capable (task -> version, '' for any), spare lost ones (1),
---         asked_at, order_at and id of the place to go on after, how many bytes of payload and
---         options to bring, and the job that reaches it
---   answers now, ids, bodies, runs, whether there may be more (2: it had enough bytes, 3: it stepped
---         over as many as it may), order_at and id of the last job it looked at and how many it stepped
---         over, unless it came to the end, id, task and version of jobs stepped over for their task, ids of those that were taken
---         over as lost, bytes of payload and options that are brought, and in how many microseconds
---         something falls due, if anything does
+--   ARGV: now, worker, lease, capable (task -> version, '' for any), spare lost ones (1), asked_at;
+--         quota, how many bytes of payload and options to bring, and the job that reaches it,
+--         order_at and id of the place to go on after
+--   answers now, whether there may be more (2: it had enough bytes, 3: it stepped over as many as it
+--         may), bytes of payload and options that are brought, in how many microseconds something falls
+--         due (-1 if nothing does), ids, bodies, runs; and only if there is any of it, order_at and id of
+--         the last job it looked at and how many it stepped over, unless it came to the end, id, task and
+--         version of jobs stepped over for their task, and ids of those that were taken over as lost
 local now = clock(ARGV[1])
 local worker, lease = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now)
-local quota = count_of(ARGV[4], 500)
-local capable = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5]) or nil
-local spare = ARGV[6] == '1' or (ARGV[7] ~= '' and now - ARGV[7] >= math.floor(lease / 2))
+local capable = capable_of(ARGV[4])
+local spare = ARGV[5] == '1' or (ARGV[6] ~= '' and now - ARGV[6] >= math.floor(lease / 2))
+local quota = count_of(ARGV[7], 500)
 -- `READ` bounds the bytes of bodies that one claim looks at, `PIECE` those it reads at once.
 local STEP, LOOK, READ, PIECE = 200, 1000, 8000000, 1000000
-local most_bytes, bytes = count_of(ARGV[10]), 0
+local most_bytes, bytes = count_of(ARGV[8]), 0
 
-local after_at, after_id = ARGV[8] ~= '' and tonumber(ARGV[8]) or nil, ARGV[9]
+local after_at, after_id = ARGV[9] ~= '' and tonumber(ARGV[9]) or nil, ARGV[10]
 
 -- What comes to stand before the place to go on after is looked at as well.
 local function stands(order_at)
   if after_at and order_at <= after_at then after_at, after_id = order_at, '' end
 end
 
--- Nothing is written before all this is read (functions.py). Most of the time nothing is to be moved on.
-local due_at, leased_at, expires_at = first_at(due), first_at(leases), first_at(expiring)
+-- Most of the time nothing waits but in the order, and nothing is to be moved on. The keys that a plain claim
+-- writes are read first. Before it writes any other, it asks for all; and now and then, because whoever
+-- runs a job must be able to write its end.
+local sound = sound_at[ready]
+if not sound or now - sound >= 5000000 or now < sound then
+  ask_for_all()
+  note_sound(ready, now)
+end
 local is_paused = call('HEXISTS', settings, 'paused') == 1
-local in_line, were_lost, are_parked = call('ZCARD', ready), call('ZCARD', lost), call('ZCARD', unknown)
+local in_line, leased_at = call('ZCARD', ready), first_at(leases)
+local due_at, expires_at, were_lost, are_parked = LATEST, LATEST, 0, 0
+if call('EXISTS', due, expiring, lost, unknown) > 0 then
+  due_at, expires_at = first_at(due), first_at(expiring)
+  were_lost, are_parked = call('ZCARD', lost), call('ZCARD', unknown)
+end
 local soon = math.min(due_at, leased_at, expires_at)
+if soon <= now or are_parked > 0 then ask_for_all() end
 local more = due_at <= now and promote(now, STEP, stands) >= STEP
 local back = are_parked > 0 and bring_back(capable, now, STEP, stands) or 0
 if expires_at <= now then expire(now, STEP) end
@@ -56,8 +68,8 @@ end
 
 -- In how many microseconds something falls due; what was moved on is looked for again.
 local function waits()
-  if soon <= now then return soonest(now) end
-  return soon < LATEST and soon - now or nil
+  if soon <= now then return soonest(now) or -1 end
+  return soon < LATEST and soon - now or -1
 end
 
 -- Whether there may be more than so many; after something was moved on, there may.
@@ -66,7 +78,7 @@ local function exceeds(count)
 end
 
 if is_paused or quota == 0 then
-  return { now, {}, {}, {}, not is_paused and exceeds(0) and 1 or 0, {}, {}, {}, 0, waits() }
+  return { now, not is_paused and exceeds(0) and 1 or 0, 0, waits(), {}, {}, {} }
 end
 
 -- The jobs of one order, one after the other, read a piece at a time: `id`, `score`, `text` (its
@@ -129,12 +141,9 @@ end
 local in_ready = begin(ready)
 local in_lost = exceeds(in_line) and begin(lost) or { taken = {} }
 local ids, given, written, stepped, stop = {}, {}, {}, {}, {}
-local from_lost, until_when, write = {}, {}, {}
+local from_lost, until_when, write, unexpiring = {}, {}, {}, {}
 local look, why = LOOK, 0
--- A first run is the same for all but for its order_at and what is of its body.
-local until_text = string.format('%.0f', now + lease)
-local before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, 0)
-local between = cmsgpack.pack(false, worker, now, null, {})
+local until_text, before, between = first_runs(now, lease, worker)
 
 local function take(order, id, text, state, size)
   local n = #ids + 1
@@ -156,6 +165,7 @@ while in_ready.id or in_lost.id do
   local is_held = false
   -- What has no name by which anybody could settle it would be stepped over for ever.
   if not is_read or not task or is_damaged or not is_id(id) then
+    ask_for_all()
     order.from = order.from - call('ZREM', order.key, id)
     put_aside(id, run, now)
     is_held = true
@@ -180,7 +190,7 @@ while in_ready.id or in_lost.id do
     take(order, id, text, before .. cmsgpack.pack(score) .. between .. cmsgpack.pack(
       task, version, head_start, enqueued_at, expires_at or null), size)
   end
-  if expires_at and ids[#ids] == id then call('ZREM', expiring, id) end
+  if expires_at and ids[#ids] == id then unexpiring[#unexpiring + 1] = id end
   if is_held then
     look = look - 1
     if look == 0 or bytes_read > READ then why = 3 end
@@ -190,17 +200,22 @@ while in_ready.id or in_lost.id do
     why = 1
   end
   if why > 0 then
-    stop = { string.format('%.0f', score), id, LOOK - look }
+    if after_at or look < LOOK then stop = { string.format('%.0f', score), id, LOOK - look } end
     break
   end
   advance(order)
 end
 many('ZREM', ready, in_ready.taken)
 many('ZREM', lost, in_lost.taken)
+many('ZREM', expiring, unexpiring)
 many('ZADD', leases, until_when)
 many('HSET', runs, write)
 -- Those that are spared are left for others, or for later.
 if why > 0 and not exceeds(#ids) then why = 0 end
 if why == 0 and (more or spare and (were_lost > 0 or leased_at <= now)) then why = 1 end
 if #ids > 0 then soon = math.min(soon, now + lease) end
-return { now, ids, given, written, why, stop, stepped, from_lost, bytes, waits() }
+local answer = { now, why, bytes, waits(), ids, given, written }
+if after_at or look < LOOK or #from_lost > 0 then
+  answer[8], answer[9], answer[10] = stop, stepped, from_lost
+end
+return answer

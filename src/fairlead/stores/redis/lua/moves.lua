@@ -263,6 +263,42 @@ local function live_run(id)
   return body and first_run(body, order_of(body, order_at, run_at)), #text
 end
 
+-- When all keys of a queue were last seen to be of our types, by its order.
+local sound_at, queues_seen = {}, 0
+
+local function note_sound(key, now)
+  if not sound_at[key] then
+    queues_seen = queues_seen + 1
+    if queues_seen > 10000 then sound_at, queues_seen = {}, 1 end
+  end
+  sound_at[key] = now
+end
+
+-- The tasks that a worker knows, with their versions; nil for all. Its next call tells the same ones.
+local capable_text, capable_tasks = '', nil
+
+local function capable_of(text)
+  if text ~= capable_text then
+    local tasks = text ~= '' and cmsgpack.unpack(text) or nil
+    capable_text, capable_tasks = text, tasks
+  end
+  return capable_tasks
+end
+
+-- When a lease ends that begins now, as a text, and what stands before and after the order_at of first runs: it is the
+-- same for all jobs of a claim, and of the next queues in the same call.
+local run_now, run_lease, run_worker, until_text, run_before, run_between
+
+local function first_runs(now, lease, worker)
+  if now ~= run_now or lease ~= run_lease or worker ~= run_worker then
+    run_now, run_lease, run_worker = now, lease, worker
+    until_text = string.format('%.0f', now + lease)
+    run_before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, 0)
+    run_between = cmsgpack.pack(false, worker, now, null, {})
+  end
+  return until_text, run_before, run_between
+end
+
 -- How many of an order are before a place; those with the same score stand there by id.
 local function rank_of(key, at, id)
   local score = string.format('%.0f', at)

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Write what became of running jobs, under their current fence, and end their leases.
---   ARGV: now, settlements (as Settlement has its fields), channel, word to tell there
+--   ARGV: now, channel; settlements (as Settlement has its fields), word to tell there
 --   answers for each 0 if its fence is not the job's, 1 if it is written, and a reason if
 --   somebody had asked to cancel the job (see outcome.overrule)
 local now = clock(ARGV[1])
-local settlements = cmsgpack.unpack(ARGV[2])
+local settlements = cmsgpack.unpack(ARGV[3])
 local ids, answers, lines = {}, {}, {}
 for n = 1, #settlements do ids[n] = settlements[n][1] end
 local texts = many('HMGET', runs, ids)
@@ -73,6 +73,8 @@ for n = 1, #settlements do
       failure and failure.fingerprint or null,
     }
     numbers = with_line(numbers)
+    -- Nothing is written before: what is only done is written at the end.
+    if failure or parked or state ~= 'done' then ask_for_all() end
     if failure then remember(id, attempt, worker, claimed_at, outcome, failure, started_at) end
     if parked then
       call('ZREM', unknown, unknown_member(id, cmsgpack.unpack(texts[n])))
@@ -102,13 +104,18 @@ for n = 1, #settlements do
     end
   end
 end
+if #when.done > 0 then
+  call('HEXISTS', ends, '')
+  call('ZSCORE', done, '')
+end
+local some_lost = call('EXISTS', lost) == 1 and call('ZCARD', lost) > 0
 many('ZREM', leases, ended_leases)
-if call('EXISTS', lost) == 1 then many('ZREM', lost, ended_leases) end
+if some_lost then many('ZREM', lost, ended_leases) end
 many('HDEL', runs, ended_runs)
 many('HSET', ends, endings)
 for state, those in pairs(when) do many('ZADD', final[state], those) end
 if #lines > 0 then
   call('RPUSH', log, string.format('%016.0f', now) .. cmsgpack.pack(lines))
-  if ARGV[4] ~= '' then call('PUBLISH', ARGV[3], ARGV[4]) end
+  if ARGV[4] ~= '' then call('PUBLISH', ARGV[2], ARGV[4]) end
 end
 return answers
