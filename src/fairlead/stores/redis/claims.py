@@ -24,6 +24,7 @@ from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.seen import FEW, Seen
 from fairlead.stores.redis.shares import LOOKED_ENOUGH, Shares
 from fairlead.stores.redis.talk import (
+    MOST_AT_ONCE,
     Conversation,
     Part,
     Word,
@@ -198,16 +199,14 @@ class Claims:
         asked_at: Word = "" if plan.asked_at is None else plan.asked_at
         spare = "1" if plan.spare_lost else "0"
         shared = (self._at(), plan.worker, plan.lease, capable, spare, asked_at)
-        front: tuple[Word, Word] = ("", "")
-        parts = [
-            Part(
-                queue,
-                (count, most_bytes, *(self._looks.place(plan.worker, queue) or front)),
-                count,
-            )
-            for queue, count in wanted.items()
-        ]
+        parts = [self._part(plan.worker, queue, n, most_bytes) for queue, n in wanted.items()]
         return (yield from ask_each(self._keys, "claim", shared, parts))
+
+    def _part(self, worker: str, queue: str, count: int, most_bytes: int) -> Part:
+        """Return what a queue is asked. A look along jobs of others takes a call of its own."""
+        place = self._looks.place(worker, queue)
+        words = (count, most_bytes, *(place or ("", "")))
+        return Part(queue, words, count if place is None else MOST_AT_ONCE)
 
     def _note(
         self,
