@@ -84,6 +84,7 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (SNOOZED, "INFO", "snoozed for 3.0 s"),
     (RETURNED, "INFO", "given back unfinished; the attempt does not count"),
     (CANCELLED, "INFO", "cancelled: withdrawn"),
+    (replace(CANCELLED, reason="cancelled"), "INFO", "cancelled"),
     (RETRIED, "WARNING", "failed with Oops; again in 4.0 s"),
     (SAID, "WARNING", "failed with Oops: card 4111 is no good (shop.py:3 in pay); again in 4.0 s"),
     (KILLED, "ERROR", "dead: poison, Crashed (SIGSEGV)"),
@@ -290,7 +291,8 @@ def test_a_producer_tells_of_what_it_enqueues_at_debug(caplog: pytest.LogCapture
         pay.enqueue()
         pay.using(queue="reports").enqueue()
         app.enqueue_many([pay.call(), pay.call()])
-    assert caplog.messages == ["enqueued"] * 3
+    assert len(caplog.messages) == 3
+    assert all(each.startswith("enqueued  job=") for each in caplog.messages)
 
 
 async def test_a_worker_tells_of_what_is_enqueued_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,8 +300,8 @@ async def test_a_worker_tells_of_what_is_enqueued_once(caplog: pytest.LogCapture
     pay = app.task(name="pay")(lambda: None)
     with caplog.at_level("DEBUG", "fairlead"):
         tell_events(app.events, LogStyle())
-        await pay.aenqueue()
-    assert caplog.messages == ["enqueued"]
+        job = await pay.aenqueue()
+    assert caplog.messages == [f"enqueued  job={job.id} task=pay queue=default"]
 
 
 FORGED = "ok\n00:00:00 ERROR   dead: forged\r\n\x1b[2Kgone\x85next\u2028line"
@@ -352,7 +354,21 @@ def test_a_program_that_set_up_logging_itself_keeps_its_handlers(
     bus.emit(DIED)
     logging.getLogger().removeHandler(own)
     assert written() == ""
-    assert own.stream.getvalue() == "dead: exhausted, Oops\n"
+    assert own.stream.getvalue() == (
+        "dead: exhausted, Oops  job=0190-1 task=shop.pay queue=mail attempt=2 "
+        "correlation_id=order-7\n"
+    )
+
+
+def test_no_name_forges_a_line_in_a_log_of_the_program_s_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus = Bus(lambda *_: None)
+    tell_events(bus, LogStyle())
+    bus.emit(events.Died(JobId(FORGED), FORGED, "mail", None, 1, "poison", SECRET))
+    [told] = caplog.messages
+    assert told.isprintable()
+    assert "c4n4ry" not in told
 
 
 # What may be secret
@@ -365,6 +381,17 @@ def test_what_failures_say_can_be_left_out(written: Callable[[], str], style: st
     assert "4111" not in "".join(told)
     assert "failed with Oops (shop.py:3 in pay); again in 4.0 s" in told[0]
     assert "dead: poison, Crashed (SIGSEGV)" in told[1]
+
+
+@pytest.mark.parametrize("style", ["plain", "json"])
+def test_what_a_handler_cancels_with_can_be_left_out(
+    written: Callable[[], str], style: str
+) -> None:
+    expired = replace(CANCELLED, reason="expired")
+    told = lines(written, CANCELLED, expired, style=style, messages=False)
+    assert "withdrawn" not in "".join(told)
+    assert "cancelled" in told[0]
+    assert "cancelled: expired" in told[1]
 
 
 def test_a_long_message_is_cut_in_the_line_and_whole_in_its_field(

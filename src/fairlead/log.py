@@ -52,6 +52,7 @@ from fairlead.core.events import (
     WorkerStopping,
 )
 from fairlead.core.failure import in_brief
+from fairlead.core.job import Reason
 from fairlead.core.passwords import without_passwords
 from fairlead.core.text import counted, escaped, escaped_json, escaped_lines, listed
 
@@ -118,7 +119,13 @@ def _logger_of(queue: str) -> logging.Logger:
 
 def _write(logger: logging.Logger, level: int, event: Event) -> None:
     if logger.isEnabledFor(level):
-        logger.log(level, _WORDS[type(event)](event), extra={"fairlead": event})
+        logger.log(level, _line(event), extra={"fairlead": event})
+
+
+def _line(event: Event) -> str:
+    """Return what happened and to which job, in one line, whatever the program logs with."""
+    parts = (_WORDS[type(event)](event), _whose(event))
+    return "".join(escaped(without_passwords(part)) for part in parts)
 
 
 class _Teller:
@@ -152,8 +159,8 @@ class _Teller:
         return logger.isEnabledFor(logging.INFO) and self._pace.admits(queue)
 
     def _tell_of_job(self, event: JobEvent) -> None:
-        if isinstance(event, Retried | Died) and not self.style.messages:
-            event = replace(event, error_message=None)
+        if not self.style.messages:
+            event = _without_messages(event)
         _write(_logger_of(event.queue), _level(type(event)), event)
 
     def _tell_of_worker(self, event: WorkerEvent) -> None:
@@ -199,6 +206,15 @@ class _Pace:
         if left_out:
             most = dict(left_out.most_common(_QUEUES_NAMED))
             _write(_logger, logging.INFO, NotTold(left_out.total(), most))
+
+
+def _without_messages(event: JobEvent) -> JobEvent:
+    """Return an event without what a handler or a person put in words."""
+    if isinstance(event, Retried | Died):
+        event = replace(event, error_message=None)
+    elif isinstance(event, Cancelled) and event.reason not in set(Reason):
+        event = replace(event, reason=Reason.CANCELLED)
+    return event
 
 
 _HERE = Path.cwd()
@@ -250,7 +266,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     NotTold: lambda e: f"… and {_more_runs(e)} well in the last second",
     Retried: lambda e: f"failed with {_error(e)}; again in {e.delay_seconds:.1f} s",
     Died: lambda e: f"dead: {e.reason}" + (f", {_error(e)}" if e.error else ""),
-    Cancelled: lambda e: f"cancelled: {e.reason}",
+    Cancelled: lambda e: "cancelled" + (f": {e.reason}" if e.reason != Reason.CANCELLED else ""),
     LeaseExpired: lambda e: f"lost by worker {e.worker}, whose lease passed without a word",
     SettlementRefused: lambda e: f"came too late: it is another worker's now ({e.outcome} dropped)",
     Parked: lambda e: f"parked{_one_of(e)}: no live worker knows this task in version {e.version}",
@@ -315,9 +331,9 @@ class _Plain(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         head = escaped(f"{clock} {record.levelname:7}")
         event = getattr(record, "fairlead", None)
-        message = without_passwords(record.getMessage())
         if isinstance(event, Event):
-            return f"{head} {escaped(message)}{escaped(without_passwords(_whose(event)))}"
+            return f"{head} {record.getMessage()}"
+        message = without_passwords(record.getMessage())
         texts = (message, *_more(self, record).values())
         first, *rest = (line for text in texts for line in escaped_lines(text))
         return f"\n{_INDENT}".join([f"{head} {first}", *rest])
@@ -373,6 +389,7 @@ class _Json(logging.Formatter):
         }
         event = getattr(record, "fairlead", None)
         if isinstance(event, Event):
+            line["message"] = _WORDS[type(event)](event)
             line["event"] = type(event).__name__
             line |= msgspec.structs.asdict(event)
         line |= _more(self, record)

@@ -58,6 +58,16 @@ async def test_a_beginning_that_no_id_has_is_told_as_that(store: Backend) -> Non
         assert told.value.exit_code == Exit.NOT_FOUND
 
 
+async def test_a_beginning_of_less_than_four_characters_means_no_job(store: Backend) -> None:
+    job = new_job(id=at(0))
+    await store.put([job])
+    for part in ("", "0", "01a", "…", "01a…"):
+        with pytest.raises(Problem, match="is too short for the beginning of an id") as told:
+            await whole(store, part)
+        assert told.value.exit_code == Exit.MISUSED
+    assert await whole(store, job.id[:4]) == job.id
+
+
 async def test_a_whole_id_that_others_begin_with_is_meant_itself(store: Backend) -> None:
     """Ids that others made may be short."""
     await store.put([new_job(id=JobId("7")), new_job(id=JobId("77"))])
@@ -112,5 +122,17 @@ def test_lists_show_short_ids_unless_asked(folder: Path, stock: Stock) -> None:
 
 
 def test_several_candidates_are_listed(folder: Path, stock: Stock) -> None:
-    problem = refused(folder, "jobs", "show", "shop:app", stock.done[:2])
+    problem = refused(folder, "jobs", "show", "shop:app", stock.done[:4])
     assert problem.startswith("7 jobs have ids that begin with")
+
+
+@pytest.mark.parametrize(
+    "words", ["jobs cancel --yes", "jobs delete --yes", "jobs show", "explain"]
+)
+def test_an_empty_id_or_filter_means_nothing(folder: Path, stock: Stock, words: str) -> None:
+    """A variable that a script forgot to set must not cancel or delete a job."""
+    problem = refused(folder, *words.split(), "shop:app", "")
+    assert problem.endswith("the id of a job cannot be empty"), problem
+    assert len(objects(folder, "jobs", "list")) == len(stock)
+    problem = refused(folder, "jobs", "delete", "shop:app", "--error", "", "--yes")
+    assert problem.endswith("what an error says cannot be empty"), problem

@@ -31,6 +31,8 @@ class Name(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it."""
+        if not value:
+            self.fail(f"{self._what} cannot be empty", param, ctx)
         if len(value) > self._longest:
             told = f"{brief(value)} is too long for {self._what}"
             self.fail(f"{told}, which has at most {self._longest:,} characters", param, ctx)
@@ -39,6 +41,8 @@ class Name(click.ParamType[str]):
         return str(value)
 
 
+_SHORTEST = 4
+"""How many characters of an id mean a job, at least; a slip of the finger has fewer."""
 _CANDIDATES = 10
 """How many jobs are shown that a part of an id may mean."""
 _AFTER_DIGITS = "~"
@@ -108,6 +112,12 @@ async def whole(store: Backend, id_: str) -> JobId:
     if len(id_) >= LONGEST_ID or await store.find(JobId(id_)) is not None:
         return JobId(id_)
     part = id_.lower().rstrip("…")
+    if len(part) < _SHORTEST:
+        raise Problem(
+            f"{brief(id_)} is too short for the beginning of an id; write at least {_SHORTEST} "
+            "characters",
+            Exit.MISUSED,
+        )
     found = await store.jobs(ALL, _CANDIDATES + 1, JobId(part + _AFTER_DIGITS))
     ids = [job.id for job in found if job.id.startswith(part)]
     if len(ids) == 1:

@@ -143,7 +143,7 @@ def log_level_option(default: str) -> Callable[[Command], Command]:
     default=True,
     show_default=True,
     envvar="FAIRLEAD_LOG_MESSAGES",
-    help="Whether log lines have what failures say, which may hold secrets.",
+    help="Whether log lines have what failures and cancelled runs say, which may hold secrets.",
 )
 def worker(
     processes: int,

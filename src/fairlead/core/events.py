@@ -15,8 +15,8 @@ from fairlead.core.ids import JobId
 class LogStyle(msgspec.Struct, frozen=True):
     """How the log tells of events: what it leaves out, and how its lines look.
 
-    `quiet` leaves out runs that ended well. Without `messages` nobody reads what a failure
-    says, which may hold secrets: its class and its place are told alone.
+    `quiet` leaves out runs that ended well. Without `messages` nobody reads what a failure or a
+    handler's `Cancel` says, which may hold secrets: its class and its place are told alone.
     """
 
     level: str = "info"
