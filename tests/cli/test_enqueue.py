@@ -8,10 +8,8 @@ import pytest
 
 from fairlead.core.admin import Filter
 from fairlead.stores import store_for
-from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.migrate import migrate
 from tests.cli.shop import APP, audit_lines, objects, refused, run, told, with_store
-from tests.servers.postgres import PostgresServer
+from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
 from tests.words import new_job
 
 
@@ -191,24 +189,31 @@ def test_the_audit_log_shows_the_user_of_the_database(folder: Path, crew_url: st
     assert objects(folder, "audit", "list", "--url", crew_url)[0]["user"] == "crew"
 
 
-def test_a_mere_producer_is_warned_that_the_audit_log_hears_nothing(
-    postgres_server: PostgresServer, postgres_url: str, folder: Path
+STALL = """
+from fairlead import Fairlead
+
+app = Fairlead()
+
+
+@app.task(name="alarm")
+def alarm() -> None: ...
+"""
+
+
+@pytest.mark.parametrize("kind", ["producer", "worker"])
+def test_who_is_no_operator_enqueues_and_sees_its_job(
+    yard: Yard,  # noqa: F811
+    folder: Path,
+    kind: str,
 ) -> None:
-    """The job is there: an error would have it enqueued a second time."""
-    migrate(Address.of(postgres_url))
-    schema = Address.of(postgres_url).schema
-    postgres_server.execute(
-        f"DROP ROLE IF EXISTS seller; CREATE ROLE seller LOGIN PASSWORD 'rope'; "
-        f"SELECT {schema}.allow('seller', 'producer')"
-    )
-    url = postgres_server.url(user="seller", password="rope", schema=schema)
-    (folder / "stall.py").write_text(
-        "from fairlead import Fairlead\napp = Fairlead()\n"
-        "@app.task(name='alarm')\ndef alarm() -> None: ...\n"
-    )
+    """And is not told to become one: the job is there, and the program needs no such right."""
+    (folder / "stall.py").write_text(STALL)
+    url = yard.url(kind)
     ended = run(folder, "enqueue", "stall:app", "alarm", FAIRLEAD_URL=url)
-    postgres_server.execute("DROP OWNED BY seller; DROP ROLE seller")
-    assert ended.returncode == 0, ended.stderr
-    assert "Not in the audit log" in ended.stderr
-    [(jobs,)] = postgres_server.execute(f"SELECT count(*) FROM {schema}.job")
-    assert jobs == 1
+    assert ended.returncode == 0
+    assert ended.stderr == "enqueued; only what operators do is in the audit log\n"
+    job_id = ended.stdout.strip()
+    assert f"job {job_id}: waiting" in told(folder, "jobs", "show", job_id, "--url", url)
+    for words in (["workers", "list"], ["explain", job_id], ["jobs", "list"]):
+        problem = refused(folder, *words, "--url", url, code=1)
+        assert "this is for operators: use the URL of one (--url, $FAIRLEAD_URL)" in problem

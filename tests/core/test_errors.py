@@ -87,6 +87,10 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "sqlite:///jobs.db: database is locked",
     ),
     (
+        errors.StoreDenied("postgresql://web@db/shop", "permission denied for table job; …"),
+        "postgresql://web@db/shop: permission denied for table job; …",
+    ),
+    (
         errors.StoreGone("sqlite:///jobs.db", "the file was removed; put it back"),
         "sqlite:///jobs.db: the file was removed; put it back",
     ),

@@ -9,7 +9,7 @@ from psycopg import errors
 
 from fairlead import Fairlead
 from fairlead.core.admin import Action, Filter, Worker
-from fairlead.core.errors import StoreUnavailable
+from fairlead.core.errors import StoreDenied
 from fairlead.core.job import State
 from fairlead.core.outcome import Settlement
 from fairlead.core.store import Backend
@@ -83,9 +83,12 @@ def yard(postgres_server: PostgresServer, postgres_url: str) -> Iterator[Yard]:
 
 
 async def refuses(call: Any, kind: str = "operator") -> None:
-    words = rf"permission denied.*; let the owner .* run SELECT \w+\.allow\('\w+', '{kind}'\)$"
-    with pytest.raises(StoreUnavailable, match=words):
+    whom = "SOMEBODY" if kind == "operator" else r"t_\w+"
+    words = rf"permission denied.*let the owner .* run SELECT \w+\.allow\('{whom}', '{kind}'\)$"
+    with pytest.raises(StoreDenied, match=words) as told:
         await call
+    for_people = "; this is for operators: use the URL of one (--url, $FAIRLEAD_URL); to make one, "
+    assert (for_people in str(told.value)) is (kind == "operator")
 
 
 async def refuses_to_look(store: Backend) -> None:
@@ -269,7 +272,8 @@ def test_who_was_allowed_nothing_can_do_nothing(yard: Yard) -> None:
 
 async def test_who_was_allowed_nothing_is_told_who_can_help(yard: Yard) -> None:
     store = store_for(yard.url(None))
-    with pytest.raises(StoreUnavailable, match=r"allow\('\w+', 'producer'\), or 'worker', or 'o"):
+    words = r"allow\('\w+nobody', 'producer'\) if it enqueues, 'worker' if it runs jobs, 'operator' for "
+    with pytest.raises(StoreDenied, match=words):
         await store.open()
     await store.close()
 

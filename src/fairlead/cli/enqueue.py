@@ -9,7 +9,7 @@ from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import Span, as_json
 from fairlead.core.codec import TEXT_LIMIT
-from fairlead.core.errors import StoreError
+from fairlead.core.errors import StoreDenied, StoreError
 from fairlead.core.job import JobRecord
 from fairlead.core.store import Backend
 from fairlead.core.text import escaped
@@ -60,8 +60,10 @@ def enqueue(
         await app.aenqueue_many([call])
         try:
             await store.note(action("enqueue", known.name), 1, call.id)
+        # The job is there: to fail now would have it enqueued a second time.
+        except StoreDenied:
+            say("enqueued; only what operators do is in the audit log", err=True)
         except StoreError as problem:
-            # The job is there: to fail now would have it enqueued a second time.
             say(escaped(f"Not in the audit log: {problem}"), err=True)
         return await found(store, call.id)
 

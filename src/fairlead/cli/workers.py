@@ -39,7 +39,8 @@ def list_(desk: Desk, output: Output) -> None:
     """
 
     async def gather(store: Backend) -> Seen:
-        return await store.workers(), await store.running()
+        running = await store.running()  # First, for it takes the greater right.
+        return await store.workers(), running
 
     show(desk, output, gather, _table, _objects)
 

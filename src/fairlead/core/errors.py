@@ -14,6 +14,7 @@
     ├── StoreError                  the operator: the store cannot do it now
     │   ├── StoreUnavailable
     │   │   ├── Unanswered
+    │   │   ├── StoreDenied         the user of its URL may not do this
     │   │   └── StoreFull
     │   ├── StoreGone               it was removed or replaced; nothing here can help
     │   ├── StoreRefused            it answered, and will say the same again
@@ -229,6 +230,10 @@ class Unanswered(StoreUnavailable):
     def __reduce__(self) -> tuple[object, ...]:
         """Travel between processes, without the handle: that belongs to an app."""
         return _restore, (type(self), self.args, {**self.__dict__, "job": None})
+
+
+class StoreDenied(StoreUnavailable):
+    """The user whom the store's URL names may not do this."""
 
 
 class StoreFull(StoreUnavailable):

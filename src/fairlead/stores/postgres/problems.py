@@ -9,6 +9,7 @@ from fairlead.core.errors import (
     ConfigError,
     EnqueueError,
     FairleadError,
+    StoreDenied,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
@@ -28,7 +29,7 @@ def typed(problem: psycopg.Error, address: Address, *, asked: bool = False) -> F
                 "character NUL"
             )
         case errors.InsufficientPrivilege():
-            text = _denied(told(problem), address)
+            return StoreDenied(address.url, _denied(told(problem), address))
         case errors.UndefinedTable() | errors.UndefinedFunction() | errors.InvalidSchemaName():
             text = (
                 f"{told(problem)}; run `fairlead migrate up` as the owner of the database; if it "
@@ -95,6 +96,7 @@ _KINDS = (
 def _denied(words: str, address: Address) -> str:
     """Say who can let this user do what was denied; whoever lacks the schema chooses.
 
+    A program does not become an operator, who may delete everybody's jobs: people use another URL.
     What only an owner may do is no verb of ours: no role would help, and none shall be given.
     """
     if not words.startswith("permission denied"):
@@ -102,11 +104,14 @@ def _denied(words: str, address: Address) -> str:
     who = str(address.parameters.get("user") or "role").replace("'", "''")
     denied = re.search(r"(?:function|table|view|relation) (\w+)", words)
     kind = _KINDS.get(denied[1], "operator") if denied else "producer"
-    others = "" if denied else ", or 'worker', or 'operator'"
-    return (
-        f"{words}; let the owner of schema {address.schema} run "
-        f"SELECT {address.schema}.allow('{who}', '{kind}'){others}"
-    )
+    by_owner = f"let the owner of schema {address.schema} run SELECT {address.schema}.allow"
+    if kind == "operator":
+        return (
+            f"{words}; this is for operators: use the URL of one (--url, $FAIRLEAD_URL); to make "
+            f"one, {by_owner}('SOMEBODY', 'operator')"
+        )
+    others = "" if denied else " if it enqueues, 'worker' if it runs jobs, 'operator' for people"
+    return f"{words}; {by_owner}('{who}', '{kind}'){others}"
 
 
 def _remedy(words: str) -> str:
