@@ -209,7 +209,9 @@ class Fairlead:
         something fails in between, the batches before stay accepted and the
         error says how many; to repeat the same calls is safe, because their ids
         are recognised. `Unanswered` names the calls of the batch that may have been accepted:
-        `app.enqueue_many(error.calls)` makes sure of them. With `connection`, or inside a block
+        repeat `app.enqueue_many(error.calls)` until it returns. Any other `StoreUnavailable` says
+        that this call put nothing of the batch; one before it may have. A batch that the store
+        had to be asked for twice may count as known. With `connection`, or inside a block
         of `job.commit()`, all of them are part of that transaction, accepted when it commits.
         """
         connection = joined(self.store) if connection is None else connection

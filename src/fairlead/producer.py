@@ -145,7 +145,8 @@ class BoundTask(Generic[P, R]):
 
         Raises `StoreUnavailable` if the job was not accepted. If the store was asked and does not
         answer, it is asked again, for as long as an answer may take; then `Unanswered` says that
-        the job may exist. `app.enqueue_many([error.call])` enqueues it again, and never twice.
+        the job may exist. Repeat `app.enqueue_many([error.call])` until it returns: there is one
+        job, however often.
         """
         call = self._call(args, kwargs)
         try:

@@ -106,15 +106,16 @@ EXAMPLES: list[tuple[Exception, str]] = [
         errors.Unanswered("redis://localhost:6379/0", "no answer within 5 s", None, (CALL,)),
         (
             f"redis://localhost:6379/0: no answer within 5 s. Job {CALL.id} may exist all the same. "
-            "To enqueue it again is safe, because its id is known: app.enqueue_many([error.call])"
+            "Repeat app.enqueue_many([error.call]) until it returns: its id is known, so there is one "
+            "job"
         ),
     ),
     (
         errors.Unanswered("redis://localhost:6379/0", "no answer within 5 s", None, (CALL,) * 1200),
         (
             "redis://localhost:6379/0: no answer within 5 s. 1,200 jobs may exist all the same. "
-            "To enqueue them again is safe, because their ids are known: "
-            "app.enqueue_many(error.calls)"
+            "Repeat app.enqueue_many(error.calls) until it returns: their ids are known, so none is "
+            "put twice"
         ),
     ),
     (
@@ -125,7 +126,14 @@ EXAMPLES: list[tuple[Exception, str]] = [
         ),
         (
             "redis://localhost:6379/0: no answer within 5 s. It may have been done all the same "
-            "(replay queue mail). To repeat it is safe: a call with the same action is done once"
+            "(replay queue mail). Do it again to make sure"
+        ),
+    ),
+    (
+        errors.Unanswered("redis://h", "is the server running?", action=Action("1", "a", "b", "c")),
+        (
+            "redis://h: is the server running? It may have been done all the same (b c). Do it again "
+            "to make sure"
         ),
     ),
     (

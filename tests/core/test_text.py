@@ -16,6 +16,7 @@ from fairlead.core.text import (
     escaped_json,
     escaped_lines,
     listed,
+    sentence,
 )
 
 HUGE = 10_000_000
@@ -114,3 +115,9 @@ def test_hidden_characters_by_the_million_are_escaped_in_a_moment() -> None:
     began = time.process_time()
     assert len(escaped_json("é\u200b" * 1_000_000)) == 7_000_000
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("text", ["it is.", "is it?", "it is!", "it …"])
+def test_a_sentence_has_one_end(text: str) -> None:
+    assert sentence(text) == text
+    assert sentence("it is") == "it is."

@@ -14,6 +14,8 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.problems import silent
 from tests.servers.postgres import PostgresServer
 from tests.words import claim, done, failed, new_job, returned
 
@@ -280,3 +282,8 @@ async def test_a_claim_parks_nothing_that_somebody_took_after_it_was_met(
     ]
     clock.advance(3600)
     assert {job.id for job in await claim(moved)} == set(ids)
+
+
+def test_a_silent_server_is_told_in_round_seconds() -> None:
+    problem = silent(Address.of("postgresql:///shop"), 2.98164, asked=True)
+    assert "no answer within 2.98 s; look in pg_stat_activity" in str(problem)

@@ -247,7 +247,7 @@ async def test_without_any_answer_an_act_says_that_it_may_be_done(way: Way) -> N
         await way.store.revive(ids, DEAD, action)
     assert isinstance(caught.value, StoreUnavailable)
     assert caught.value.action == action
-    assert "a call with the same action is done once" in str(caught.value)
+    assert "Do it again to make sure" in str(caught.value)
     assert sorted(await way.direct.revive(ids, DEAD, action)) == sorted(ids)
     assert [line.count for line in await way.direct.audit_log(1)] == [2]
 

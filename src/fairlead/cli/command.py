@@ -142,7 +142,7 @@ class Command(_Quoting):
             UnknownTask,
             did_you_mean,
         )
-        from fairlead.core.text import brief  # noqa: PLC0415 (as above)
+        from fairlead.core.text import brief, sentence  # noqa: PLC0415 (as above)
 
         try:
             return super().invoke(ctx)
@@ -158,7 +158,7 @@ class Command(_Quoting):
             raise Problem(f"{problem}; `fairlead doctor` says what else is damaged") from None
         except Unanswered as problem:
             told = f"{problem.url}: {problem.problem}"
-            raise Problem(f"{told}. {_made_sure(problem.call)}") from None
+            raise Problem(f"{sentence(told)} {_made_sure(problem.call)}") from None
         except FairleadError as problem:
             raise Problem(str(problem)) from None
 

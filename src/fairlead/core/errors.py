@@ -43,7 +43,7 @@ from typing import Any
 
 from fairlead.core.clock import FAR_FUTURE, SECOND, SystemClock, as_datetime
 from fairlead.core.ids import JobId, made_at
-from fairlead.core.text import QUOTED, brief, cut, listed
+from fairlead.core.text import QUOTED, brief, cut, listed, sentence
 
 _MOST_COMPARED = 1_000
 _DAY = 24 * 3600 * SECOND
@@ -201,7 +201,7 @@ class Unanswered(StoreUnavailable):
         super().__init__(url, problem)
         self.job, self.calls, self.action = job, calls, action
         if advice := self._advice():
-            self.args = (f"{self.args[0]}. {advice}",)
+            self.args = (f"{sentence(self.args[0])} {advice}",)
 
     @property
     def call(self) -> Any:  # noqa: ANN401 (a `Call`)
@@ -212,18 +212,19 @@ class Unanswered(StoreUnavailable):
         """Say what may have happened, and how to repeat it."""
         if self.call is not None:
             return (
-                f"Job {self.call.id} may exist all the same. To enqueue it again is safe, because "
-                "its id is known: app.enqueue_many([error.call])"
+                f"Job {self.call.id} may exist all the same. Repeat app.enqueue_many([error.call]) "
+                "until it returns: its id is known, so there is one job"
             )
         if self.calls:
             return (
-                f"{len(self.calls):,} jobs may exist all the same. To enqueue them again is safe, "
-                "because their ids are known: app.enqueue_many(error.calls)"
+                f"{len(self.calls):,} jobs may exist all the same. Repeat "
+                "app.enqueue_many(error.calls) until it returns: their ids are known, so none is "
+                "put twice"
             )
         if self.action is not None:
             return (
-                f"It may have been done all the same ({self.action.verb} {self.action.target}). To "
-                "repeat it is safe: a call with the same action is done once"
+                f"It may have been done all the same ({self.action.verb} {self.action.target}). Do "
+                "it again to make sure"
             )
         return ""
 

@@ -91,6 +91,11 @@ def counted(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
+def sentence(text: str) -> str:
+    """Return a text with an end, so that another sentence can follow it."""
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
 def listed(names: Iterable[str], most: int = 20) -> str:
     """Return names in one line; of many, or of long ones, only the beginning."""
     known = list(names)

@@ -143,8 +143,8 @@ def silent(address: Address, patience: float, *, asked: bool) -> StoreUnavailabl
     kind = Unanswered if asked else StoreUnavailable
     return kind(
         address.url,
-        f"no answer within {patience:g} s; look in pg_stat_activity for what it waits for, or "
-        "raise timeout= in the store's URL",
+        f"no answer within {round(patience, 2):g} s; look in pg_stat_activity for what it waits "
+        "for, or raise timeout= in the store's URL",
     )
 
 
