@@ -102,8 +102,8 @@ OF_JOBS: list[tuple[Event, str, str]] = [
         STUCK,
         "ERROR",
         "runs past its time limit of 5 s, at shop.py:3 in pay; its thread ends with this process, "
-        "once the other jobs in it have ended, within 30 s at most; "
-        'runner="process" is a hard limit',
+        "once the other jobs in it have ended, within 30 s at most; for a hard limit declare "
+        'pools=[Pool("rest"), Pool("hard", queues=["mail"], runner="process")]',
     ),
 ]
 OF_WORKERS: list[tuple[Event, str, str]] = [

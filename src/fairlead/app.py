@@ -31,11 +31,11 @@ from fairlead.core.events import Bus, Enqueued, LogStyle
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import Job, NewJob, decode_options, size_of
 from fairlead.core.outcome import Knowledge
-from fairlead.core.queue import Pool, Queue, allot, declare
+from fairlead.core.queue import DEFAULT_QUEUE, Pool, Queue, allot, declare, hard_limit
 from fairlead.core.retry import Retry
 from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
-from fairlead.core.text import brief
+from fairlead.core.text import QUOTED, brief, cut
 from fairlead.log import logs_enqueued, report_subscriber, tell_enqueued, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.runtime.commit import apart, joined
@@ -61,8 +61,8 @@ class TaskSettings(TypedDict, total=False):
     `timeout` is how many seconds a run may take. A coroutine is cancelled then, a process of
     `runner="process"` is killed. A plain function in a thread cannot be: it ends with its worker
     process, which first lets the other jobs in it finish, for up to the worker's grace time
-    and five seconds more (30 s by default). Put what needs a hard limit into a pool with
-    `runner="process"`, or call `current_job().checkpoint()` where it can stop.
+    and five seconds more (30 s by default). Put what needs a hard limit into a queue whose pool
+    has `runner="process"`, as `Pool` shows, or call `current_job().checkpoint()` where it can stop.
     """
 
     name: str
@@ -151,6 +151,11 @@ class Fairlead:
         unknown = given.keys() - set(TaskOptions.__struct_fields__)
         if unknown:
             known = TaskSettings.__optional_keys__
+            if "runner" in unknown:
+                wanted = hard_limit(cut(str(given.get("queue", DEFAULT_QUEUE)), QUOTED))
+                raise ConfigError(
+                    f"a task has no runner, the pool of its queue has one: Fairlead({wanted})"
+                )
             raise ConfigError(
                 f"a task has no setting {brief(min(unknown))}{did_you_mean(min(unknown), known)}; "
                 f"it takes {', '.join(sorted(known))}"

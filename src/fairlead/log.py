@@ -54,6 +54,7 @@ from fairlead.core.events import (
 from fairlead.core.failure import in_brief
 from fairlead.core.job import Reason
 from fairlead.core.passwords import without_passwords
+from fairlead.core.queue import hard_limit
 from fairlead.core.text import counted, escaped, escaped_json, escaped_lines, listed
 
 SLOW_SECONDS = 60.0
@@ -257,7 +258,7 @@ _LEVELS: dict[type[Event], int] = {
 
 _ENDS = (
     "; its thread ends with this process, once the other jobs in it have ended, within {:g} s at "
-    'most; runner="process" is a hard limit'
+    "most; for a hard limit declare {}"
 )
 _WORDS: dict[type[Event], Callable[..., str]] = {
     Enqueued: lambda _: "enqueued",
@@ -274,7 +275,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
     Overdue: lambda e: (
         f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}"
-        + (_ENDS.format(e.ends_within) if e.ends_within is not None else "")
+        + ("" if e.ends_within is None else _ENDS.format(e.ends_within, hard_limit(e.queue)))
     ),
     WorkerStarted: lambda e: f"worker {e.worker} of {e.app} started on {e.store}",
     WorkerStopping: lambda e: (

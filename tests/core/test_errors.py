@@ -47,7 +47,8 @@ EXAMPLES: list[tuple[Exception, str]] = [
     ),
     (
         errors.MissingExtra("postgres", "postgresql://"),
-        'postgresql:// needs an extra package: pip install "fairlead[postgres]"',
+        'postgresql:// needs an extra package: pip install "fairlead[postgres]", or ".[postgres]" '
+        "in a clone",
     ),
     (
         errors.UnknownQueue("mial", ["mail", "default"]),

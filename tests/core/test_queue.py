@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.errors import ConfigError, FairleadWarning, UnknownQueue
-from fairlead.core.queue import Pool, Queue, allot, check_name, declare
+from fairlead.core.queue import Pool, Queue, allot, check_name, declare, hard_limit
 from fairlead.core.text import brief
 
 
@@ -260,8 +260,16 @@ def test_a_pool_keeps_its_slots_and_runner() -> None:
 
 def test_a_queue_no_pool_serves_is_refused() -> None:
     assert message_of(allot, [Pool("a", queues=["mail"])], ["default", "mail", "pdf"]) == (
-        "no pool serves queue 'pdf'; name it in a pool, or add a pool without queues for the rest"
+        "no pool serves queue 'pdf'; name it in a pool, or add a pool without queues for the rest, "
+        'as in pools=[Pool("rest"), Pool("a", …)]'
     )
+
+
+def test_what_is_advised_for_a_hard_limit_can_be_declared() -> None:
+    advised: dict[str, list[Pool]] = eval(f"dict({hard_limit('pdf')})", {"Pool": Pool})
+    rest, hard = allot(advised["pools"], ["default", "mail", "pdf"])
+    assert (hard.runner, hard.queues) == ("process", ("pdf",))
+    assert (rest.runner, rest.queues) == (None, ("default", "mail"))
 
 
 def test_a_pool_cannot_serve_a_queue_nobody_declared() -> None:

@@ -223,6 +223,10 @@ def test_names_of_importance_draw_a_warning_that_says_why(name: str) -> None:
 
 def test_a_wrong_task_setting_is_named() -> None:
     app = Fairlead("memory://")
+    with pytest.raises(
+        ConfigError, match=r"a task has no runner, the pool of its .*\[\"pdf\"\], run"
+    ):
+        app.task(queue="pdf", runner="process")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=r"no setting 'que' \(did you mean 'queue'\?\)"):
         app.task(que="mail")  # type: ignore[call-overload]
 

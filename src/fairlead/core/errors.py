@@ -115,7 +115,10 @@ class MissingExtra(ConfigError, ImportError):
 
     def __init__(self, extra: str, need: str) -> None:
         self.extra = extra
-        super().__init__(f'{need} needs an extra package: pip install "fairlead[{extra}]"')
+        super().__init__(
+            f'{need} needs an extra package: pip install "fairlead[{extra}]", or ".[{extra}]" in a '
+            "clone"
+        )
 
 
 class EnqueueError(FairleadError):

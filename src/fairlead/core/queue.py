@@ -23,6 +23,13 @@ _IMPORTANCE = re.compile(
     re.IGNORECASE,
 )
 _RUNNERS = ("async", "thread", "process")
+
+
+def hard_limit(queue: str) -> str:
+    """Return what an app declares so that jobs of a queue end in time, whatever they do."""
+    return f'pools=[Pool("rest"), Pool("hard", queues=["{queue}"], runner="process")]'
+
+
 _MOST = 1_000_000
 
 
@@ -148,8 +155,16 @@ class Share(msgspec.Struct, frozen=True):
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A share of a worker: some queues, a number of slots, a runner.
 
-    Without `queues` a pool serves every queue that no other pool names; without
-    `slots` the runner's own default holds.
+    Without `queues` a pool serves every queue that no other pool names. `runner="process"` runs
+    each job in a process that is killed when the task's `timeout` is over. Otherwise coroutines run
+    on the event loop and plain functions in threads; `"async"` and `"thread"` differ by
+    their slots. Without `slots` those are 100 for `async`, 10 for `thread`, the number of cores for
+    `process`. An app that gives one queue a hard limit:
+
+        Fairlead(
+            queues=[Queue("mail"), Queue("pdf")],
+            pools=[Pool("rest"), Pool("hard", queues=["pdf"], runner="process")],
+        )
     """
 
     name: str
@@ -212,7 +227,7 @@ def allot(pools: Iterable[Pool], queues: Collection[str]) -> tuple[Pool, ...]:
         unserved = next(queue for queue in rest if queue != DEFAULT_QUEUE)
         raise ConfigError(
             f"no pool serves queue {unserved!r}; name it in a pool, or add a pool without "
-            "queues for the rest"
+            f'queues for the rest, as in pools=[Pool("rest"), Pool("{pools[0].name}", …)]'
         )
     # The default queue exists whether declared or not, so somebody must serve it.
     heir = open_pools[0] if open_pools else pools[0]

@@ -29,7 +29,7 @@ class TaskOptions(Policy, frozen=True):
 
     `timeout` is when a coroutine is cancelled and a process killed. A plain function in a thread
     ends later: when its neighbours in the same process have ended, at most the grace time and
-    five seconds. Only `runner="process"` is a hard limit for those.
+    five seconds. Only a pool with `runner="process"` is a hard limit for those.
     """
 
     queue: str = DEFAULT_QUEUE
