@@ -33,6 +33,7 @@ from fairlead.core.errors import (
     Unanswered,
     UnknownQueue,
     UnknownTask,
+    WaitsForItself,
 )
 from fairlead.core.job import Gate, State
 from fairlead.core.queue import Pool, Queue
@@ -83,6 +84,7 @@ __all__ = [
     "Unanswered",
     "UnknownQueue",
     "UnknownTask",
+    "WaitsForItself",
     "current_job",
     "exponential",
     "fixed",

@@ -62,6 +62,14 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "timeout= must be seconds, not 'soon'",
     ),
     (
+        errors.WaitsForItself("jobs.db", "a transaction of this thread", in_coroutine=False),
+        (
+            "a transaction of this thread has the write lock of jobs.db, so this call would wait for "
+            "itself; to be part of that transaction pass its connection, as in "
+            "task.using(connection=conn).enqueue(…) or job.commit(conn); or commit it first"
+        ),
+    ),
+    (
         errors.EncodeError("mail.send", "user_id", "expected `int`, got `str`"),
         "argument 'user_id' of task 'mail.send': expected `int`, got `str`",
     ),
@@ -274,8 +282,8 @@ DAY = 24 * 3600 * SECOND
 @pytest.mark.parametrize(
     ("age", "says", "says_not"),
     [
-        (0, "its transaction may not be committed, somebody may have deleted it", "7 days"),
-        (6 * DAY, "`keep` is shorter than that", "7 days"),
+        (0, "its transaction may not be committed, somebody may have deleted it", "keep"),
+        (6 * DAY, "; or your app's `keep` is shorter than its age", "7 days"),
         (8 * DAY, "ended jobs are forgotten after a time (the app's `keep`, 7 days", "transaction"),
         (-2 * DAY, "a time to come: it is mistyped", "deleted"),
     ],

@@ -15,7 +15,7 @@ import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as aio
 
-from fairlead import ConfigError, Fairlead
+from fairlead import ConfigError, Fairlead, WaitsForItself
 from fairlead.producer import BoundTask
 from fairlead.stores.sqlite import holding
 from fairlead.stores.sqlite.connection import Place
@@ -126,8 +126,12 @@ async def test_a_coroutine_that_holds_an_async_session(desk: SqliteDesk) -> None
     engine = aio.create_async_engine(f"sqlite+aiosqlite:///{desk.address}")
     async with aio.AsyncSession(engine) as session:
         await session.execute(sqlalchemy.text(INSERT))
-        with pytest.raises(ConfigError, match=WAY_OUT):
+        advised = r"await task.using\(connection=conn\).aenqueue\(…\)"
+        with pytest.raises(WaitsForItself, match=advised):
             await desk.task.aenqueue(1)
+        with pytest.raises(WaitsForItself, match=advised):
+            desk.task.enqueue(1)
+        await desk.task.using(connection=session).aenqueue(1)
         await session.rollback()
     await desk.task.aenqueue(1)
     await engine.dispose()

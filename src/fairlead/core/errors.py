@@ -6,6 +6,7 @@
     │   ├── DuplicateTask
     │   ├── UnknownQueue            also EnqueueError and LookupError
     │   ├── InvalidOption           also EnqueueError
+    │   ├── WaitsForItself
     │   └── MissingExtra            also ImportError
     ├── EnqueueError                the caller: this call cannot become a job
     │   ├── EncodeError             also TypeError
@@ -46,7 +47,8 @@ from fairlead.core.ids import JobId, made_at
 from fairlead.core.text import QUOTED, brief, cut, listed, sentence
 
 _MOST_COMPARED = 1_000
-_DAY = 24 * 3600 * SECOND
+_HOUR = 3600 * SECOND
+_DAY = 24 * _HOUR
 _FIRST = 1_704_067_200 * SECOND
 """The year 2024: no job is older."""
 
@@ -142,6 +144,20 @@ class InvalidOption(EnqueueError, ConfigError):
     def __init__(self, option: str, wanted: str, value: object) -> None:
         self.option, self.wanted, self.value = option, wanted, value
         super().__init__(f"{option}= {wanted}, not {brief(value)}")
+
+
+class WaitsForItself(ConfigError):
+    """Who waits for the write lock of an SQLite file has it; `holder` says where."""
+
+    def __init__(self, path: str, holder: str, *, in_coroutine: bool) -> None:
+        self.path, self.holder, self.in_coroutine = path, holder, in_coroutine
+        enqueue = "await {}.aenqueue(…)" if in_coroutine else "{}.enqueue(…)"
+        super().__init__(
+            f"{holder} has the write lock of {path}, so this call would wait for itself; to be "
+            "part of that transaction pass its connection, as in "
+            f"{enqueue.format('task.using(connection=conn)')} or job.commit(conn); or commit it "
+            "first"
+        )
 
 
 class EncodeError(EnqueueError, TypeError):
@@ -303,9 +319,10 @@ def _missing(job_id: str, now: int | None) -> str:
     if made < _FIRST:
         return f"{at}, before there was Fairlead: it is mistyped"
     if now - made < USUAL_KEEP:
+        forgotten = "" if now - made < _HOUR else "; or your app's `keep` is shorter than its age"
         return (
             f"{at}: its transaction may not be committed, somebody may have deleted it, or it is "
-            "in another store; or it was forgotten, if your app's `keep` is shorter than that"
+            f"in another store{forgotten}"
         )
     return (
         f"{at}: ended jobs are forgotten after a time (the app's `keep`, 7 days by default); or "

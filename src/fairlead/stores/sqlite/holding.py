@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from fairlead.core.errors import ConfigError
+from fairlead.core.errors import WaitsForItself
 from fairlead.stores.foreign import ALCHEMY, ASYNC_ALCHEMY, kind_of
 from fairlead.stores.sqlite.connection import Place, we_write
 from fairlead.stores.sqlite.talk import plain
@@ -34,17 +34,6 @@ _WRITE_LOCK_BYTE = 120
 """Where in the -shm file the lock of the one writer is (sqlite.org/walformat.html)."""
 _HELPERS = ("fairlead-writer", "fairlead-sync", "fairlead-keeper")
 _PACKAGE = __name__.partition(".")[0]
-
-
-class WaitsForItself(ConfigError):
-    """Who waits for the write lock has it."""
-
-    def __init__(self, place: Place, what: str) -> None:
-        super().__init__(
-            f"{what} has the write lock of {place.path}, so this call would wait for itself; to be "
-            "part of that transaction pass its connection, as in "
-            "task.using(connection=conn).enqueue(…) or job.commit(conn); or commit it first"
-        )
 
 
 class _Block(NamedTuple):
@@ -74,28 +63,37 @@ def check_thread(place: Place) -> None:
     file, thread = place.identity(), threading.get_ident()
     # If a coroutine of this thread's loop has it, it cannot go on while the thread waits.
     if any(block.file == file and block.thread == thread for block in _blocks):
-        raise WaitsForItself(place, "a block of job.commit() in this thread")
+        raise _in_thread(place, "a block of job.commit() in this thread")
     has_it = _process_has_lock(place)
     if has_it is False or we_write():
         return
     frames = list(_callers(sys._getframe(1)))  # noqa: SLF001 (the way to one's own callers)
     near = [*_reachable(frames), *_of_django(), *_of_modules(frames)]
     if any(_writes(each, file) for each in near):
-        raise WaitsForItself(place, "a transaction of this thread")
+        raise _in_thread(place, "a transaction of this thread")
     if has_it and _is_alone():
-        raise WaitsForItself(place, "a transaction of this thread")
+        raise _in_thread(place, "a transaction of this thread")
 
 
 def check_task(place: Place, task: "asyncio.Task[Any]") -> WaitsForItself | None:
     """Return the error if a coroutine that waits for the write lock has it."""
     file = place.identity()
     if any(block.file == file and block.task is task for block in _blocks):
-        return WaitsForItself(place, "a block of job.commit() in this coroutine")
+        return _in_coroutine(place, "a block of job.commit() in this coroutine")
     if _process_has_lock(place) is False or we_write():
         return None
     if any(_writes(each, file) for each in _reachable(_awaiting(task))):
-        return WaitsForItself(place, "a transaction of this coroutine")
+        return _in_coroutine(place, "a transaction of this coroutine")
     return None
+
+
+def _in_thread(place: Place, holder: str) -> WaitsForItself:
+    # A coroutine may have called what blocks; its connection may be one for coroutines alone.
+    return WaitsForItself(str(place.path), holder, in_coroutine=_task() is not None)
+
+
+def _in_coroutine(place: Place, holder: str) -> WaitsForItself:
+    return WaitsForItself(str(place.path), holder, in_coroutine=True)
 
 
 def _task() -> object:

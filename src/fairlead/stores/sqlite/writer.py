@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Generic, TypeVar
 
-from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered
+from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered, WaitsForItself
 from fairlead.stores.sqlite.checkpoint import Checkpointer
 from fairlead.stores.sqlite.connection import Place, WriteLock, is_disk_error, typed
-from fairlead.stores.sqlite.holding import WaitsForItself, check_task, check_thread
+from fairlead.stores.sqlite.holding import check_task, check_thread
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
