@@ -113,8 +113,8 @@ OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.ProcessRetired("w", 7, "old"), "INFO", "process 7 is being replaced: old"),
     (events.ProcessEnded("w", 7), "DEBUG", "process 7 has ended its work"),
     (events.ProcessDied("w", 7, "SIGKILL", 1, 2), "ERROR", "process 7 died: SIGKILL; 1 of"),
-    (events.StoreLost("w", "away"), "ERROR", "the store does not answer, trying on: away"),
-    (events.StoreFound("w", 3.0), "WARNING", "the store answers again, after 3.0 s"),
+    (events.StoreLost("w", "away"), "ERROR", "the store cannot be used, trying on: away"),
+    (events.StoreFound("w", 3.0), "WARNING", "the store can be used again, after 3.0 s"),
     (events.Trouble("w", "odd"), "ERROR", "odd"),
     (
         events.WorkerStarted("w", "a", "s", "durable", "all", ["p"], ["t"]),

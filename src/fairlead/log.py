@@ -298,8 +298,8 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
         + (f"jobs given back that it had not started: {e.returned}; " if e.returned else "")
         + "what blocks belongs in a plain function, which runs in a thread"
     ),
-    StoreLost: lambda e: f"the store does not answer, trying on: {e.problem}",
-    StoreFound: lambda e: f"the store answers again, after {e.after_seconds:.1f} s",
+    StoreLost: lambda e: f"the store cannot be used, trying on: {e.problem}",
+    StoreFound: lambda e: f"the store can be used again, after {e.after_seconds:.1f} s",
     Trouble: lambda e: e.problem,
 }
 

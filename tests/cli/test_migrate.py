@@ -125,6 +125,11 @@ def unwritable(folder: Path) -> None:
     folder.chmod(0o500)
 
 
+def locked_out(folder: Path) -> None:
+    with_store(folder, lambda store: store.count())
+    (folder / "jobs.db-turn").chmod(0)
+
+
 def as_anybody() -> tuple[str, ...]:
     """Return what makes root obey the modes of files, as everybody else does."""
     return () if os.getuid() else ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
@@ -134,9 +139,10 @@ def as_anybody() -> tuple[str, ...]:
     ("make", "problem", "remedy"),
     [
         (a_text, "file is not a database", "name another file, this one belongs to something else"),
-        (a_folder, "jobs.db is a folder, no ordinary file", "remove it, or name another"),
+        (a_folder, "jobs.db is a folder; name a file in it, as in sqlite:////", "/jobs.db/jobs.db"),
         (unreadable, "may not read and write ", "jobs.db; let it (chown or chmod "),
         (unwritable, "may not write in folder ", "; let it (chown or chmod "),
+        (locked_out, "may not read and write ", "jobs.db-turn; let it (chown or chmod "),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_with_the_next_step(

@@ -111,8 +111,11 @@ async def test_what_is_no_ordinary_file_is_refused_at_once(
         pytest.skip("only root can make devices")
     else:
         os.mknod(name, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    told = f", no ordinary file; {'move it away' if ending else 'name another'}"
+    if kind == "a folder" and not ending:
+        told = f"; name a file in it, as in sqlite:///{path}/jobs.db"
     for look in (store_for(f"sqlite:///{path}").open, store_for(f"sqlite:///{path}").migrations):
-        with pytest.raises(StoreUnavailable, match=f"{name} is {kind}, no ordinary file; remove"):
+        with pytest.raises(StoreUnavailable, match=f"{name} is {kind}{told}"):
             await look()
 
 

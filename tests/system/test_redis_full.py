@@ -131,7 +131,7 @@ def test_a_worker_works_off_what_a_full_server_has(redis_shop: RedisShop) -> Non
     for job in redis_shop.accepted:
         assert redis_shop.record(job).state is State.DONE
         assert redis_shop.outcomes(job)[-1] == "done"
-    assert "does not answer" not in tree.log
+    assert "cannot be used" not in tree.log
     redis_shop.check_back()
 
 

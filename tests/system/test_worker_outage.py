@@ -39,12 +39,12 @@ def test_jobs_that_end_during_an_outage_are_settled_after_it(shop: Shop) -> None
         time.sleep(max(0.0, 5.0 - (time.monotonic() - began)))
         assert shop.states()[State.RUNNING] == len(shop.accepted)
         for tree in (busy, idle):
-            tree.until_log("the store does not answer", 5)
+            tree.until_log("the store cannot be used", 5)
     back = time.monotonic()
     shop.until_final(*ending, seconds=8)
     assert time.monotonic() - back < 5 + 3
     for tree in (busy, idle):
-        tree.until_log("the store answers again", 8)
+        tree.until_log("the store can be used again", 8)
     after = shop.put("quick")
     shop.until_final()
     for job in shop.accepted:
@@ -80,7 +80,7 @@ def test_a_worker_told_to_stop_during_an_outage_waits_for_its_end(shop: Shop) ->
     shop.until_started(job)
     with outage(shop):
         until(lambda: shop.lines(job, "end"))
-        tree.until_log("the store does not answer", 5)
+        tree.until_log("the store cannot be used", 5)
         began = time.monotonic()
         tree.signal(15)
         time.sleep(2.0)

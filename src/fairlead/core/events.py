@@ -200,13 +200,13 @@ class LoopBlocked(WorkerEvent, frozen=True):
 
 
 class StoreLost(WorkerEvent, frozen=True):
-    """The store does not answer; the worker goes on trying."""
+    """The store does not answer, or is full; the worker goes on trying."""
 
     problem: str
 
 
 class StoreFound(WorkerEvent, frozen=True):
-    """The store answers again."""
+    """The store works again."""
 
     after_seconds: float
 

@@ -10,7 +10,7 @@ def obstacle(path: Path) -> str | None:
     """Say what keeps this user from a file, and the way out; None if nothing is in sight."""
     folder = path.parent
     if _is_folder(path):
-        return f"{path} is a folder; name a file in it, as in sqlite:///{path}/jobs.db"
+        return is_folder(path)
     if not _is_folder(folder):
         return _without_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -18,6 +18,11 @@ def obstacle(path: Path) -> str | None:
     if os.access(path, os.F_OK) and not os.access(path, os.R_OK | os.W_OK):
         return f"{_user()} may not read and write {path}; {_let(path)}"
     return None
+
+
+def is_folder(path: Path) -> str:
+    """Say that the URL names a folder, and what to name instead."""
+    return f"{path} is a folder; name a file in it, as in sqlite:///{path}/jobs.db"
 
 
 def _without_folder(folder: Path) -> str:

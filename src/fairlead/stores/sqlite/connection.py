@@ -255,7 +255,7 @@ class Place:
     def _cannot_open(self, problem: OSError) -> StoreUnavailable:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             return StoreFull(self.url, f"{problem.strerror}{_FULL}")
-        found = obstacle(self._given)
+        found = obstacle(self._given) or obstacle(Path(problem.filename or self._given))
         told = f"cannot open {problem.filename or 'the file'}: {problem.strerror}; {_LOOK}"
         return StoreUnavailable(self.url, found or told)
 

@@ -11,6 +11,8 @@ import stat
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from fairlead.stores.sqlite.access import is_folder
+
 _MOST_LINKS = 40
 """As many as Linux follows."""
 
@@ -94,8 +96,10 @@ def check_file(path: Path, found: os.stat_result) -> None:
     """Raise unless what has the name of our file can hold jobs."""
     if stat.S_ISLNK(found.st_mode):
         raise is_link(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise NotTrusted(is_folder(path))
     if not stat.S_ISREG(found.st_mode):
-        raise NotTrusted(f"{path} is {_kind(found)}, no ordinary file; remove it, or name another")
+        raise NotTrusted(f"{path} is {_kind(found)}, no ordinary file; name another")
 
 
 def check_side(path: Path, found: os.stat_result, like: os.stat_result) -> None:
@@ -103,7 +107,7 @@ def check_side(path: Path, found: os.stat_result, like: os.stat_result) -> None:
     if stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
         raise is_link(path)
     if not stat.S_ISREG(found.st_mode):
-        raise NotTrusted(f"{path} is {_kind(found)}, no ordinary file; remove it")
+        raise NotTrusted(f"{path} is {_kind(found)}, no ordinary file; move it away")
     if not _may_write(found.st_uid, like):
         raise NotTrusted(
             f"{path} was made by user {found.st_uid}, who may not write the file beside it but "
