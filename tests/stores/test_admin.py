@@ -413,8 +413,10 @@ async def test_waiting_jobs_are_counted_and_listed_by_what_they_wait_for(
     claimed = (await store.claim(plan(capable={"t": 1}))).jobs
     policy = Policy(Retry(attempts=3, backoff=fixed(30, jitter=0)))
     await store.settle([failed(job, clock.now(), policy) for job in claimed])
+    assert (await store.waiting())["mail"] == Waiting(retrying=1, parked=1)
+    clock.advance(3)
     await store.put([due, later])
-    assert await store.waiting() == {"mail": Waiting(1, 1, 1, 1, begun)}
+    assert await store.waiting() == {"mail": Waiting(1, 1, 1, 1, begun + 3 * SECOND)}
     ids = {Wait.DUE: due, Wait.DELAYED: later, Wait.RETRYING: again, Wait.PARKED: unknown}
 
     async def listed(*waits: Wait, states: tuple[State, ...] = (State.WAITING,)) -> set[JobId]:
@@ -429,7 +431,7 @@ async def test_waiting_jobs_are_counted_and_listed_by_what_they_wait_for(
     assert await listed(Wait.DUE, Wait.PARKED) == {due.id, unknown.id}
     assert await listed(Wait.DELAYED, states=()) == {later.id}
     clock.advance(31)
-    assert await store.waiting() == {"mail": Waiting(2, 1, 0, 1, begun)}
+    assert await store.waiting() == {"mail": Waiting(2, 1, 0, 1, begun + 3 * SECOND)}
     assert await listed(Wait.DUE) == {due.id, again.id}
     await store.cancel([job.id for job in ids.values()], "no", by("cancel"))
     assert await store.waiting() == {}

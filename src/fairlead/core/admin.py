@@ -128,7 +128,7 @@ class ErrorGroup(msgspec.Struct, frozen=True):
 class Waiting(msgspec.Struct, frozen=True):
     """The waiting jobs of a queue, by what they wait for.
 
-    `oldest` is since when the longest waiting due job has been due, parked ones included.
+    `oldest` is since when the longest waiting due job has been due; parked ones count apart.
     """
 
     due: int = 0

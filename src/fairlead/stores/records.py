@@ -14,6 +14,7 @@ from fairlead.core.admin import (
     Filter,
     PoolShare,
     Running,
+    Wait,
     Waiting,
     Worker,
 )
@@ -123,7 +124,8 @@ def waiting_of(rows: Iterable[tuple[Any, str, int, Any]]) -> dict[str, Waiting]:
     for queue, wait, number, due_at in rows:
         name = text_of(queue)
         before = found.get(name, Waiting())
-        times = [at for at in (before.oldest, instant_of(due_at)) if at is not None]
+        since = instant_of(due_at) if wait == Wait.DUE else None
+        times = [at for at in (before.oldest, since) if at is not None]
         counts = {wait: getattr(before, wait) + number}
         found[name] = replace(before, **counts, oldest=min(times, default=None))
     return found

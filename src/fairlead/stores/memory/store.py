@@ -112,10 +112,7 @@ class MemoryStore(MemoryLine, Backend):
         with self._lock:
             now = self._clock.now()
             jobs = [entry.record() for entry in self._live.values() if not entry.lease_until]
-        return waiting_of(
-            (job.queue, wait_of(job, now), 1, job.run_at if job.run_at <= now else None)
-            for job in jobs
-        )
+        return waiting_of((job.queue, wait_of(job, now), 1, job.run_at) for job in jobs)
 
     async def running(self) -> list[Running]:
         """Count running jobs by worker process, queue and task."""

@@ -192,7 +192,6 @@ class Hand:
                 ("ZRANGE", self._keys.key(queue, "ready"), 0, 0, "WITHSCORES"),
                 ("ZRANGE", self._keys.key(queue, "due"), 0, 0, "WITHSCORES"),
                 ("HEXISTS", self._keys.key(queue, "settings"), "apart"),
-                ("ZCARD", self._keys.key(queue, "unknown")),
                 ("ZCARD", self._keys.key(queue, "ready")),
                 ("ZCOUNT", self._keys.key(queue, "due"), "-inf", now),
                 ("ZCOUNT", self._keys.key(queue, "due"), f"({now}", "+inf"),
@@ -200,7 +199,7 @@ class Hand:
         ]
         answers = yield from spared(asked, None)
         found: dict[str, Waiting] = {}
-        for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 7), strict=True):
+        for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 6), strict=True):
             oldest = yield from self._oldest(queue, firsts, now)
             retrying = (yield from self._listing.retrying(queue, now)) if later else 0
             parked = sum(each[2] for each in (yield from self._listing.parked(queue)))
@@ -211,26 +210,24 @@ class Hand:
 
     def _oldest(self, queue: str, answers: Sequence[Any], now: int) -> Conversation[int]:
         """Return since when the first job of a queue is due; a time to come if none is."""
-        ready, due, is_apart, parked = answers
+        ready, due, is_apart = answers
         times = [now + 1]
         if due:
             times.append(score_of(due[1]))
         if ready and is_apart:
-            times.append((yield from self._first(queue, "ready", now)))
+            times.append((yield from self._first(queue, now)))
         elif ready:
             times.append(score_of(ready[1]))
-        if parked:
-            times.append((yield from self._first(queue, "unknown", now)))
         return min(times)
 
-    def _first(self, queue: str, part: str, now: int) -> Conversation[int]:
-        """Return since when the first of these jobs is due; a time to come if none is."""
+    def _first(self, queue: str, now: int) -> Conversation[int]:
+        """Return since when the first of the ready jobs is due; a time to come if none is."""
         first, rank, looked = now + 1, 0, 1
         while looked:
-            looked, jobs = yield from self._standing(queue, part, rank)
+            looked, jobs = yield from self._standing(queue, "ready", rank)
             first = min((first, *(run_at for _, run_at in jobs)))
             # Nobody's head start is longer than a day, nor is anybody put back further.
-            if part == "ready" and jobs and jobs[-1][0][0] - _DAY > first:
+            if jobs and jobs[-1][0][0] - _DAY > first:
                 break
             rank += looked
         return first

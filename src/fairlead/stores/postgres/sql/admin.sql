@@ -79,7 +79,7 @@ ORDER BY finished_at DESC, seq DESC LIMIT %(limit)s
 SELECT queue, CASE
     WHEN parked = 2 THEN 'parked' WHEN run_at <= now THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END,
-    count(*), min(run_at) FILTER (WHERE run_at BETWEEN 0 AND now)
+    count(*), min(run_at) FILTER (WHERE run_at >= 0)
 FROM {schema}.job CROSS JOIN (SELECT coalesce(%(at)s, {schema}.stamp()) AS now) AS clock
 WHERE lease_until = 0 GROUP BY 1, 2
 

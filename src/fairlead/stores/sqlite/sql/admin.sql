@@ -121,7 +121,7 @@ ORDER BY finished_at DESC, seq DESC LIMIT :limit
 SELECT queue, CASE
     WHEN parked = 2 THEN 'parked' WHEN run_at <= :now THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END,
-    count(*), min(run_at) FILTER (WHERE typeof(run_at) = 'integer' AND run_at BETWEEN 0 AND :now)
+    count(*), min(run_at) FILTER (WHERE typeof(run_at) = 'integer' AND run_at >= 0)
 FROM fairlead_job WHERE lease_until = 0 GROUP BY 1, 2
 
 -- name: running
