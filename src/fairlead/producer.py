@@ -393,8 +393,7 @@ def _check_can_start(job: NewJob, now: int) -> None:
     if ends is not None and now < due >= ends:
         raise EnqueueError(
             f"the job would never start: it is due in {(due - now) / SECOND:,.0f} s, and expires "
-            f"in {(ends - now) / SECOND:,.0f} s; start it earlier, with delay= or run_at=, or let "
-            "it expire later, with expires="
+            f"in {(ends - now) / SECOND:,.0f} s; start it earlier, or let it expire later"
         )
 
 

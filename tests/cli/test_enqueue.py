@@ -64,7 +64,13 @@ def test_options_are_those_of_using(folder: Path) -> None:
         (["add", '{"a": 1, "b": "2"}'], "argument 'b' of task 'add': expected `int`, got `str`"),
         (["greet", '["x"]', "--queue", "mial"], "no queue is declared as 'mial' (did you mean 'm"),
         (["greet", '["x"]', "--queue", "alarms"], "task 'greet' may not use the critical queue"),
-        (["greet", '["x"]', "--priority", "99999999"], "priority= is a head start in whole secon"),
+        (["greet", '["x"]', "--priority", "99999999"], "--priority is a head start in whole seco"),
+        (["greet", '["x"]', "--tag", "x" * 5_000], "--tag takes texts of at most "),
+        (
+            ["greet", '["x"]', "--delay", "2h", "--expires", "1h"],
+            "the job would never start: it is due in 7,200 s, and expires in 3,600 s; start it "
+            "earlier, or let it expire later",
+        ),
         (
             ["greet", '["x"]', "--delay", "nan"],
             "Invalid value for '--delay': 'nan' is no span; write 90, 30s, 15m",

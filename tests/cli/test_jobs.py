@@ -12,7 +12,7 @@ import pytest
 from fairlead.core.failure import described
 from fairlead.core.ids import SHORT
 from fairlead.core.job import NewJob
-from fairlead.core.outcome import Failed
+from fairlead.core.outcome import Crashed, Failed, Returned
 from fairlead.core.queue import Queue
 from fairlead.core.store import Backend
 from fairlead.core.text import brief
@@ -126,6 +126,31 @@ def test_a_page_tells_everything_about_a_job(folder: Path, stock: Stock) -> None
         assert line in page
     assert "OUTCOME" in page
     assert '  result\n    "hello done"\n' in told(folder, "jobs", "show", stock.done)
+
+
+def test_crashes_are_no_tries_and_are_counted_apart(folder: Path) -> None:
+    job = greeting("poison")
+
+    async def crash(store: Backend) -> None:
+        await store.put([job])
+        for outcome in (Returned(), Crashed("SIGKILL"), Crashed("SIGKILL"), Crashed("SIGKILL")):
+            [claimed] = await claim(store, Queue("mail"))
+            await store.settle([settled(claimed, outcome)])
+
+    with_store(folder, crash)
+    page = told(folder, "jobs", "show", job.id)
+    assert f"job {job.id}: dead (poison: Crashed: SIGKILL)\n" in page
+    assert "  attempt      none; 3 crashes, which count apart\n" in page
+    rows = page.partition("OUTCOME")[2].partition("Last failure")[0].splitlines()[1:5]
+    assert [row.split()[:2] for row in rows] == [["-", "given"], *[["-", "crashed"]] * 3]
+
+
+def test_a_due_job_in_a_paused_queue_says_so(folder: Path, stock: Stock) -> None:
+    told(folder, "queues", "pause", "mail")
+    lines = told(folder, "jobs", "list", "--state", "waiting", "--full").splitlines()
+    why = {line.split()[0]: line.rpartition("ago")[2].strip() for line in lines[1:]}
+    assert why[stock.waiting] == "queue paused"
+    assert why[stock.later].startswith("due in")
 
 
 def test_what_would_steer_a_terminal_is_shown_escaped(folder: Path) -> None:

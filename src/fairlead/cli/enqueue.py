@@ -4,15 +4,15 @@ import sys
 
 import click
 
-from fairlead.cli.command import AppCommand, say
+from fairlead.cli.command import AppCommand, Exit, Problem, say
 from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import Span, as_json
 from fairlead.core.codec import TEXT_LIMIT
-from fairlead.core.errors import StoreDenied, StoreError
+from fairlead.core.errors import InvalidOption, StoreDenied, StoreError
 from fairlead.core.job import JobRecord
 from fairlead.core.store import Backend
-from fairlead.core.text import escaped
+from fairlead.core.text import brief, escaped
 from fairlead.producer import BoundTask, found
 
 
@@ -51,9 +51,15 @@ def enqueue(
     payload = known.signature.read(
         sys.stdin.read(TEXT_LIMIT + 1) if arguments == "-" else arguments
     )
-    bound: BoundTask[..., object] = BoundTask(known, app).using(
-        queue=queue, delay=delay, priority=priority, expires=expires, tags=tags or None
-    )
+    bound: BoundTask[..., object] = BoundTask(known, app)
+    try:
+        bound = bound.using(
+            queue=queue, delay=delay, priority=priority, expires=expires, tags=tags or None
+        )
+    except InvalidOption as problem:
+        option = "--tag" if problem.option == "tags" else f"--{problem.option}"
+        told = f"{option} {problem.wanted}, not {brief(problem.value)}"
+        raise Problem(told, Exit.MISUSED) from None
     call = bound.written(payload)
 
     async def put(store: Backend) -> JobRecord:

@@ -49,19 +49,17 @@ def list_jobs(
 ) -> None:
     """Show the jobs that a filter means."""
 
-    def lines(found: list[JobRecord]) -> list[str]:
+    async def gather(store: Backend) -> tuple[list[JobRecord], set[str]]:
+        return await store.jobs(which, limit + 1), await store.paused()
+
+    def lines(seen: tuple[list[JobRecord], set[str]]) -> list[str]:
+        found, paused = seen
         if not found:
             return [f"no {noun} matches"]
         more = [_more(limit)] if len(found) > limit else []
-        return [*job_table(found[:limit], full=full), *more]
+        return [*job_table(found[:limit], full=full, paused=paused), *more]
 
-    show(
-        desk,
-        output,
-        lambda store: store.jobs(which, limit + 1),
-        lines,
-        lambda found: map(as_json, found[:limit]),
-    )
+    show(desk, output, gather, lines, lambda seen: map(as_json, seen[0][:limit]))
 
 
 def _more(limit: int) -> str:

@@ -1,6 +1,6 @@
 """Jobs as people see them: a table of many, a page about one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
 import click
@@ -37,11 +37,18 @@ _COLUMNS = (
 )
 
 
+_UNCOUNTED = ("crashed", "returned", "snoozed")
+"""How a run ends that is no attempt."""
 _SAYS = {"Permanent": Reason.PERMANENT, "Ambiguous": Reason.UNCERTAIN}
 
 
-def job_table(jobs: Sequence[JobRecord], *, full: bool = False) -> list[str]:
-    """Return a line per job; ids are short, unless they are wanted in full."""
+def job_table(
+    jobs: Sequence[JobRecord], *, full: bool = False, paused: Collection[str] = ()
+) -> list[str]:
+    """Return a line per job; ids are short, unless they are wanted in full.
+
+    A job that nothing else holds waits for its queue, if that is among the paused ones.
+    """
     shown = shortened([job.id for job in jobs])
     rows = [
         (
@@ -51,11 +58,15 @@ def job_table(jobs: Sequence[JobRecord], *, full: bool = False) -> list[str]:
             job.queue,
             _tries(job),
             _when(job),
-            why(job),
+            why(job) or ("queue paused" if _is_held(job, paused) else ""),
         )
         for job in jobs
     ]
     return table(_COLUMNS, rows, screen_width())
+
+
+def _is_held(job: JobRecord, paused: Collection[str]) -> bool:
+    return job.state is State.WAITING and job.queue in paused
 
 
 def _tries(job: JobRecord) -> str:
@@ -148,11 +159,11 @@ def _facts(job: JobRecord) -> list[tuple[str, str]]:
 
 
 def _attempts(job: JobRecord) -> str:
-    """Tell attempts and crashes; a job that only crashed has no attempt that counts."""
-    crashes = counted(job.crashes, "crash", "crashes")
+    """Tell attempts and crashes, which are counted apart."""
     if not job.crashes:
         return str(job.attempt)
-    return f"{job.attempt}, and {crashes}" if job.attempt else f"none that counts, but {crashes}"
+    crashes = counted(job.crashes, "crash", "crashes")
+    return f"{job.attempt or 'none'}; {crashes}, which count apart"
 
 
 def _pretty(text: str) -> Iterator[str]:
@@ -183,7 +194,7 @@ def _attempt_table(attempts: Sequence[Attempt]) -> list[str]:
     )
     rows = [
         (
-            str(line.attempt),
+            "-" if line.outcome in _UNCOUNTED else str(line.attempt),
             "given back" if line.outcome == "returned" else line.outcome,
             lasting(wait_of(line)),
             lasting(line.finished_at - line.started_at) if line.started_at else "",

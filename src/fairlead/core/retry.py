@@ -56,7 +56,10 @@ class Linear(msgspec.Struct, frozen=True, tag="linear", tag_field="curve"):
 
 
 class Fixed(msgspec.Struct, frozen=True, tag="fixed", tag_field="curve"):
-    """Always the same number of seconds."""
+    """Always the same number of seconds, less up to `jitter` of it: `jitter=0` is exact.
+
+    Jobs that failed together do not come back together, so `fixed(600)` waits 420 to 600 s.
+    """
 
     seconds: float = 1.0
     jitter: float = 0.3
