@@ -113,6 +113,11 @@ OF_WORKERS: list[tuple[Event, str, str]] = [
     (events.ProcessRetired("w", 7, "old"), "INFO", "process 7 is being replaced: old"),
     (events.ProcessEnded("w", 7), "DEBUG", "process 7 has ended its work"),
     (events.ProcessDied("w", 7, "SIGKILL", 1, 2), "ERROR", "process 7 died: SIGKILL; 1 of"),
+    (
+        events.ProcessDied("w", 7, "SIGKILL", 1, 1),
+        "ERROR",
+        "process 7 died: SIGKILL; 1 of its jobs had started, 1 was given back",
+    ),
     (events.StoreLost("w", "away"), "ERROR", "the store cannot be used, trying on: away"),
     (events.StoreFound("w", 3.0), "WARNING", "the store can be used again, after 3.0 s"),
     (events.Trouble("w", "odd"), "ERROR", "odd"),

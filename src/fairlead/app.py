@@ -35,7 +35,7 @@ from fairlead.core.queue import DEFAULT_QUEUE, Pool, Queue, allot, declare, hard
 from fairlead.core.retry import Retry
 from fairlead.core.store import Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
-from fairlead.core.text import QUOTED, brief, cut
+from fairlead.core.text import QUOTED, brief, counted, cut
 from fairlead.log import logs_enqueued, report_subscriber, tell_enqueued, tell_events
 from fairlead.producer import BoundTask, Call, JobHandle
 from fairlead.runtime.commit import apart, joined
@@ -433,5 +433,5 @@ class _Tally:
 
     def _noted(self, error: Problem) -> Problem:
         if self.accepted:
-            error.add_note(f"{self.accepted:,} jobs before this were put")
+            error.add_note(f"{counted(self.accepted, 'job was', 'jobs were')} put before this")
         return error

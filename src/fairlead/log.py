@@ -290,7 +290,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     ProcessDied: lambda e: (
         f"process {e.pid} died: {e.how}; {e.crashed} of its jobs had started"
         f"{' and run again at once, apart from others' if e.crashed > 1 else ''}, "
-        f"{e.returned} were given back"
+        f"{counted(e.returned, 'was', 'were')} given back"
     ),
     LoopBlocked: lambda e: (
         f"the event loop of process {e.pid} has not turned for {e.seconds:.0f} s"

@@ -82,6 +82,8 @@ def test_a_page_about_a_queue(folder: Path, stock: Stock) -> None:
         "queue mail: no worker\n  weight      4\n  due         1\n  delayed     1\n"
     )
     assert "  success     50.0% of 2 runs in the last ten minutes\n" in page
+    alone = told(folder, "queues", "show", "reports")
+    assert "  success     0.0% of 1 run in the last ten minutes\n" in alone
     assert page.endswith("  served by   no live worker\n")
     assert "  oldest due  nothing is due\n" in told(folder, "queues", "show", "alarms")
     [view] = objects(folder, "queues", "show", "mail")

@@ -371,7 +371,7 @@ def test_a_broken_stream_says_how_many_were_accepted(any_app: Fairlead) -> None:
 
     with pytest.raises(RuntimeError, match="the file ended") as caught:
         any_app.enqueue_many(calls())  # type: ignore[arg-type]
-    assert caught.value.__notes__ == [f"{most:,} jobs before this were put"]
+    assert caught.value.__notes__ == [f"{most:,} jobs were put before this"]
     assert any_app.bridge.run(any_app.store.count())["default"][State.WAITING] == most
 
 

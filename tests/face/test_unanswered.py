@@ -194,7 +194,7 @@ def test_a_batch_without_an_answer_is_named_and_can_be_repeated(way: Way) -> Non
     assert seen == [most]
     assert caught.value.calls == tuple(calls[most:])
     assert (caught.value.job, caught.value.call) == (None, None)
-    assert caught.value.__notes__ == [f"{most:,} jobs before this were put"]
+    assert caught.value.__notes__ == [f"{most:,} jobs were put before this"]
     app.close()
     sure = way.app()
     sure.enqueue_many(caught.value.calls)

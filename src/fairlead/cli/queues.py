@@ -243,10 +243,11 @@ def _page(view: View) -> Iterable[str]:
     facts += [("oldest due", _age(view) or "nothing is due")]
     if view.figures:
         f = view.figures
+        runs = counted(f.runs, "run")
         facts += [
             ("waited", f"{lasting(f.wait_p50)} at the median, {lasting(f.wait_p99)} at p99"),
             ("took", f"{lasting(f.run_p50)} at the median, {lasting(f.run_p99)} at p99"),
-            ("success", f"{f.done / f.runs:.1%} of {f.runs:,} runs in the last ten minutes"),
+            ("success", f"{f.done / f.runs:.1%} of {runs} in the last ten minutes"),
             ("pace", f"{f.per_second:,.1f} done a second"),
         ]
     facts += [("served by", server) for server in view.served_by or ("no live worker",)]

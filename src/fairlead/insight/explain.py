@@ -33,7 +33,7 @@ from fairlead.core.selection import (
     select,
 )
 from fairlead.core.store import Backend
-from fairlead.core.text import brief
+from fairlead.core.text import brief, counted
 from fairlead.producer import found
 
 WINDOW = 600 * SECOND
@@ -286,7 +286,7 @@ def _start(
         case None:
             return now, "a slot is free for it: the next claim takes it"
         case Gate.NOT_DUE:
-            behind = f"; {ahead:,} due jobs are before it" if ahead else ""
+            behind = f"; {counted(ahead, 'due job is', 'due jobs are')} before it" if ahead else ""
             return job.run_at, f"its due time, if a slot is free then{behind}"
         case Gate.NO_SLOT:
             return _by_pace(ahead, lines, now)

@@ -24,6 +24,7 @@ from fairlead.core.events import (
 )
 from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed
+from fairlead.core.text import counted
 from fairlead.runtime.board import ASYNC, NEVER, PROCESS, Board, Mark
 from fairlead.runtime.child import Child
 from fairlead.runtime.guardian import Guardian
@@ -235,7 +236,7 @@ class Supervisor:
             if child.retiring or not child.ready:
                 continue
             if most_jobs is not None and child.board.ended >= most_jobs:
-                self._retire(child, f"it has run {child.board.ended:,} jobs")
+                self._retire(child, f"it has run {counted(child.board.ended, 'job')}")
             elif most_memory is not None and resident_bytes(child.pid) > most_memory:
                 size = resident_bytes(child.pid) // 1_000_000
                 self._retire(child, f"it takes {size:,} MB of memory")
