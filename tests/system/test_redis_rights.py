@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 from fairlead import Fairlead, Queue, Retry, State
 from fairlead.core.admin import ALL, Filter
 from fairlead.core.clock import SECOND
-from fairlead.core.errors import StoreUnavailable
+from fairlead.core.errors import StoreDenied
 from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
@@ -148,7 +148,7 @@ async def test_who_cannot_settle_does_not_claim(server: RedisServer) -> None:
     store, worker = (store_for(url_of(server, name)) for name in ("operator", "worker"))
     job = new_job()
     await worker.put([job])
-    with pytest.raises(StoreUnavailable, match="may not run EXISTS; .* the rights of a worker, as"):
+    with pytest.raises(StoreDenied, match="may not run EXISTS; .* the rights of a worker, as"):
         await claim(store)
     assert [each.id for each in await claim(worker)] == [job.id]
     for each in (store, worker):
@@ -165,9 +165,9 @@ async def test_a_right_that_is_taken_away_leaves_nothing_half_done(
     await store.put([new_job(queue=queue) for queue in ("mail", "reports")])
     running = await claim(store, Queue("mail"))
     server.execute("ACL", "SETUSER", "shop_poor", f"-{command}")
-    with pytest.raises(StoreUnavailable, match=f"may not run {command}; "):
+    with pytest.raises(StoreDenied, match=f"may not run {command}; "):
         await claim(store, Queue("reports"))
-    with pytest.raises(StoreUnavailable, match=f"may not run {command}; "):
+    with pytest.raises(StoreDenied, match=f"may not run {command}; "):
         await store.settle([done(job) for job in running])
     server.execute("ACL", "SETUSER", "shop_poor", f"+{command}")
     assert len(await store.settle([done(job) for job in running])) == 1
@@ -197,7 +197,7 @@ async def test_who_lacks_a_role_is_told_which(
     server: RedisServer, name: str, verb: Callable[[Backend], Any], role: str
 ) -> None:
     store = store_for(url_of(server, name))
-    with pytest.raises(StoreUnavailable, match=f"has the rights of {role}, as docs/redis.md lists"):
+    with pytest.raises(StoreDenied, match=f"has the rights of {role}, as docs/redis.md lists"):
         await verb(store)
     await store.close()
 

@@ -23,6 +23,7 @@ from fairlead.runtime.memory import resident_bytes
 TARGET = "fairlead.bench.jobs:app"
 PATIENCE = 300.0
 BLOCKED = 8.0
+"""For how long a handler blocks its loop, in seconds; with few jobs it may be less."""
 
 
 async def stamp() -> int:
@@ -138,7 +139,7 @@ class WorkerBench:
             _until(lambda: len(app.bridge.run(app.store.workers())) > 0)
             quick.enqueue().result(timeout=30)
             time.sleep(1)  # The other process is up, too.
-            first = app.task(name="block")(block).call(BLOCKED)
+            first = app.task(name="block")(block).call(max(3.0, BLOCKED * min(1.0, self._scale)))
             calls = [quick.call() for _ in range(99)]
             app.enqueue_many([first, *calls])
             ran: list[int] = [app.job(call.id).result(timeout=PATIENCE) for call in calls]

@@ -9,6 +9,7 @@ from redis import exceptions
 from fairlead.core.errors import (
     EnqueueError,
     FairleadError,
+    StoreDenied,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
@@ -109,7 +110,7 @@ def typed(
     if type(problem) is exceptions.ResponseError and _is_damage(words):
         return StoreRefused(address.url, words.rstrip("."))
     if isinstance(problem, TimeoutError | exceptions.TimeoutError):
-        words = f"no answer within {patience:g} s"
+        words = f"no answer within {round(patience, 2):g} s"
         if address.tls:
             return StoreUnavailable(address.url, f"{words}; {_REACH}; or {_PLAIN}")
     remedy = next(
@@ -117,7 +118,11 @@ def typed(
         for kinds, word, remedy in _REMEDIES
         if isinstance(problem, kinds) and re.search(word, words.lower())
     )
-    kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable
+    kind = StoreUnavailable
+    if asked and _is_silence(problem):
+        kind = Unanswered
+    elif isinstance(problem, exceptions.NoPermissionError):
+        kind = StoreDenied
     return kind(address.url, f"{words.rstrip('.')}; {remedy.format(role=_role_for(command))}")
 
 

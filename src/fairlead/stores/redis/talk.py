@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fairlead.core.clock import SECOND, Clock
-from fairlead.core.errors import StoreError, StoreRefused, Unanswered
+from fairlead.core.errors import StoreDenied, StoreError, StoreRefused
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import Keys
 
@@ -92,7 +92,8 @@ def ask_each(
         if len(some) == 1:
             answers.append(answer)
         elif isinstance(answer, StoreError):
-            answers += [answer if isinstance(answer, Unanswered) else None] * len(some)
+            is_said = isinstance(answer, StoreDenied | StoreRefused)
+            answers += [None if is_said else answer] * len(some)
         else:
             answers += answer
     alone = [at for at, answer in enumerate(answers) if answer is None]
