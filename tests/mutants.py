@@ -1576,8 +1576,8 @@ MUTANTS = [
     Mutant(
         "what could not be asked did not happen (L9), Redis",
         f"{REDIS}/problems.py",
-        "kind = Unanswered if asked and _is_silence(problem) else StoreUnavailable",
-        "kind = Unanswered",
+        "    if asked and _is_silence(problem):\n",
+        "    if _is_silence(problem):\n",
         f"{UNANSWERED}::test_what_was_never_sent_is_no_job",
     ),
     Mutant(
