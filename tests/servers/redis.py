@@ -51,6 +51,7 @@ class RedisCluster:
     def __init__(
         self,
         *,
+        size: int = NODES,
         timeout: int = 2000,
         full_coverage: bool = True,
         acl: Sequence[str] = (),
@@ -60,6 +61,7 @@ class RedisCluster:
             "cluster-node-timeout": str(timeout),
             "cluster-require-full-coverage": "yes" if full_coverage else "no",
         }
+        self._size = size
         self._options: dict[str, Any] = {"acl": acl, "settings": ours | (settings or {})}
         self.nodes: list[RedisServer] = []
         self._stack = ExitStack()
@@ -94,17 +96,17 @@ class RedisCluster:
     def wait(self) -> None:
         """Wait until each node knows all others, and all slots are served."""
         end = time.monotonic() + PATIENCE
-        while not all(map(_well, self.nodes)):
+        while not all(_well(node, self._size) for node in self.nodes):
             if time.monotonic() > end:
                 told = "\n".join(self.execute("CLUSTER", "NODES"))
                 raise TimeoutError(f"the cluster is not well:\n{told}")
             time.sleep(0.02)
 
     def _create(self) -> None:
-        servers = [RedisServer(cluster=True, **self._options) for _ in range(NODES)]
+        servers = [RedisServer(cluster=True, **self._options) for _ in range(self._size)]
         for number, server in enumerate(servers):
             self.nodes.append(self._stack.enter_context(server))
-            first, last = (REDIS_CLUSTER_HASH_SLOTS * n // NODES for n in (number, number + 1))
+            first, last = (REDIS_CLUSTER_HASH_SLOTS * n // self._size for n in (number, number + 1))
             server.execute("CLUSTER", "ADDSLOTSRANGE", first, last - 1)
             # Two that claim to know best of the slots would have to settle that first.
             server.execute("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
@@ -165,10 +167,10 @@ class RedisCluster:
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
 
 
-def _well(node: RedisServer) -> bool:
+def _well(node: RedisServer, size: int) -> bool:
     told = node.execute("CLUSTER", "INFO").split()
     slots = f"cluster_slots_ok:{REDIS_CLUSTER_HASH_SLOTS}"
-    return {"cluster_state:ok", f"cluster_known_nodes:{NODES}", slots} <= set(told)
+    return {"cluster_state:ok", f"cluster_known_nodes:{size}", slots} <= set(told)
 
 
 def _id(node: RedisServer) -> str:

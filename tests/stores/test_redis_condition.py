@@ -15,7 +15,7 @@ from fairlead.stores.redis.condition import Server
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.talk import Conversation
 from tests.conftest import LOAD
-from tests.servers.redis import RedisServer
+from tests.servers.redis import RedisCluster, RedisServer
 from tests.words import new_job
 
 SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
@@ -50,6 +50,12 @@ async def refused(url: str, words: str) -> None:
     await store.close()
     with pytest.raises(StoreUnavailable, match=words):
         store.put_blocking([new_job()])
+
+
+async def test_a_node_of_a_cluster_is_not_taken_for_one_server() -> None:
+    """It would run jobs, and refuse to settle those of two queues together."""
+    with RedisCluster(size=1) as cluster:
+        await refused(cluster.nodes[0].url(), r"is a node of a cluster; write redis\+cluster://")
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])

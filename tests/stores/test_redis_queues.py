@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import State
 from fairlead.core.queue import Queue
 from fairlead.core.selection import Claim, ClaimPlan
@@ -22,7 +24,7 @@ from fairlead.stores.redis.store import RedisStore
 from fairlead.stores.redis.talk import Conversation, Part, Word, ask_each
 from fairlead.stores.redis.wake import Bell, heard
 from tests.servers.redis import RedisServer
-from tests.words import by, done, new_job
+from tests.words import by, done, new_job, returned
 
 MANY = Lineup(Queue(f"q{n}") for n in range(200))
 
@@ -117,6 +119,45 @@ async def test_a_call_for_many_jobs_asks_few_queues(
     jobs = (await store.claim(ClaimPlan("w1", queues, 800, 60 * SECOND))).jobs
     assert len(jobs) == 800
     assert calls(redis_server) == 2
+
+
+async def test_a_call_that_looked_at_many_jobs_leaves_the_other_queues(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    """It keeps everybody else waiting: those are asked one by one."""
+    jobs = [new_job(queue=f"q{n}", task="theirs") for n in range(4) for _ in range(600)]
+    await store.put([*jobs, *(new_job(queue=f"q{n}") for n in range(4))])
+    await store.announce(Worker("other", {"theirs": 1}), 60 * SECOND)
+    queues = Lineup(Queue(f"q{n}") for n in range(4))
+    calls(redis_server)
+    asked = ClaimPlan("w1", queues, 4, 60 * SECOND, capable={"t": 1})
+    assert len((await store.claim(asked)).jobs) == 4
+    assert calls(redis_server) == 1 + 2
+
+
+async def test_a_wave_of_failures_asks_for_the_keys_once(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    await store.put([new_job() for _ in range(100)])
+    jobs = (await store.claim(ClaimPlan("w1", (Queue("mail"),), 100, 60 * SECOND))).jobs
+    calls(redis_server)
+    assert len(await store.settle([returned(job) for job in jobs])) == 100
+    told = str(redis_server.execute("INFO", "commandstats"))
+    found = re.search(r"cmdstat_zscore:calls=(\d+)", told)
+    assert found
+    assert int(found[1]) < 20
+
+
+def test_what_some_queues_answered_counts_though_the_rest_times_out() -> None:
+    """Jobs that were given out must reach who claimed them (P1)."""
+    talk = ask_each(Keys("p"), "claim", (), [Part("a"), Part("b")])
+    assert len(next(talk)) == 1
+    assert len(talk.send([[["an answer"], None]])) == 1
+    with pytest.raises(StopIteration) as end:
+        talk.throw(StoreUnavailable("redis://", "no answer"))
+    [first, second] = end.value.value
+    assert first == ["an answer"]
+    assert isinstance(second, StoreUnavailable)
 
 
 async def test_queues_of_which_nothing_is_known_are_looked_at_and_those_with_jobs_asked(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from fairlead import Fairlead, Queue, Retry, State
 from fairlead.core.admin import ALL, Filter
@@ -19,7 +19,9 @@ from fairlead.core.job import NewJob
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.redis import functions
+from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
+from fairlead.stores.redis.problems import typed
 from tests.conftest import LOAD, ROLES, rights
 from tests.fuzz.redis_roles import VERBS
 from tests.servers.redis import RedisServer
@@ -202,6 +204,40 @@ async def test_who_lacks_a_role_is_told_which(
     await store.close()
 
 
+async def test_who_may_not_tell_news_has_done_its_work_all_the_same(server: RedisServer) -> None:
+    """A user whom nobody gave a channel; before, it heard of an error, and the job was there."""
+    rule = ROLES["worker"].replace("&fairlead:news ", "")
+    server.execute(
+        "ACL", "SETUSER", "shop_mute", "on", f">{PASSWORD}", "resetchannels", *rule.split()
+    )
+    store = store_for(url_of(server, "mute"))
+    queues = [Queue("mail"), Queue("reports")]
+    assert await store.put([new_job(queue=queue.name) for queue in queues]) == [True, True]
+    claimed = await claim(store, *queues)
+    assert len(await store.settle([done(job) for job in claimed])) == 2
+    await store.close()
+    server.execute("ACL", "DELUSER", "shop_mute")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The user executing the script can't run this command or subcommand script: fairlead_0_put, "
+        "on @user_function:9.",
+        "ACL failure in script: User shop_web has no permissions to run the 'hsetnx' command script: "
+        "fairlead_0_put, on @user_function:9.",
+    ],
+)
+def test_a_right_that_a_function_lacks_is_no_damage(words: str) -> None:
+    """As Redis 7.0 says it, and as later ones do."""
+    address = Address.of("redis://localhost/0")
+    put = ("FCALL", FUNCTIONS["put"].name, 0)
+    problem = typed(ResponseError(words), address, 1.0, command=put)
+    assert isinstance(problem, StoreDenied)
+    assert "has the rights of a producer" in str(problem)
+    assert "user_function" not in str(problem)
+
+
 async def test_a_queue_that_a_user_may_not_touch_keeps_it_from_no_other(
     server: RedisServer,
 ) -> None:
@@ -375,7 +411,7 @@ def _commands(verb: str) -> set[str]:
     }:
         seen |= new
         text += "".join(helpers[name] for name in new)
-    found = re.findall(r"\b(?:call|many)\('([A-Z]+)'|'([HZ]SCAN)'", text)
+    found = re.findall(r"\b(?:call\(|call, |many\()'([A-Z]+)'|'([HZ]SCAN)'", text)
     return {name.lower() for pair in found for name in pair if name}
 
 

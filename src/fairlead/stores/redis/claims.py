@@ -222,7 +222,7 @@ class Claims:
         """
         self._queues.remember((job.id for job in jobs), queue)
         rest = answer[7:]
-        if not rest:  # It went on from no place, and stepped over nothing.
+        if not rest:  # It went on from no place, stepped over nothing and took over nothing.
             return False
         stop, over, _ = rest
         if over:

@@ -92,9 +92,15 @@ def servers(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Ser
             # Whoever answered the question before and not these does not want to.
             Tried((node, "INFO")),
             Tried((node, "CONFIG", "GET", "appendfsync")),
+            Tried((node, "CLUSTER", "SLOTS")),
         )
     ]
-    for node, time in zip(places, answers[::3], strict=True):
+    for node, time, slots in zip(places, answers[::4], answers[3::4], strict=True):
+        if isinstance(slots, list) and not address.is_cluster:
+            raise StoreUnavailable(
+                address.url,
+                f"{node} is a node of a cluster; write redis+cluster:// in the store's URL",
+            )
         if not isinstance(time, list):
             raise StoreUnavailable(
                 address.url,
@@ -102,7 +108,7 @@ def servers(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Ser
                 "administrator look at FUNCTION LIST, remove them with FUNCTION DELETE, and run "
                 "`fairlead migrate up`",
             )
-    pieces = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+    pieces = zip(answers[::4], answers[1::4], answers[2::4], strict=True)
     return [
         _server(node, address.durability, *piece)
         for node, piece in zip(places, pieces, strict=True)

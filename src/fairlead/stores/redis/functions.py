@@ -43,8 +43,9 @@ What a function has written before it fails stays written: a job that it took fr
 be lost if it could not be added to the other. So each that writes asks for all its keys first.
 """
 _ASKS_ITSELF = ("put", "claim", "settle")
-"""Functions that ask only for the keys they are to write; they have `ask_for_all`, too."""
-
+"""Functions that ask only for the keys that they are to write."""
+_ASKS_FOR_ALL = ("claim", "settle")
+"""Those of them that have `ask_for_all` for the rest; a call asks once for each queue."""
 _TO_RUN_JOBS = (
     *("EXISTS", "HDEL", "HEXISTS", "HGET", "HLEN", "HMGET", "HSET", "LINDEX", "LLEN", "LSET"),
     *("LTRIM", "RPUSH", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE"),
@@ -90,7 +91,7 @@ def _read() -> Library:
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
-    shared = "".join(texts.pop(name) for name in ("clock", "keys", "moves", "checks"))
+    shared = "".join(texts.pop(name) for name in ("clock", "calls", "keys", "moves", "checks"))
     body = shared + "".join(_registered(verb, text) for verb, text in sorted(texts.items()))
     name = f"fairlead_{sha256(body.encode()).hexdigest()[:12]}"
     functions = {
@@ -129,18 +130,25 @@ def _registered(verb: str, text: str) -> str:
     flags = ", ".join(f"'{flag}'" for flag in _flags(text))
     needs = ", ".join(f"'{command}'" for command in _NEEDS.get(verb, ()))
     probes = "".join(_PROBES[part] for part in parts)
-    asks_itself = verb in _ASKS_ITSELF
-    asks_first = not asks_itself and _READ_ONLY not in _flags(text)
+    asks_first = verb not in _ASKS_ITSELF and _READ_ONLY not in _flags(text)
     return (
         f"\ndo -- {verb}\n"
-        f"{f'local function ask_for_all(){chr(10)}{probes}end{chr(10)}' if asks_itself else ''}"
+        f"{_asking_for_all(probes) if verb in _ASKS_FOR_ALL else ''}"
         "local function run(KEYS, at, ARGV)\n"
         f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
+        f"{'has_asked = false' if verb in _ASKS_FOR_ALL else ''}\n"
         f"{probes if asks_first else ''}"
         f"{text.partition(chr(10))[2]}end\n"
         f"redis.register_function{{ function_name = LIBRARY .. '_{verb}', flags = {{ {flags} }}, "
         f"callback = each(run, {len(parts) or 1}, {{ {needs} }}) }}\nend\n"
+    )
+
+
+def _asking_for_all(probes: str) -> str:
+    return (
+        "local has_asked\nlocal function ask_for_all()\nif has_asked then return end\n"
+        f"{probes}has_asked = true\nend\n"
     )
 
 

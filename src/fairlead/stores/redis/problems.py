@@ -102,8 +102,8 @@ def typed(
             "room as they are forgotten. Raise maxmemory (CONFIG SET maxmemory …)",
         )
     words = str(problem).strip() or type(problem).__name__
-    if isinstance(problem, exceptions.NoPermissionError):
-        words = words.partition(" script: ")[0]
+    if _is_denial(problem, words):
+        problem, words = exceptions.NoPermissionError(words), words.partition(_PLACE)[0]
     if words.startswith(_REFUSED):
         told = words.removeprefix(_REFUSED).partition(" script: ")[0]
         return EnqueueError(f"the store refuses this job: {told}")
@@ -129,7 +129,14 @@ def typed(
 def _role_for(command: Sequence[Any]) -> str:
     """Say which users may do what a command does."""
     role = next((ROLES[word] for word in command[:3] if word in ROLES), None)
-    return f"{'an' if role == OPERATOR else 'a'} {role}" if role else "another role"
+    return f"{'an' if role == OPERATOR else 'a'} {role}" if role else "a role that may do this"
+
+
+def _is_denial(problem: Exception, words: str) -> bool:
+    """Say whether the user may not do this, or what a function does for it."""
+    return isinstance(problem, exceptions.NoPermissionError) or words.startswith(
+        ("The user executing the script can't", "ACL failure in script:")
+    )
 
 
 def _is_silence(problem: Exception) -> bool:
@@ -139,6 +146,8 @@ def _is_silence(problem: Exception) -> bool:
     return isinstance(problem, exceptions.ConnectionError | exceptions.TimeoutError | OSError)
 
 
+_PLACE = " script: fairlead_"
+"""What stands before the place in a function where something went wrong."""
 _REFUSED = "REFUSED "
 """How our own functions begin what they say of jobs that nobody may put."""
 
@@ -147,5 +156,5 @@ def _is_damage(words: str) -> bool:
     """Say whether a command or a function stumbled over what is stored, and would do so again."""
     if words.startswith("WRONGTYPE"):
         return True
-    blameless = ("MISCONF", "NOREPLICAS", "The user executing", "Error running", "Script killed")
+    blameless = ("MISCONF", "NOREPLICAS", "Error running", "Script killed")
     return bool(re.search(r"\buser_function\b", words)) and not words.startswith(blameless)

@@ -92,13 +92,17 @@ def ask_each(
         if len(some) == 1:
             answers.append(answer)
         elif isinstance(answer, StoreError):
-            is_said = isinstance(answer, StoreDenied | StoreRefused)
-            answers += [None if is_said else answer] * len(some)
+            # If it was refused, that may be for the sake of one of them.
+            is_refused = isinstance(answer, StoreDenied | StoreRefused)
+            answers += [None if is_refused else answer] * len(some)
         else:
             answers += answer
     alone = [at for at, answer in enumerate(answers) if answer is None]
     if alone:
-        said = yield [Tried(_call_each(keys, verb, shared, [parts[at]])) for at in alone]
+        try:
+            said = yield [Tried(_call_each(keys, verb, shared, [parts[at]])) for at in alone]
+        except StoreError as problem:  # What the others answered counts all the same.
+            said = [problem] * len(alone)
         for at, answer in zip(alone, said, strict=True):
             answers[at] = answer
     return answers

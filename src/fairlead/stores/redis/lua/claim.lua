@@ -62,6 +62,7 @@ if leased_at <= now then
   end
   many('ZADD', lost, in_order)
   many('ZREM', leases, passed)
+  spend(#passed, 0)
   -- Somebody damaged them: nobody knows how often they ran, and whether they still do.
   for n = 1, #unread do put_aside(unread[n], nil, now) end
 end
@@ -78,7 +79,7 @@ local function exceeds(count)
 end
 
 if is_paused or quota == 0 then
-  return { now, not is_paused and exceeds(0) and 1 or 0, 0, waits(), {}, {}, {} }
+  return { now, not is_paused and exceeds(0) and 1 or 0, 0, waits(), {}, {}, {}, {}, {}, {} }
 end
 
 -- The jobs of one order, one after the other, read a piece at a time: `id`, `score`, `text` (its
@@ -200,7 +201,9 @@ while in_ready.id or in_lost.id do
     why = 1
   end
   if why > 0 then
-    if after_at or look < LOOK then stop = { string.format('%.0f', score), id, LOOK - look } end
+    if after_at or look < LOOK then
+      stop = { string.format('%.0f', is_whole(score) and score or now), id, LOOK - look }
+    end
     break
   end
   advance(order)
@@ -214,6 +217,7 @@ many('HSET', runs, write)
 if why > 0 and not exceeds(#ids) then why = 0 end
 if why == 0 and (more or spare and (were_lost > 0 or leased_at <= now)) then why = 1 end
 if #ids > 0 then soon = math.min(soon, now + lease) end
+spend(LOOK - look + #ids, bytes_read)
 local answer = { now, why, bytes, waits(), ids, given, written }
 if after_at or look < LOOK or #from_lost > 0 then
   answer[8], answer[9], answer[10] = stop, stepped, from_lost

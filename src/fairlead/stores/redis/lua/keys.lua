@@ -1,7 +1,7 @@
 -- What functions know: the keys of one queue, and what is kept under them. In the library it stands
--- after clock.lua and before moves.lua and checks.lua; the verbs follow, each as a function (functions.py).
+-- after clock.lua and calls.lua, before moves.lua and checks.lua; the verbs follow, each as a function (functions.py).
 --
--- A function works on one queue. All keys of a queue are in one slot, because its name is their
+-- A function works on one queue at a time. All keys of a queue are in one slot, because its name is their
 -- hash tag. Which of them a function gets is said in functions.py; it has no name for the others.
 --
 --   bodies    HASH  id -> body              every job the queue knows, in whatever state

@@ -291,10 +291,10 @@ local run_now, run_lease, run_worker, until_text, run_before, run_between
 
 local function first_runs(now, lease, worker)
   if now ~= run_now or lease ~= run_lease or worker ~= run_worker then
-    run_now, run_lease, run_worker = now, lease, worker
     until_text = string.format('%.0f', now + lease)
     run_before = RUN .. cmsgpack.pack(now, now + lease, 1, 0, 0)
     run_between = cmsgpack.pack(false, worker, now, null, {})
+    run_now, run_lease, run_worker = now, lease, worker
   end
   return until_text, run_before, run_between
 end
@@ -342,6 +342,7 @@ local function promote(now, most, stands)
   end
   many('ZADD', ready, placed)
   many('ZREM', due, promoted)
+  spend(#promoted, 4000000 - left)
   return left > 0 and #promoted or most
 end
 
@@ -350,6 +351,7 @@ end
 local function expire(now, most)
   local ids = call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', 0, most)
   local left = MOST_READ
+  spend(#ids, 0)
   for n = 1, #ids do
     if left < 0 then return n - 1 end
     local run, bytes = live_run(ids[n])
@@ -406,6 +408,7 @@ local function bring_back(capable, now, most, stands)
     end
   end
   many('ZREM', unknown, members)
+  spend(#members, 0)
   return #members
 end
 
@@ -438,9 +441,10 @@ local function set_of(text)
   return set
 end
 
--- Tell on a channel that something changed; no word, no news.
+-- Tell on a channel that something changed; no word, no news. That is a hint: who may not tell has done its work all
+-- the same, and an error would say that it has not.
 local function tell(channel, word)
-  if word ~= '' then call('PUBLISH', channel, word) end
+  if word ~= '' then pcall(call, 'PUBLISH', channel, word) end
 end
 
 -- What people do. text: [id, number, who, verb, target, job_id], where the id is that of the action with a

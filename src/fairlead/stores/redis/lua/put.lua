@@ -79,5 +79,5 @@ if #waits > 0 then call('ZADD', due, unpack(waits)) end
 if #expiries > 0 then call('ZADD', expiring, unpack(expiries)) end
 if is_apart then call('HSETNX', settings, 'apart', 1) end
 if #fresh > 0 then call('HSET', bodies, unpack(fresh)) end
-if #fresh > 0 and ARGV[4] ~= '' then call('PUBLISH', ARGV[3], ARGV[4]) end
+if #fresh > 0 then tell(ARGV[3], ARGV[4]) end
 return answers

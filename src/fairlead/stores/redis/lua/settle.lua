@@ -104,11 +104,13 @@ for n = 1, #settlements do
     end
   end
 end
+-- Of those that are only done, all keys must be of our types before the first is written. The runs and the log
+-- were read above; the leases are asked for by writing them first.
 if #when.done > 0 then
   call('HEXISTS', ends, '')
   call('ZSCORE', done, '')
 end
-local some_lost = call('EXISTS', lost) == 1 and call('ZCARD', lost) > 0
+local some_lost = call('ZCARD', lost) > 0
 many('ZREM', leases, ended_leases)
 if some_lost then many('ZREM', lost, ended_leases) end
 many('HDEL', runs, ended_runs)
@@ -116,6 +118,6 @@ many('HSET', ends, endings)
 for state, those in pairs(when) do many('ZADD', final[state], those) end
 if #lines > 0 then
   call('RPUSH', log, string.format('%016.0f', now) .. cmsgpack.pack(lines))
-  if ARGV[4] ~= '' then call('PUBLISH', ARGV[2], ARGV[4]) end
+  tell(ARGV[2], ARGV[4])
 end
 return answers
