@@ -116,8 +116,9 @@ async def exercise(url: str) -> None:
     await round_.check(victims)
     assert round_.problems == []
     store: Backend = app.store
-    jobs = [NewJob(new_id("none"), "t", "none", "{}") for _ in range(60)]
+    jobs = [NewJob(new_id("none"), "t", "none", "{}", priority=n % 2) for n in range(60)]
     await store.put(jobs)
+    await store.waiting()
     await store.extend([(jobs[0].id, 1)], 1)
     await store.upkeep(3600 * SECOND)
     await store.note(_action("note"), 1, jobs[0].id)

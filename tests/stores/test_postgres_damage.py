@@ -730,7 +730,7 @@ class RefusedJob(psycopg.DatabaseError):
         (errors.TooManyConnections, StoreUnavailable),
         (errors.OutOfMemory, StoreUnavailable),
         (errors.ReadOnlySqlTransaction, StoreUnavailable),
-        (errors.InsufficientPrivilege, StoreUnavailable),
+        (errors.InsufficientPrivilege, StoreDenied),
         (errors.UndefinedFunction, StoreUnavailable),
         (psycopg.OperationalError, StoreUnavailable),
         (psycopg.InterfaceError, StoreUnavailable),

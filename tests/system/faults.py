@@ -141,6 +141,8 @@ class Producer:
         ]
         self.acknowledged: list[JobId] = []
         self.repeated = 0
+        self.disturbed = 0
+        """How many puts failed or took long; the store repeats what got no answer."""
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -163,12 +165,15 @@ class Producer:
         while not self._enough.wait(self._pause):
             call = self._task.call()
             while not self._enough.is_set():
+                began = time.monotonic()
                 try:
                     put(call)
                 except StoreError:
                     self.repeated += 1
+                    self.disturbed += 1
                     self._enough.wait(0.05)
                     continue
+                self.disturbed += time.monotonic() - began > 0.1
                 self.acknowledged.append(call.id)
                 break
 

@@ -36,7 +36,7 @@ def restarts(shop: PostgresShop, seed: int, number: int) -> None:
             crash(shop, ("kill", "immediate", "fast")[n % 3], choose.uniform(0.0, 1.0))
             shop.check_back(processes=3)
             producer.until_more()
-        assert producer.repeated
+        assert producer.disturbed
     shop.until_final()
     for job in shop.accepted:
         assert shop.record(job).state is State.DONE

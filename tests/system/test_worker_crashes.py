@@ -23,7 +23,8 @@ def check_poison(shop: Shop, job: JobId, how: str, crashes: int = 3) -> None:
     assert how in (record.errors[-1].message or ""), record.errors
     assert record.errors[-1].error == "Crashed"
     assert len(shop.starts(job)) <= crashes + ALONE
-    assert set(shop.outcomes(job)) == {"crashed"}
+    # On a busy machine it may wait for its process for so long that it is given back.
+    assert set(shop.outcomes(job)) - {"returned"} == {"crashed"}
 
 
 def check_healthy(shop: Shop, jobs: list[JobId]) -> None:
