@@ -16,6 +16,7 @@ from fairlead.core.errors import (
     ConfigError,
     DecodeError,
     EnqueueError,
+    StoreDenied,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
