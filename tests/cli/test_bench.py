@@ -105,6 +105,7 @@ def test_bench_measures_and_cleans_up(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_bench_measures_a_server_and_leaves_no_schema(postgres_server: PostgresServer) -> None:
     answer = run("bench", "--store", "postgres", "--url", postgres_server.url(), *GLANCE)
@@ -154,6 +155,7 @@ REDIS_ROWS = (
 )
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_bench_measures_a_redis_and_leaves_no_key(redis_server: RedisServer) -> None:
     redis_server.execute("FLUSHALL")

@@ -16,7 +16,7 @@ from tests.fuzz.rounds import one_round, plans, table
 from tests.fuzz.sqlite import NUMERIC, TABLES
 from tests.servers.postgres import PostgresServer
 
-SHORT, LONG = 12, 500
+SHORT, LONG = 8, 500
 SEED = 20_261_116 % 1_000
 
 

@@ -354,7 +354,7 @@ def compare(new_url: Callable[[], str], how: settings) -> None:
 
 @pytest.mark.timeout(400)
 def test_every_store_does_what_memory_does(new_url: Callable[[], str]) -> None:
-    compare(new_url, settings(max_examples=12, stateful_step_count=40))
+    compare(new_url, settings(max_examples=8, stateful_step_count=40))
 
 
 @pytest.mark.chaos

@@ -120,7 +120,7 @@ def test_a_rolling_restart_under_load_burns_no_attempt(shop: Shop) -> None:
     producer.start()
     try:
         crew = [shop.start("--grace", "5") for _ in range(2)]
-        for _ in range(4):
+        for _ in range(3):
             crew.append(_ready(shop.start("--grace", "5")))
             time.sleep(0.3)
             assert crew.pop(0).stop() == 0
