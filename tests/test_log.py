@@ -66,6 +66,7 @@ SLOW = events.Finished(*WHOSE, attempt=2, run_seconds=61.0, wait_seconds=0.5)
 RETRIED = events.Retried(*WHOSE, attempt=2, delay_seconds=4.0, error="Oops")
 DIED = events.Died(*WHOSE, attempt=2, reason="exhausted", error="Oops")
 SAID = events.Retried(*WHOSE, 2, 4.0, "Oops", "shop.py:3 in pay", "card 4111\n  is no good")
+RAN = events.Retried(*WHOSE, 2, 4.0, "Oops", run_seconds=4.9, wait_seconds=0.02)
 KILLED = events.Died(*WHOSE, 2, "poison", "Crashed", "SIGSEGV", "SIGSEGV")
 CANCELLED = events.Cancelled(*WHOSE, reason="withdrawn")
 EXPIRED = events.LeaseExpired(*WHOSE, worker="w2")
@@ -86,6 +87,7 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (CANCELLED, "INFO", "cancelled: withdrawn"),
     (replace(CANCELLED, reason="cancelled"), "INFO", "cancelled"),
     (RETRIED, "WARNING", "failed with Oops; again in 4.0 s"),
+    (RAN, "WARNING", "failed with Oops; again in 4.0 s; ran 4.900 s, waited 0.020 s"),
     (SAID, "WARNING", "failed with Oops: card 4111 is no good (shop.py:3 in pay); again in 4.0 s"),
     (KILLED, "ERROR", "dead: poison, Crashed (SIGSEGV)"),
     (EXPIRED, "WARNING", "lost by worker w2, whose lease passed without a word"),

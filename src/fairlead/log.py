@@ -265,14 +265,16 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Started: lambda e: f"started after {e.wait_seconds:.3f} s",
     Finished: lambda e: f"done in {e.run_seconds:.3f} s, waited {e.wait_seconds:.3f} s",
     NotTold: lambda e: f"… and {_more_runs(e)} well in the last second",
-    Retried: lambda e: f"failed with {_error(e)}; again in {e.delay_seconds:.1f} s",
-    Died: lambda e: f"dead: {e.reason}" + (f", {_error(e)}" if e.error else ""),
-    Cancelled: lambda e: "cancelled" + (f": {e.reason}" if e.reason != Reason.CANCELLED else ""),
+    Retried: lambda e: f"failed with {_error(e)}; again in {e.delay_seconds:.1f} s{_times(e)}",
+    Died: lambda e: f"dead: {e.reason}" + (f", {_error(e)}" if e.error else "") + _times(e),
+    Cancelled: lambda e: (
+        "cancelled" + (f": {e.reason}" if e.reason != Reason.CANCELLED else "") + _times(e)
+    ),
     LeaseExpired: lambda e: f"lost by worker {e.worker}, whose lease passed without a word",
     SettlementRefused: lambda e: f"came too late: it is another worker's now ({e.outcome} dropped)",
     Parked: lambda e: f"parked{_one_of(e)}: no live worker knows this task in version {e.version}",
     Returned: lambda _: "given back unfinished; the attempt does not count",
-    Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s",
+    Snoozed: lambda e: f"snoozed for {e.delay_seconds:.1f} s{_times(e)}",
     Overdue: lambda e: (
         f"runs past its time limit of {e.limit_seconds:g} s, at {e.where}"
         + ("" if e.ends_within is None else _ENDS.format(e.ends_within, hard_limit(e.queue)))
@@ -308,6 +310,12 @@ def _error(event: Retried | Died) -> str:
     # Where it was raised is told from here, as people write it.
     detail = event.detail and event.detail.removeprefix(f"{_HERE}/")
     return in_brief(event.error, detail, event.error_message)
+
+
+def _times(event: Retried | Died | Cancelled | Snoozed) -> str:
+    if event.run_seconds is None:
+        return ""
+    return f"; ran {event.run_seconds:.3f} s, waited {event.wait_seconds:.3f} s"
 
 
 def _one_of(event: Parked) -> str:

@@ -210,16 +210,17 @@ def told(outcome: Outcome, **options: Any) -> list[Event]:
 
 WHOSE: tuple[Any, ...] = (JobId("j"), "t", "mail", "order-7")
 OOPS = Failed(described("Oops", "it broke"))
+TIMES = {"run_seconds": 2.0, "wait_seconds": 0.0}
 
 
 @pytest.mark.parametrize(
     ("outcome", "attempt", "expected"),
     [
-        (Done('"x"'), 2, [events.Finished(*WHOSE, attempt=2, run_seconds=2.0, wait_seconds=0.0)]),
-        (OOPS, 2, [events.Retried(*WHOSE, 2, 10.0, "Oops", None, "it broke")]),
-        (OOPS, 3, [events.Died(*WHOSE, 3, "exhausted", "Oops", None, "it broke")]),
-        (Cancelled("no"), 2, [events.Cancelled(*WHOSE, reason="no")]),
-        (Snoozed(4), 2, [events.Snoozed(*WHOSE, attempt=2, delay_seconds=4.0)]),
+        (Done('"x"'), 2, [events.Finished(*WHOSE, attempt=2, **TIMES)]),
+        (OOPS, 2, [events.Retried(*WHOSE, 2, 10.0, "Oops", None, "it broke", **TIMES)]),
+        (OOPS, 3, [events.Died(*WHOSE, 3, "exhausted", "Oops", None, "it broke", **TIMES)]),
+        (Cancelled("no"), 2, [events.Cancelled(*WHOSE, reason="no", **TIMES)]),
+        (Snoozed(4), 2, [events.Snoozed(*WHOSE, attempt=2, delay_seconds=4.0, **TIMES)]),
         (Returned(), 2, [events.Returned(*WHOSE, attempt=2)]),
         (Lost(), 2, [events.LeaseExpired(*WHOSE, worker="w")]),
         (
@@ -234,13 +235,14 @@ OOPS = Failed(described("Oops", "it broke"))
                     error="LeaseLost",
                     detail="the worker fell silent and its lease passed",
                     error_message="the worker fell silent and its lease passed",
+                    **TIMES,
                 ),
             ],
         ),
         (
             Crashed("x"),
             2,
-            [events.Retried(*WHOSE, 2, 0.0, "Crashed", "x", "x")],
+            [events.Retried(*WHOSE, 2, 0.0, "Crashed", "x", "x", **TIMES)],
         ),
     ],
 )
@@ -248,6 +250,14 @@ def test_a_settlement_is_told_as_what_it_means(
     outcome: Outcome, attempt: int, expected: list[Event]
 ) -> None:
     assert told(outcome, attempt=attempt) == expected
+
+
+def test_what_never_started_is_told_without_times() -> None:
+    heard: list[Event] = []
+    bus = Bus(lambda *_: None)
+    bus.subscribe(heard.append)
+    narrate(bus, job(), decide(job(), Cancelled("no"), Policy(), NOW), None, NOW)
+    assert heard == [events.Cancelled(*WHOSE, reason="no")]
 
 
 def test_a_job_with_damaged_options_is_told_of_without_them() -> None:

@@ -58,13 +58,18 @@ class Finished(JobEvent, frozen=True):
 
 
 class Retried(JobEvent, frozen=True):
-    """A run failed, and the job waits for its next attempt."""
+    """A run failed, and the job waits for its next attempt.
+
+    `run_seconds` and `wait_seconds` are None for what never started, here and below.
+    """
 
     attempt: int
     delay_seconds: float
     error: str
     detail: str | None = None
     error_message: str | None = None
+    run_seconds: float | None = None
+    wait_seconds: float | None = None
 
 
 class Died(JobEvent, frozen=True):
@@ -75,12 +80,16 @@ class Died(JobEvent, frozen=True):
     error: str | None = None
     detail: str | None = None
     error_message: str | None = None
+    run_seconds: float | None = None
+    wait_seconds: float | None = None
 
 
 class Cancelled(JobEvent, frozen=True):
     """A job was cancelled."""
 
     reason: str
+    run_seconds: float | None = None
+    wait_seconds: float | None = None
 
 
 class LeaseExpired(JobEvent, frozen=True):
@@ -117,6 +126,8 @@ class Snoozed(JobEvent, frozen=True):
 
     attempt: int
     delay_seconds: float
+    run_seconds: float | None = None
+    wait_seconds: float | None = None
 
 
 class Overdue(JobEvent, frozen=True):

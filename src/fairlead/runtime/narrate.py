@@ -56,26 +56,33 @@ def narrate(
 
 
 def _event(job: Job, settlement: Settlement, started_at: int | None, now: int) -> JobEvent | None:
+    times = _times(job, started_at, now)
     match settlement.state:
         case State.DONE:
-            ran = (now - started_at) / SECOND if started_at else 0.0
-            waited = _wait_seconds(job, started_at) if started_at else 0.0
+            ran, waited = times or (0.0, 0.0)
             return Finished(*_whose(job), attempt=job.attempt, run_seconds=ran, wait_seconds=waited)
         case State.DEAD:
             reason = settlement.reason or ""
-            return Died(*_whose(job), job.attempt, reason, *_failure(settlement))
+            return Died(*_whose(job), job.attempt, reason, *_failure(settlement), *times)
         case State.CANCELLED:
-            return Cancelled(*_whose(job), reason=settlement.reason or "")
+            return Cancelled(*_whose(job), settlement.reason or "", *times)
     delay = max(0.0, (settlement.run_at - now) / SECOND) if settlement.run_at else 0.0
     match settlement.outcome:
         case "returned":
             return Returned(*_whose(job), attempt=job.attempt)
         case "snoozed":
-            return Snoozed(*_whose(job), attempt=job.attempt, delay_seconds=delay)
+            return Snoozed(*_whose(job), job.attempt, delay, *times)
         case "lost":
             return None  # LeaseExpired has told it.
-    error, *more = _failure(settlement)
-    return Retried(*_whose(job), job.attempt, delay, error or "", *more)
+    error, detail, message = _failure(settlement)
+    return Retried(*_whose(job), job.attempt, delay, error or "", detail, message, *times)
+
+
+def _times(job: Job, started_at: int | None, now: int) -> tuple[float, float] | tuple[()]:
+    """Return how many seconds a run took, and how many its job had waited; nothing without one."""
+    if started_at is None:
+        return ()
+    return (now - started_at) / SECOND, _wait_seconds(job, started_at)
 
 
 def _failure(settlement: Settlement) -> tuple[str | None, str | None, str | None]:
