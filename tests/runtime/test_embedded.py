@@ -322,6 +322,10 @@ async def test_reconcile_gets_the_job_it_is_asked_about(any_app: Fairlead) -> No
     assert [(each.id, each.attempt) for each in asked] == [(job.id, 1)]
 
 
+DEEPER = "[" * 100_000 + "]" * 100_000
+"""Python 3.13 reads what is a few thousand levels deep."""
+
+
 async def test_an_unreadable_job_is_dead_and_the_worker_goes_on(any_app: Fairlead) -> None:
     @any_app.task(name="t")
     def t(n: int) -> int:
@@ -333,7 +337,7 @@ async def test_an_unreadable_job_is_dead_and_the_worker_goes_on(any_app: Fairlea
     ]
     bad += [
         NewJob(new_id(), "t", "default", '{"n":1}', options=options)
-        for options in (DEEP, f'{{"later":{DEEP}}}', "nonsense", '{"timeout":"long"}')
+        for options in (DEEP, f'{{"later":{DEEPER}}}', "nonsense", '{"timeout":"long"}')
     ]
     accepted = []
     for job in bad:
