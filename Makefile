@@ -29,9 +29,9 @@ types: $(READY) ## Types, by mypy in strict mode.
 servers: $(READY) ## PostgreSQL, PgBouncer and Redis for the tests: installed if root, else told.
 	@$(BIN)/python -m tests.servers.ensure
 
-tests: servers ## All tests, four at a time: many of them wait.
+tests: servers ## All tests, three at a time: many of them wait.
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -q -n 4 --dist worksteal
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 # ONLY=3.12,3.13 tries these alone, JOBS=1 one test at a time.
 pythons: $(READY) ## The fast suites on every Python from 3.11 on that is found, pyenv's too.

@@ -214,6 +214,7 @@ async def test_a_run_that_is_called_off_before_its_first_step_ends() -> None:
     run.called_off = GIVEN_BACK
     runner.call_off(run)
     await asyncio.sleep(0)
+    world.loop.close()
 
     assert ended == [(run, GIVEN_BACK)]
 

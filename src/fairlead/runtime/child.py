@@ -34,6 +34,8 @@ class Child:
         self.condemned = False
         self.looking = False
         self.told_blocked = False
+        self.idle_since: float | None = None
+        """Since when it has stood still for a lease, with nothing running that has a limit."""
         self.kill_at: float | None = None
         self.lines: dict[int, str] = {}
         self.stacks = Stacks()

@@ -38,6 +38,8 @@ from fairlead.runtime.workshop import Choice, Workshop
 TICK = 0.1
 _LONGEST_PAUSE = 30.0
 _BLOCKED_SECONDS = 2.0
+_TURN_SECONDS = 1.0
+"""What a loop gets to turn again after the handler has ended that blocked it."""
 _MOST_FAILED_STARTS = 5
 _FOREVER = 30 * 24 * 3600.0
 
@@ -173,14 +175,17 @@ class Supervisor:
         elif child.still > self._terms.lease and not any(
             mark.running and mark.deadline < NEVER for mark in marks
         ):
-            # Blocked, and by nothing that has a time limit of its own.
-            child.kill_at = now
-            self._retire(child, f"it has stood still for {child.still:.0f} s")
+            # Blocked, and by nothing that has a time limit of its own. But a handler may have ended
+            # just now, and the loop be about to turn.
+            child.idle_since = child.idle_since or now
+            if now - child.idle_since >= _TURN_SECONDS:
+                child.kill_at = now
+                self._retire(child, f"it has stood still for {child.still:.0f} s")
         elif child.still > _BLOCKED_SECONDS and not child.told_blocked:
             child.told_blocked = True
             self._attend(self._look_at_blocked(child, 0))
         elif not child.still:
-            child.told_blocked = False
+            child.told_blocked, child.idle_since = False, None
 
     async def _look_at_overdue(self, child: Child, overdue: list[Mark]) -> None:
         """Find out at which lines the process is, for the log and the jobs' history."""
