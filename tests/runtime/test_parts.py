@@ -39,7 +39,7 @@ from fairlead.runtime.narrate import narrate, narrate_late, narrate_start
 from fairlead.runtime.pool import Slots
 from fairlead.runtime.spawn import how_it_ended
 from fairlead.runtime.stacks import Stacks, innermost
-from fairlead.runtime.takeover import Death, fates, take_over
+from fairlead.runtime.takeover import Death, fates, idle_since, take_over
 from fairlead.stores.memory.store import MemoryStore
 from tests.words import claim
 
@@ -90,6 +90,16 @@ async def test_a_process_that_is_gone_has_no_stacks() -> None:
 
 def mark(n: int, *, running: bool = True, kind: int = ASYNC, deadline: float = 99.0) -> Mark:
     return Mark(running, kind, 0, n, 1, deadline, 0.0, 5.0, n, JobId(f"job-{n}"))
+
+
+def test_a_process_stands_idle_from_when_nothing_with_a_limit_runs() -> None:
+    """A handler that blocked its loop may have ended just now; each look begins anew after one."""
+    limited, held = mark(1, deadline=9.0), mark(2, running=False)
+    assert idle_since([limited, held], 20.0, None) is None
+    assert idle_since([held], 21.0, None) == 21.0
+    assert idle_since([held], 22.0, 21.0) == 21.0
+    assert idle_since([mark(1, deadline=NEVER)], 22.0, 21.0) == 21.0
+    assert idle_since([limited], 23.0, 21.0) is None
 
 
 def death(*marks: Mark, on_purpose: bool = False) -> Death:

@@ -25,14 +25,14 @@ from fairlead.core.events import (
 from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed
 from fairlead.core.text import counted
-from fairlead.runtime.board import ASYNC, NEVER, PROCESS, Board, Mark
+from fairlead.runtime.board import ASYNC, PROCESS, Board, Mark
 from fairlead.runtime.child import Child
 from fairlead.runtime.guardian import Guardian
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
 from fairlead.runtime.stacks import is_of_a_user
-from fairlead.runtime.takeover import Cut, Death, fates, past_limit, take_over
+from fairlead.runtime.takeover import Cut, Death, fates, idle_since, past_limit, take_over
 from fairlead.runtime.workshop import Choice, Workshop
 
 TICK = 0.1
@@ -167,25 +167,22 @@ class Supervisor:
     def _check_limits(self, child: Child, now: float) -> None:
         marks = list(child.board.marks())
         overdue = past_limit(marks, now, self._terms.patience)
+        stuck = child.still > self._terms.lease
+        child.idle_since = idle_since(marks, now, child.idle_since) if stuck else None
         if overdue:
             grace = self._terms.grace
             child.kill_at = now if child.deaf else now + grace + self._terms.patience
             self._attend(self._look_at_overdue(child, overdue))
             self._retire(child, f"job {overdue[0].job_id} runs past its time limit", grace)
-        elif child.still > self._terms.lease and not any(
-            mark.running and mark.deadline < NEVER for mark in marks
-        ):
-            # Blocked, and by nothing that has a time limit of its own. But a handler may have ended
-            # just now, and the loop be about to turn.
-            child.idle_since = child.idle_since or now
-            if now - child.idle_since >= _TURN_SECONDS:
-                child.kill_at = now
-                self._retire(child, f"it has stood still for {child.still:.0f} s")
+        elif child.idle_since is not None and now - child.idle_since >= _TURN_SECONDS:
+            # Blocked, and by nothing that has a time limit of its own.
+            child.kill_at = now
+            self._retire(child, f"it has stood still for {child.still:.0f} s")
         elif child.still > _BLOCKED_SECONDS and not child.told_blocked:
             child.told_blocked = True
             self._attend(self._look_at_blocked(child, 0))
         elif not child.still:
-            child.told_blocked, child.idle_since = False, None
+            child.told_blocked = False
 
     async def _look_at_overdue(self, child: Child, overdue: list[Mark]) -> None:
         """Find out at which lines the process is, for the log and the jobs' history."""

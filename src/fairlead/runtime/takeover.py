@@ -177,3 +177,14 @@ def past_limit(marks: Iterable[Mark], now: float, patience: float) -> list[Mark]
         for mark in marks
         if mark.running and now >= mark.deadline + (0.0 if mark.kind == THREAD else patience)
     ]
+
+
+def idle_since(marks: Iterable[Mark], now: float, since: float | None) -> float | None:
+    """Return since when a process that stands still has run nothing that has a time limit.
+
+    What is about to turn again, because the handler that blocked it has ended just now, is not
+    to be killed: its job is done, and would run a second time.
+    """
+    if any(mark.running and mark.deadline < NEVER for mark in marks):
+        return None
+    return now if since is None else since

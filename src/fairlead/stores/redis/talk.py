@@ -121,7 +121,7 @@ def _calls(parts: Sequence[Part], most: int) -> Iterator[Sequence[Part]]:
 
 
 def _call_each(keys: Keys, verb: str, shared: tuple[Word, ...], parts: Sequence[Part]) -> Command:
-    """Return the command that calls a function on queues; see `each` in lua/clock.lua."""
+    """Return the command that calls a function on queues; see `each` in lua/calls.lua."""
     if len(parts) == 1:
         return call(keys, verb, parts[0].queue, *shared, *parts[0].words)
     wanted = FUNCTIONS[verb]
