@@ -31,6 +31,7 @@ from fairlead.core.job import NewJob, State
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import checkpoint, connection, wake
 from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.session import Session
 from fairlead.stores.sqlite.store import SqliteStore
 from tests.words import claim, done, failed, new_job, quiet
 
@@ -148,6 +149,71 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
     store = store_for(f"sqlite:///{path}")
     await store.put([new_job()])
     await store.close()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """All connections that are made from now on."""
+    connect, made = sqlite3.connect, list[sqlite3.Connection]()
+
+    def noted(*args: Any, **named: Any) -> sqlite3.Connection:
+        made.append(connect(*args, **named))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    return made
+
+
+def _cannot(*_: object) -> None:
+    raise RuntimeError("not now")
+
+
+def _is_closed(made: sqlite3.Connection) -> bool:
+    try:
+        made.execute("SELECT 1")
+    except sqlite3.ProgrammingError as problem:
+        return "closed" in str(problem)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (connection, "_name_of"),
+        (Place, "_prepare"),
+        (checkpoint.Checkpointer, "__init__"),
+        (threading.Thread, "start"),
+    ],
+)
+def test_a_file_that_cannot_be_opened_is_let_go_of(
+    path: Path,
+    made: list[sqlite3.Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    where: object,
+    what: str,
+) -> None:
+    """Who tries again and again, for want of a thread say, does not pile up connections."""
+    before = _open_fds()
+    monkeypatch.setattr(where, what, _cannot)
+    with pytest.raises(RuntimeError, match="not now"):
+        Session(Place(path), ManualClock())
+    assert made
+    assert all(map(_is_closed, made))
+    assert _open_fds() == before
+
+
+@pytest.mark.parametrize(("where", "what"), [(wake.Watch, "_look"), (wake, "_inotify")])
+async def test_a_watch_that_cannot_begin_is_let_go_of(
+    file: SqliteStore,
+    made: list[sqlite3.Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    where: object,
+    what: str,
+) -> None:
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="not now"):
+        patched.setattr(where, what, _cannot)
+        await file.wait(0)
+    assert [_is_closed(each) for each in made] == [True]
 
 
 # Group commit

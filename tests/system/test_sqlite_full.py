@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import Fairlead, State, StoreFull
+from tests.cli.shop import refused
 from tests.system.disk import Disk
 from tests.system.tree import Shop, until
 
@@ -51,6 +52,21 @@ def test_a_file_that_cannot_be_made_for_want_of_room_is_told_as_that(disk: Disk)
     disk.make_room()
     app.open()
     app.close()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no file", "a file"])
+def test_a_worker_that_finds_no_room_says_so_once_and_exits(
+    disk: Disk, tmp_path: Path, there: bool
+) -> None:
+    """One that runs tries on; one that starts could not even say that it is there."""
+    url = f"sqlite:///{disk.path}/jobs.db"
+    (tmp_path / "shop.py").write_text(f"from fairlead import Fairlead\napp = Fairlead({url!r})\n")
+    if there:
+        app = Fairlead(url)
+        app.open()
+        app.close()
+    disk.fill()
+    assert "free some space" in refused(tmp_path, "worker", "shop:app", code=1)
 
 
 def _puts(shop: Shop) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from fairlead import Fairlead, StoreGone
 from fairlead.core import events
 from tests.runtime.heard import Heard
-from tests.system.tree import Shop, alive, until
+from tests.system.tree import ALL_POOLS, Shop, alive, until
 
 TOLD = "the file was removed or replaced while this program had it open"
 
@@ -27,7 +27,7 @@ def test_a_worker_whose_file_is_gone_says_so_once_and_ends(doomed: Shop, fate: s
             *doomed.put_many("nap", 2, 60.0),
             doomed.put("nap", 60.0, queue="process"),
         ]
-        tree = doomed.start("--processes", "2")
+        tree = doomed.start(*ALL_POOLS, "--processes", "2")
         for job in jobs:
             doomed.until_started(job)
         started = [line.pid for line in doomed.starts()]

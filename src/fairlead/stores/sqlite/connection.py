@@ -172,11 +172,14 @@ class Place:
             )
         except sqlite3.Error as problem:
             raise typed(problem, self) from problem
-        if _name_of(connection) == os.fsencode(self.path) and self.identity() == before:
-            _ours.add(connection)
-            return connection
-        connection.close()
-        raise self._leads_elsewhere()
+        try:
+            if _name_of(connection) != os.fsencode(self.path) or self.identity() != before:
+                raise self._leads_elsewhere()
+        except BaseException:
+            connection.close()
+            raise
+        _ours.add(connection)
+        return connection
 
     def _create(self) -> None:
         """Make the file, readable to its owner only; SQLite gives its log the same mode.

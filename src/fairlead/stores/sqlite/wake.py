@@ -37,7 +37,11 @@ class Watch(ABC):
         self._guard = threading.Lock()
         self._connection: sqlite3.Connection | None = place.connect()
         self._version = -1
-        self._look()
+        try:
+            self._look()
+        except BaseException:
+            self._connection.close()
+            raise
 
     @abstractmethod
     async def changed(self, timeout: float, since: int) -> int:  # noqa: ASYNC109 (patience)

@@ -78,17 +78,17 @@ class Writer:
         with ExitStack() as opened:
             self._lock = opened.enter_context(closing(WriteLock(place)))
             connection = opened.enter_context(closing(place.connect()))
-            self._checkpointer = Checkpointer(place)
+            self._checkpointer = opened.enter_context(closing(Checkpointer(place)))
+            self._connection: sqlite3.Connection | None = connection
+            self._pending: deque[_Request[Any, Any]] = deque()
+            self._turn = threading.Lock()
+            self._bell = threading.Event()
+            self._closing = self._closed = False
+            self._file = place.identity()
+            self._log_is_long = False
+            self._thread = threading.Thread(target=self._serve, name="fairlead-writer", daemon=True)
+            self._thread.start()
             opened.pop_all()
-        self._connection: sqlite3.Connection | None = connection
-        self._pending: deque[_Request[Any, Any]] = deque()
-        self._turn = threading.Lock()
-        self._bell = threading.Event()
-        self._closing = self._closed = False
-        self._file = place.identity()
-        self._log_is_long = False
-        self._thread = threading.Thread(target=self._serve, name="fairlead-writer", daemon=True)
-        self._thread.start()
 
     def run(self, verb: Verb[Item, Answer], items: Sequence[Item]) -> Sequence[Answer]:
         """Do this and return the answers, once they are committed."""
