@@ -67,7 +67,8 @@ RETRIED = events.Retried(*WHOSE, attempt=2, delay_seconds=4.0, error="Oops")
 DIED = events.Died(*WHOSE, attempt=2, reason="exhausted", error="Oops")
 SAID = events.Retried(*WHOSE, 2, 4.0, "Oops", "shop.py:3 in pay", "card 4111\n  is no good")
 RAN = events.Retried(*WHOSE, 2, 4.0, "Oops", run_seconds=4.9, wait_seconds=0.02)
-KILLED = events.Died(*WHOSE, 2, "poison", "Crashed", "SIGSEGV", "SIGSEGV")
+CRASH = "SIGSEGV, crash 3 of 3"
+KILLED = events.Died(*WHOSE, 2, "poison", "Crashed", CRASH, CRASH)
 CANCELLED = events.Cancelled(*WHOSE, reason="withdrawn")
 EXPIRED = events.LeaseExpired(*WHOSE, worker="w2")
 REFUSED = events.SettlementRefused(*WHOSE, fence=9, outcome="done")
@@ -87,9 +88,10 @@ OF_JOBS: list[tuple[Event, str, str]] = [
     (CANCELLED, "INFO", "cancelled: withdrawn"),
     (replace(CANCELLED, reason="cancelled"), "INFO", "cancelled"),
     (RETRIED, "WARNING", "failed with Oops; again in 4.0 s"),
+    (replace(RETRIED, delay_seconds=0.0), "WARNING", "failed with Oops; again at once"),
     (RAN, "WARNING", "failed with Oops; again in 4.0 s; ran 4.900 s, waited 0.020 s"),
     (SAID, "WARNING", "failed with Oops: card 4111 is no good (shop.py:3 in pay); again in 4.0 s"),
-    (KILLED, "ERROR", "dead: poison, Crashed (SIGSEGV)"),
+    (KILLED, "ERROR", "dead: poison, Crashed (SIGSEGV, crash 3 of 3)"),
     (EXPIRED, "WARNING", "lost by worker w2, whose lease passed without a word"),
     (REFUSED, "WARNING", "came too late: it is another worker's now (done dropped)"),
     (PARKED, "WARNING", "parked: no live worker knows this task in version 2"),
@@ -387,7 +389,7 @@ def test_what_failures_say_can_be_left_out(written: Callable[[], str], style: st
     assert len(told) == 2
     assert "4111" not in "".join(told)
     assert "failed with Oops (shop.py:3 in pay); again in 4.0 s" in told[0]
-    assert "dead: poison, Crashed (SIGSEGV)" in told[1]
+    assert "dead: poison, Crashed (SIGSEGV, crash 3 of 3)" in told[1]
 
 
 @pytest.mark.parametrize("style", ["plain", "json"])

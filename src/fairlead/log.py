@@ -265,7 +265,7 @@ _WORDS: dict[type[Event], Callable[..., str]] = {
     Started: lambda e: f"started after {e.wait_seconds:.3f} s",
     Finished: lambda e: f"done in {e.run_seconds:.3f} s, waited {e.wait_seconds:.3f} s",
     NotTold: lambda e: f"… and {_more_runs(e)} well in the last second",
-    Retried: lambda e: f"failed with {_error(e)}; again in {e.delay_seconds:.1f} s{_times(e)}",
+    Retried: lambda e: f"failed with {_error(e)}; again {_when(e)}{_times(e)}",
     Died: lambda e: f"dead: {e.reason}" + (f", {_error(e)}" if e.error else "") + _times(e),
     Cancelled: lambda e: (
         "cancelled" + (f": {e.reason}" if e.reason != Reason.CANCELLED else "") + _times(e)
@@ -310,6 +310,10 @@ def _error(event: Retried | Died) -> str:
     # Where it was raised is told from here, as people write it.
     detail = event.detail and event.detail.removeprefix(f"{_HERE}/")
     return in_brief(event.error, detail, event.error_message)
+
+
+def _when(event: Retried) -> str:
+    return f"in {event.delay_seconds:.1f} s" if event.delay_seconds >= 0.05 else "at once"
 
 
 def _times(event: Retried | Died | Cancelled | Snoozed) -> str:

@@ -139,10 +139,25 @@ def test_crashes_are_no_tries_and_are_counted_apart(folder: Path) -> None:
 
     with_store(folder, crash)
     page = told(folder, "jobs", "show", job.id)
-    assert f"job {job.id}: dead (poison: Crashed: SIGKILL)\n" in page
+    assert f"job {job.id}: dead (poison: Crashed: SIGKILL, crash 3 of 3)\n" in page
     assert "  attempt      none; 3 crashes, which count apart\n" in page
     rows = page.partition("OUTCOME")[2].partition("Last failure")[0].splitlines()[1:5]
     assert [row.split()[:2] for row in rows] == [["-", "given"], *[["-", "crashed"]] * 3]
+
+
+def test_a_job_that_crashed_alone_tells_which_crash_of_how_many_it_was(folder: Path) -> None:
+    job = greeting("poison")
+
+    async def crash(store: Backend) -> None:
+        await store.put([job])
+        for outcome in (Crashed("SIGSEGV"), Crashed("SIGKILL")):
+            [claimed] = await claim(store, Queue("mail"))
+            await store.settle([settled(claimed, outcome)])
+
+    with_store(folder, crash)
+    runs = "alone, because a process died while it ran there alone (SIGKILL, crash 2 of 3)"
+    assert f"  runs         {runs}\n" in told(folder, "jobs", "show", job.id)
+    assert f"  runs       {runs}\n" in told(folder, "explain", job.id)
 
 
 def test_a_due_job_in_a_paused_queue_says_so(folder: Path, stock: Stock) -> None:

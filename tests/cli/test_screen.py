@@ -14,7 +14,10 @@ UP_TWO, HIDE, SHOW = "\x1b[2A", "\x1b[?25l", "\x1b[?25h"
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
     """A screen that takes its output for a terminal of 20 columns and 4 lines."""
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 4)))
+    # pytest -v asks as well, before the patch is undone.
+    monkeypatch.setattr(
+        shutil, "get_terminal_size", lambda fallback=None: os.terminal_size((20, 4))
+    )
     screen = Screen()
     screen.live = True
     return screen

@@ -111,7 +111,9 @@ def test_a_store_that_is_no_database(folder: Path) -> None:
 
 
 def test_a_schema_newer_than_the_program(folder: Path) -> None:
-    Fairlead(f"sqlite:///{folder}/jobs.db").open()
+    app = Fairlead(f"sqlite:///{folder}/jobs.db")
+    app.open()
+    app.close()
     with sqlite3.connect(folder / "jobs.db") as raw:
         raw.execute("INSERT INTO fairlead_migration VALUES (999, 1)")
     raw.close()

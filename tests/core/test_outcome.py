@@ -281,7 +281,9 @@ def test_a_crash_counts_apart_from_attempts(crashes: int) -> None:
 
     assert shape(settlement) == (State.WAITING, False, True, None, None)
     assert settlement.failure is not None
-    assert (settlement.failure.error, settlement.failure.message) == ("Crashed", "SIGSEGV")
+    told = f"SIGSEGV, crash {crashes + 1} of 3"
+    assert (settlement.failure.error, settlement.failure.message) == ("Crashed", told)
+    assert settlement.failure.detail == told
 
 
 def test_a_crash_at_the_last_attempt_is_not_the_end() -> None:
@@ -294,13 +296,20 @@ def test_the_third_crash_is_poison(crashes: int) -> None:
 
     assert shape(settlement) == (State.DEAD, False, True, None, Reason.POISON)
     assert settlement.failure is not None
-    assert settlement.failure.message == "SIGSEGV"
+    assert settlement.failure.message == f"SIGSEGV, crash {crashes + 1} of 3"
+
+
+def test_all_crashes_of_a_job_have_one_fingerprint() -> None:
+    failures = [settled(Crashed("SIGSEGV"), crashes=crashes).failure for crashes in range(3)]
+    assert len({failure.fingerprint for failure in failures if failure}) == 1
 
 
 def test_a_task_may_set_its_own_limit_of_crashes() -> None:
-    policy = Policy(crash_limit=1)
+    settlement = settled(Crashed("SIGKILL"), Policy(crash_limit=1))
 
-    assert settled(Crashed("SIGKILL"), policy).reason == Reason.POISON
+    assert settlement.reason == Reason.POISON
+    assert settlement.failure is not None
+    assert settlement.failure.message == "SIGKILL, crash 1 of 1"
 
 
 # Ambiguity

@@ -91,7 +91,7 @@ def _lines(told: Explanation) -> Iterator[str]:
     start = "unknown" if told.starts_at is None else _about(told)
     yield f"  start      {start}: {escaped(told.basis)}"
     if apart := suspicion(job):
-        yield f"  runs       {apart}"
+        yield f"  runs       {escaped(apart)}"
 
 
 def _gate_line(barrier: Barrier, told: Explanation, *, relevant: bool) -> str:

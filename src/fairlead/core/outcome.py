@@ -280,7 +280,8 @@ def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:
             shared_deaths=min(job.shared_deaths + 1, MOST_RUNS),
             failure=failure,
         )
-    poison = job.crashes + 1 >= limit
+    crashes = job.crashes + 1
+    poison = crashes >= limit
     return _settle(
         job,
         outcome,
@@ -289,7 +290,7 @@ def _decide_crash(job: Job, outcome: Crashed, limit: int) -> Settlement:
         crashed=True,
         shared_deaths=job.shared_deaths,
         reason=Reason.POISON if poison else None,
-        failure=described("Crashed", outcome.how),
+        failure=described("Crashed", f"{outcome.how}, crash {crashes} of {limit}"),
     )
 
 

@@ -33,7 +33,7 @@ from fairlead.core.selection import (
     select,
 )
 from fairlead.core.store import Backend
-from fairlead.core.text import brief, counted
+from fairlead.core.text import QUOTED, brief, counted, cut
 from fairlead.producer import found
 
 WINDOW = 600 * SECOND
@@ -75,7 +75,7 @@ def suspicion(job: JobRecord) -> str | None:
     if job.state.final:
         return None
     if job.crashes:
-        return "alone, because a process died while it ran there alone"
+        return f"alone, because a process died while it ran there alone{_last_crash(job)}"
     match job.shared_deaths:
         case 0:
             return None
@@ -85,6 +85,12 @@ def suspicion(job: JobRecord) -> str | None:
             return "in a small group, because two processes died while it ran there with others"
     told = f"because {job.shared_deaths:,} processes died while it ran there with others"
     return f"alone, {told}"
+
+
+def _last_crash(job: JobRecord) -> str:
+    """Say how the process died, and which crash of how many it was."""
+    told = [error.message for error in job.errors if error.outcome == "crashed" and error.message]
+    return f" ({cut(told[-1], QUOTED)})" if told else ""
 
 
 async def explain(
