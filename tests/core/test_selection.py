@@ -4,10 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core import turns
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue, Served
@@ -80,18 +82,18 @@ def test_shares_are_within_five_percent_of_the_weights(weights: list[int]) -> No
         assert abs(served[queue.name] - fair) <= 0.05 * fair + 1e-9
 
 
-@settings(max_examples=300)
-@given(
-    weights,
-    st.lists(
-        st.tuples(
-            st.integers(1, 7),
-            st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), max_size=4),
-        ),
-        min_size=1,
-        max_size=60,
+arrivals = st.lists(
+    st.tuples(
+        st.integers(1, 7),
+        st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), max_size=4),
     ),
+    min_size=1,
+    max_size=60,
 )
+
+
+@settings(max_examples=300)
+@given(weights, arrivals)
 def test_no_queue_starves(
     weights: list[int], rounds: list[tuple[int, list[tuple[int, int]]]]
 ) -> None:
@@ -105,8 +107,8 @@ def test_no_queue_starves(
     since: dict[str, tuple[int, int, int]] = {}
     credits: Mapping[str, float] = {}
     clock = 0
-    for slots, arrivals in rounds:
-        for index, count in arrivals:
+    for slots, arrived in rounds:
+        for index, count in arrived:
             waiting[queues[index % len(queues)].name] += count
         lines = [
             Line(queue, [head(queue.name, n) for n in range(waiting[queue.name])])
@@ -128,6 +130,38 @@ def test_no_queue_starves(
                 since[queue.name] = (missed, most, most_k)
                 bound = math.ceil(most / queue.weight) + most_k
                 assert missed < bound, f"{queue.name} missed {missed} turns, bound {bound}"
+
+
+@settings(max_examples=300)
+@given(st.integers(2, 6), arrivals)
+def test_nor_with_two_jobs_a_turn(
+    number: int, rounds: list[tuple[int, list[tuple[int, int]]]]
+) -> None:
+    """Those that have jobs at any time while a queue waits count for its bound."""
+    queues = [Queue(f"q{n}") for n in range(number)]
+    lineup = Lineup(queues)
+    waiting = {queue.name: 0 for queue in queues}
+    missed = Counter[str]()
+    rivals: dict[str, set[Queue]] = {}
+    credits: Mapping[str, float] = {}
+    for slots, arrived in rounds:
+        for index, count in arrived:
+            waiting[queues[index % len(queues)].name] += count
+        with patch.object(turns, "MANY", 2):
+            shares = share(ClaimPlan("w", lineup, slots, 1, credits=credits), waiting)
+        credits = shares.credits
+        for name in shares.turns:
+            live = {queue for queue in queues if waiting[queue.name]}
+            waiting[name] -= 1
+            for queue in live:
+                if queue.name == name:
+                    del missed[name]
+                    rivals.pop(name, None)
+                    continue
+                missed[queue.name] += 1
+                seen = rivals[queue.name] = rivals.get(queue.name, set()) | live
+                bound = math.ceil(sum(each.weight for each in seen) / queue.weight) + len(seen)
+                assert missed[queue.name] < bound, f"{queue.name}: {missed}, bound {bound}"
 
 
 @given(weights, st.lists(st.integers(0, 9), min_size=6, max_size=6), st.integers(1, 40))
@@ -323,6 +357,8 @@ class Round:
     def __init__(self, queues: Sequence[Served]) -> None:
         self.queues = queues
         self.debts = {queue.name: 0.0 for queue in queues}
+        self.last_turns = {queue.name: at for at, queue in enumerate(queues)}
+        self.turns = len(queues)
 
     def claim(
         self, lengths: Mapping[str, int], slots: int, running: Mapping[str, int]
@@ -333,11 +369,14 @@ class Round:
             queues = [queue for queue in self.queues if queue.critical is kind]
             passed, first, served = 0.0, dict(self.debts), Counter[str]()
             while open_ones := [q for q in queues if left[q.name] and room.for_queue(q)]:
-                queue = min(open_ones, key=lambda q: self.debts[q.name])
+                queue = min(open_ones, key=lambda q: (self.debts[q.name], self.last_turns[q.name]))
                 passed = self.debts[queue.name]
-                room.take(queue)
-                chosen.append(queue.name)
-                left[queue.name] -= 1
+                for _ in range(min(room.per_turn, left[queue.name], room.for_queue(queue))):
+                    room.take(queue)
+                    chosen.append(queue.name)
+                    left[queue.name] -= 1
+                self.turns += 1
+                self.last_turns[queue.name] = self.turns
                 served[queue.name] += 1
                 owed = first[queue.name] + served[queue.name] / queue.weight
                 self.debts[queue.name] = owed
@@ -346,6 +385,16 @@ class Round:
         return chosen
 
 
+claims_in_turn = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.lists(st.integers(0, 6), min_size=12, max_size=12),
+        st.dictionaries(st.integers(0, 11), st.integers(0, 3)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+"""Slots, how many jobs each queue has, and how many of it run."""
 # In eighths and quarters sums are exact, so that two ways to add come to the same.
 exact_queues = st.lists(
     st.tuples(st.sampled_from([1, 2, 4, 8]), st.booleans(), st.integers(0, 3)),
@@ -354,23 +403,25 @@ exact_queues = st.lists(
 )
 
 
-@given(
-    exact_queues,
-    st.lists(
-        st.tuples(
-            st.integers(0, 9),
-            st.lists(st.integers(0, 6), min_size=12, max_size=12),
-            st.dictionaries(st.integers(0, 11), st.integers(0, 3)),
-        ),
-        min_size=1,
-        max_size=12,
-    ),
-)
+@given(exact_queues, claims_in_turn)
 def test_a_lazy_round_comes_to_what_the_whole_one_does(
     shapes: list[tuple[int, bool, int]],
     claims: list[tuple[int, list[int], dict[int, int]]],
 ) -> None:
-    queues = Lineup(queues_of(shapes))
+    compare_with_the_whole_round(Lineup(queues_of(shapes)), claims)
+
+
+@given(st.integers(2, 12), claims_in_turn)
+def test_so_does_one_with_two_jobs_a_turn(
+    number: int, claims: list[tuple[int, list[int], dict[int, int]]]
+) -> None:
+    with patch.object(turns, "MANY", 2):
+        compare_with_the_whole_round(Lineup(Queue(f"q{n}", 2) for n in range(number)), claims)
+
+
+def compare_with_the_whole_round(
+    queues: Lineup, claims: list[tuple[int, list[int], dict[int, int]]]
+) -> None:
     rule = Round(queues)
     credits: Mapping[str, float] = {}
     for slots, depths, busy in claims:

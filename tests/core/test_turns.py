@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.queue import Queue, Served
 from fairlead.core.selection import ClaimPlan, share
-from fairlead.core.turns import Credits, Lineup, Room
+from fairlead.core.turns import MANY, Credits, Lineup, Room
 
 STEPS = 300
 
@@ -130,6 +130,37 @@ def test_a_long_round_is_counted_from_zero_again() -> None:
     twice = share(ClaimPlan("w", lineup, 10, 1, credits=once.credits), full)
     assert twice.turns == ["q1"] * 10
     assert twice.credits["q1"] == pytest.approx(-1e-6)
+
+
+def test_a_queue_gives_two_jobs_a_turn_where_many_of_the_same_weight_share_many_slots() -> None:
+    """Half as many queues are asked. The second half of the round follows in the next claim."""
+    lineup = lineup_of([3] * MANY)
+    full = dict.fromkeys(lineup.names, 9)
+    first = share(ClaimPlan("w", lineup, MANY, 1), full)
+    second = share(ClaimPlan("w", lineup, MANY, 1, credits=first.credits), full)
+    half = MANY // 2
+    assert first.turns == [name for name in lineup.names[:half] for _ in range(2)]
+    assert second.turns == [name for name in lineup.names[half:] for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "slots"),
+    [([1] * (MANY - 1), MANY), ([1] * MANY, MANY - 1), ([1] * MANY + [2], MANY)],
+    ids=["few queues", "few slots", "other weights"],
+)
+def test_elsewhere_a_turn_is_one_job(weights: list[int], slots: int) -> None:
+    lineup = lineup_of(weights)
+    turns = share(ClaimPlan("w", lineup, slots, 1), dict.fromkeys(lineup.names, 9)).turns
+    assert turns[: MANY - 1] == list(lineup.names[: MANY - 1])
+
+
+def test_of_two_that_owe_the_same_who_was_served_longest_ago_is_next() -> None:
+    """Else a queue that comes back would have two turns while the other one waits for one."""
+    lineup = lineup_of([1, 1])
+    first = share(ClaimPlan("w", lineup, 1, 1), {"q1": 9})
+    back = share(ClaimPlan("w", lineup, 1, 1, credits=first.credits), {"q0": 9, "q1": 9})
+    then = share(ClaimPlan("w", lineup, 1, 1, credits=back.credits), {"q0": 9, "q1": 9})
+    assert [*first.turns, *back.turns, *then.turns] == ["q1", "q0", "q1"]
 
 
 def test_a_claim_looks_at_no_more_queues_than_it_has_slots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core import turns
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob
@@ -66,6 +68,13 @@ MANY = cases(
     st.frozensets(st.sampled_from(NAMES), max_size=5),
 )
 """Most of them empty, of many weights, and more of them than a claim has slots, or fewer."""
+EVEN = cases(
+    12,
+    st.integers(2, 12).map(lambda number: [1] * number),
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    st.frozensets(st.sampled_from(NAMES[:12]), max_size=2),
+)
+"""All of the same weight."""
 
 
 @settings(max_examples=30)
@@ -79,6 +88,13 @@ def test_the_claim_is_the_rule(new_url: Callable[[], str], case: Case) -> None:
 @given(MANY)
 def test_the_claim_is_the_rule_with_many_queues(new_url: Callable[[], str], case: Case) -> None:
     asyncio.run(_compare(new_url(), case))
+
+
+@settings(max_examples=20)
+@given(EVEN)
+def test_the_claim_is_the_rule_with_two_jobs_a_turn(new_url: Callable[[], str], case: Case) -> None:
+    with patch.object(turns, "MANY", 2):
+        asyncio.run(_compare(new_url(), case))
 
 
 async def _compare(url: str, case: Case) -> None:

@@ -6,13 +6,15 @@ implement the same rule and are held to it by differential tests. `insight.expla
 and the simulator ask the same function, so nothing about fairness or gating exists
 in only one place.
 
-**Between queues**: weighted round robin with credit (`core.turns`). Serving a queue
+**Between queues**: weighted round robin with credit (`core.turns`). A turn of a queue
 costs it 1/weight of credit; the queue with the most credit is next; credit never
-rises above zero, so an empty queue saves nothing up. Only queues with a job that may
+rises above zero, so an empty queue saves nothing up. A turn is one job, or two where
+many queues of the same weight share many slots. Only queues with a job that may
 start take part, so no slot stays free while the claim sees work for it (see
 `LOOK` for how far it sees). A non-empty queue of weight w among W gets at least one
-job in any ⌈W/w⌉ + k jobs that one process claims, where k is the number of non-empty
-queues: between two of its turns each other queue v is served at most v/w + 1 times.
+job in any ⌈W/w⌉ + k jobs that one process claims, where k is the number of queues that
+have jobs at any time meanwhile: between two of its turns each other queue v has at most
+v/w + 1, and only one if all weights are the same.
 Each process has credits of its own. In any n · (⌈W/w⌉ + k - 1) + 1 jobs that n
 processes claim, one of them claimed ⌈W/w⌉ + k, and served it. They begin their rounds at
 different places, so that four in step come within a third of the bound for one.

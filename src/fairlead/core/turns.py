@@ -1,9 +1,14 @@
 """Whose turn it is: weighted round robin with credit between the queues of a pool.
 
-Serving a queue costs it 1/weight of credit; the queue with the most credit is next, and of those
-that have the same the one that stands first. After a claim everybody is given the credit by which
-the round has moved on, up to zero: an idle queue's debt melts as fast as the others are served, and
-no faster, so a queue cannot win by running empty, and an empty one saves nothing up.
+A turn costs a queue 1/weight of credit; the queue with the most credit is next, and of those that
+have the same the one whose last turn is longest ago. After a claim everybody is given the credit by
+which the round has moved on, up to zero: an idle queue's debt melts as fast as the others are
+served, and no faster, so a queue cannot win by running empty, and an empty one saves nothing up.
+
+A turn is one job, and two where many queues of the same weight share many slots: to ask a queue for
+two jobs costs little more than to ask it for one. Queues of the same weight have their turns one
+after the other, so between two turns of one each other queue has one at most. With two jobs each
+that is less than ⌈W/w⌉ + k jobs, as `core.selection` promises. With other weights it would be more.
 
 A queue is asked for its next job when it has its turn, and not before. So a claim of n slots asks
 at most n queues that have something, however many there are, and those that it finds empty on its
@@ -21,6 +26,12 @@ from fairlead.core.queue import Served
 
 _FAR = 1_000_000.0
 """How far a round goes before it is counted from zero again, for the sake of exact fractions."""
+MANY = 64
+"""From how many queues, and how many free slots on, a turn may be two jobs.
+
+The last turn of a claim may find room for one job only, and its queue pays for two. With few slots
+that could be the same queues again and again.
+"""
 
 
 class Lineup(tuple[Served, ...]):  # noqa: SLOT001 (a tuple has room for slots only if empty)
@@ -30,6 +41,7 @@ class Lineup(tuple[Served, ...]):  # noqa: SLOT001 (a tuple has room for slots o
     at: dict[str, int]
     kinds: tuple[tuple[int, ...], tuple[int, ...]]
     weight: int
+    is_even: bool
 
     def __new__(cls, queues: Iterable[Served]) -> Self:
         """Refuse a queue that stands twice: its jobs would be given out twice."""
@@ -42,6 +54,7 @@ class Lineup(tuple[Served, ...]):  # noqa: SLOT001 (a tuple has room for slots o
         ordinary = tuple(at for at, queue in enumerate(lineup) if not queue.critical)
         lineup.kinds = (critical, ordinary)
         lineup.weight = sum(queue.weight for queue in lineup)
+        lineup.is_even = not critical and len({queue.weight for queue in lineup}) == 1
         return lineup
 
     @property
@@ -55,6 +68,7 @@ class Room:
 
     `reserve` are those that only one critical queue may use, `shared` those of all, of which
     critical queues may use `critical_share`. `bytes` are those of payload that may still come.
+    `per_turn` is how many jobs a queue may start when it has its turn.
     """
 
     def __init__(
@@ -71,6 +85,8 @@ class Room:
         self.shared = max(0, slots - beyond - ordinary)
         self.critical_share = max(0, slots // 2 - beyond)
         self.bytes = most_bytes
+        has_many = len(lineup) >= MANY and self.shared >= MANY
+        self.per_turn = 2 if has_many and lineup.is_even else 1
 
     def for_queue(self, queue: Served) -> int:
         """Return how many more jobs of this queue may start."""
@@ -99,19 +115,28 @@ Ask = Callable[[Served], T | None]
 class _Ring:
     """The queues of one kind, critical or not, by whose turn it is.
 
-    `free` are the places of those that owe nothing, in order; `owing` is a heap of what the others
-    owe, which is their credit with the sign turned. Both are counted from where the round stands.
+    `free` are those that owe nothing, and `owing` is a heap of what the others owe, which is their
+    credit with the sign turned, counted from where the round stands. Both know each queue by its
+    place, after the number of its last turn: of two alike, the lower one is next. `turns` is the
+    number of the last turn of all.
     """
 
-    __slots__ = ("free", "owing", "passed")
+    __slots__ = ("free", "owing", "passed", "turns")
 
-    def __init__(self, free: list[int], owing: list[tuple[float, int]], passed: float) -> None:
+    def __init__(
+        self,
+        free: list[tuple[int, int]],
+        owing: list[tuple[float, int, int]],
+        passed: float,
+        turns: int,
+    ) -> None:
         self.free = free
         self.owing = owing
         self.passed = passed
+        self.turns = turns
 
     def copy(self) -> "_Ring":
-        return _Ring(self.free.copy(), self.owing.copy(), self.passed)
+        return _Ring(self.free.copy(), self.owing.copy(), self.passed, self.turns)
 
     def serve(
         self,
@@ -123,37 +148,49 @@ class _Ring:
     ) -> None:
         """Serve the queues by credit until they or the slots run out."""
         owing, passed, last, push = self.owing, self.passed, self.passed, heapq.heappush
-        # What a queue owed first, and the number of its jobs: a product is more exact than a sum.
+        # What a queue owed first, and the number of its turns: a product is more exact than a sum.
         served: dict[int, tuple[float, int]] = {}
-        dropped: list[tuple[float, int]] = []
-        for owed, at in self._turns(lineup, among):
+        dropped: list[tuple[float, int, int]] = []
+        no_longer_free: list[tuple[int, int]] = []
+        for owed, number, at in self._turns(lineup, among):
             queue = lineup[at]
             has_room = room.for_queue(queue)
             job = ask(queue) if has_room else None
             if job is None:
                 if owed > passed:
-                    dropped.append((owed, at))
+                    dropped.append((owed, number, at))
                 if has_room or queue.critical:
                     continue  # Others may have jobs, or slots of their own.
                 break
             room.take(queue)
             chosen.append((queue.name, job))
+            if room.per_turn > 1 and room.for_queue(queue) and (job := ask(queue)) is not None:
+                room.take(queue)
+                chosen.append((queue.name, job))
             last = owed
+            if owed <= passed:
+                no_longer_free.append((number, at))
             first, count = served.get(at, (owed, 0))
             served[at] = (first, count + 1)
-            push(owing, (first + (count + 1) / queue.weight, at))
+            self.turns += 1
+            push(owing, (first + (count + 1) / queue.weight, self.turns, at))
         for turn in dropped:
             push(owing, turn)
-        for at, (first, _) in served.items():
-            if first <= passed:
-                del self.free[bisect_left(self.free, at)]
+        for place in no_longer_free:
+            del self.free[bisect_left(self.free, place)]
         self._move_on(last)
 
-    def _turns(self, lineup: Lineup, among: Collection[str] | None) -> Iterator[tuple[float, int]]:
-        """Yield what the next queue owes, and its place. Who was served is in the heap again."""
-        names, owing = lineup.names, self.owing
-        for at in self.free if among is None else [n for n in self.free if names[n] in among]:
-            yield self.passed, at
+    def _turns(
+        self, lineup: Lineup, among: Collection[str] | None
+    ) -> Iterator[tuple[float, int, int]]:
+        """Yield what the next queue owes, the number of its last turn, and its place.
+
+        Who was served is in the heap again.
+        """
+        names, passed, owing = lineup.names, self.passed, self.owing
+        for number, at in self.free:
+            if among is None or names[at] in among:
+                yield passed, number, at
         while owing:
             yield heapq.heappop(owing)
 
@@ -161,31 +198,33 @@ class _Ring:
         """Serve the only queue that has jobs, all at once; returns how many of them."""
         count = int(min(length, room.for_queue(queue)))
         if count:
+            turns = -(-count // room.per_turn)
             room.take(queue, count)
             owed = self._take_out(at)
-            heapq.heappush(self.owing, (owed + count / queue.weight, at))
-            self._move_on(owed + (count - 1) / queue.weight)
+            self.turns += turns
+            heapq.heappush(self.owing, (owed + turns / queue.weight, self.turns, at))
+            self._move_on(owed + (turns - 1) / queue.weight)
         return count
 
     def _take_out(self, at: int) -> float:
         """Take a queue out of the ring; returns what it owed."""
-        place = bisect_left(self.free, at)
-        if place < len(self.free) and self.free[place] == at:
-            del self.free[place]
-            return self.passed
-        [turn] = [turn for turn in self.owing if turn[1] == at]
-        self.owing.remove(turn)
+        for place, turn in enumerate(self.free):
+            if turn[1] == at:
+                del self.free[place]
+                return self.passed
+        [owing] = [turn for turn in self.owing if turn[2] == at]
+        self.owing.remove(owing)
         heapq.heapify(self.owing)
-        return turn[0]
+        return owing[0]
 
     def _move_on(self, passed: float) -> None:
         """Give everybody the credit by which the round has moved on, up to zero."""
         owing = self.owing
         while owing and owing[0][0] <= passed:
-            insort(self.free, heapq.heappop(owing)[1])
+            insort(self.free, heapq.heappop(owing)[1:])
         self.passed = passed if owing else 0.0
         if self.passed > _FAR:
-            self.owing = [(owed - passed, at) for owed, at in owing]
+            self.owing = [(owed - passed, number, at) for owed, number, at in owing]
             self.passed = 0.0
 
 
@@ -219,7 +258,7 @@ class Credits(Mapping[str, float]):
         if self._by_name is None:
             names = self.lineup.names
             self._by_name = {
-                names[at]: ring.passed - owed for ring in self._rings for owed, at in ring.owing
+                names[at]: ring.passed - owed for ring in self._rings for owed, _, at in ring.owing
             }
         return self._by_name
 
@@ -242,15 +281,15 @@ class Credits(Mapping[str, float]):
     def first_turns(self, names: Iterable[str]) -> dict[str, float]:
         """Return when each of these queues has its first turn, by the count of its round.
 
-        A store that goes on with the round elsewhere comes to the same turns, to the last digit.
+        They stand in the order of their last turns, which decides between those whose first turn is
+        at the same time. A store that goes on with the round elsewhere comes to the same turns, to
+        the last digit.
         """
         lineup, rings = self.lineup, self._rings
-        owed = {at: owed for ring in rings for owed, at in ring.owing}
-        places = {name: lineup.at[name] for name in names}
-        return {
-            name: owed[at] if at in owed else rings[not lineup[at].critical].passed
-            for name, at in places.items()
-        }
+        turns = {at: (number, owed) for ring in rings for owed, number, at in ring.owing}
+        turns |= {at: (number, ring.passed) for ring in rings for number, at in ring.free}
+        found = sorted((turns[lineup.at[name]], name) for name in names)
+        return {name: owed for (_, owed), name in found}
 
     def updated(self, more: "Credits") -> "Credits":
         """Return these with those of some of the queues in place of their own."""
@@ -286,8 +325,9 @@ class Credits(Mapping[str, float]):
 
 
 def _ring(lineup: Lineup, kind: tuple[int, ...], credits: Mapping[str, float]) -> _Ring:
+    """Return a ring in which nobody has had a turn yet: the first in place is the first."""
     debts = [(-credits.get(lineup.names[at], 0.0), at) for at in kind] if credits else []
-    owing = [(owed, at) for owed, at in debts if owed > 0]
+    owing = [(owed, at, at) for owed, at in debts if owed > 0]
     heapq.heapify(owing)
-    free = [at for owed, at in debts if owed <= 0] if credits else list(kind)
-    return _Ring(free, owing, 0.0)
+    free = [at for owed, at in debts if owed <= 0] if credits else kind
+    return _Ring([(at, at) for at in free], owing, 0.0, len(lineup))

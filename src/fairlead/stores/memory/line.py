@@ -124,8 +124,9 @@ class MemoryLine(Untransacted):
     def _stand(self, entry: Entry) -> None:
         """Put a job into the order."""
         entry.parked = None
-        insort(self._order[entry.new.queue], entry.place)
-        self._looks.arrived(entry.new.queue, entry.place)
+        queue, place = entry.new.queue, entry.place
+        insort(self._order[queue], place)
+        self._looks.arrived(queue, place)
 
     def _displace(self, entry: Entry) -> None:
         self._unknown.discard(entry.new.id)

@@ -330,7 +330,6 @@ class PostgresLine:
             head = start.heads[name]
             return (*told(name), wanted[name], *(head if head is not MARK else (None, None)))
 
-        queues = [asked(name) for name in sorted(wanted, key=lineup.at.__getitem__)]
         return to_json(
             {
                 "at": self.at(),
@@ -346,8 +345,9 @@ class PostgresLine:
                 "bytes": plan.most_bytes,
                 "shared": room.shared,
                 "critical": room.critical_share,
-                "queues": queues,
-                "rest": [told(name) for name in rest],
+                "per_turn": room.per_turn,
+                "queues": [asked(name) for name in turns if name in wanted],
+                "rest": [told(name) for name in turns if name not in wanted],
             }
         )
 

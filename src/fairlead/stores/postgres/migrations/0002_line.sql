@@ -828,14 +828,15 @@ END $$;
 
 -- Say how many jobs each queue is asked for, if all of which that is not known have enough.
 --
--- Weighted round robin with credit: the next is always the queue that owes least, and each job
--- adds 1/weight to what its queue owes. So the n-th job of a queue has its turn at debt + (n-1)/weight,
--- and the jobs with the first turns fill the slots. Critical queues go first. Their reserves are
+-- Weighted round robin with credit: the next is always the queue that owes least, and each turn
+-- adds 1/weight to what its queue owes. So a queue has its n-th turn at debt + (n-1)/weight,
+-- and the first turns fill the slots. Of turns at the same time, that one is first whose queue had its last
+-- turn before the other's; who had none in this claim stands in the order of the lines. Critical queues go first. Their reserves are
 -- their own; beyond those they have their part of the shared slots. Of the others no more have a turn than
 -- there are slots, and none after the instant at which those that have enough have filled them. So few turns
 -- are ranked, however many queues there are.
-CREATE FUNCTION share_out(lines stretch[], shared integer, critical_share integer) RETURNS stretch[]
-LANGUAGE plpgsql
+CREATE FUNCTION share_out(lines stretch[], shared integer, critical_share integer, per_turn integer)
+RETURNS stretch[] LANGUAGE plpgsql
 AS $$
 DECLARE
     wants integer[] := array_fill(0, ARRAY[cardinality(lines)]);
@@ -858,11 +859,14 @@ BEGIN
             SELECT place, critical, critical AND n <= reserve AS reserved,
                    row_number() OVER (
                        PARTITION BY critical, critical AND n <= reserve
-                       ORDER BY debt + (n - 1)::float8 / weight, place
+                       ORDER BY debt + past::float8 / weight,
+                                CASE WHEN past > 0 THEN debt + (past - 1)::float8 / weight END NULLS FIRST,
+                                past, place
                    ) AS turn
             FROM line CROSS JOIN LATERAL generate_series(1, least(most, CASE
                 WHEN critical THEN reserve + least(shared, critical_share)
-                ELSE least(shared, floor((last_turn - debt) * weight)::integer + 2) END)) AS n
+                ELSE least(shared, per_turn * (floor((last_turn - debt) * weight)::integer + 2)) END)) AS n
+            CROSS JOIN LATERAL (SELECT (n - 1) / per_turn AS past) AS before
         ), preferred AS MATERIALIZED (
             SELECT place, reserved FROM ranked
             WHERE critical AND (reserved OR turn <= least(shared, critical_share))
@@ -1060,6 +1064,7 @@ DECLARE
     -- No pool has more slots than this, and to share out more would take long.
     shared    integer := least((doc->>'shared')::integer, 1000000);
     preferred integer := least((doc->>'critical')::integer, 1000000);
+    per_turn  integer := least(greatest(coalesce((doc->>'per_turn')::integer, 1), 1), 1000);
     most_size bigint  := (doc->>'bytes')::bigint;
     able      jsonb   := nullif(doc->'capable', 'null');
     spare     boolean := (doc->>'spare')::boolean
@@ -1102,7 +1107,7 @@ BEGIN
     END IF;
     LOOP
         IF cardinality(others) > 0 OR short AND cardinality(asked) > 1 THEN
-            asked := share_out(asked, shared, preferred);
+            asked := share_out(asked, shared, preferred, per_turn);
         END IF;
         EXIT WHEN ample OR NOT EXISTS (SELECT FROM unnest(asked) AS l WHERE want <> had);
         began := clock_timestamp();
