@@ -4,7 +4,9 @@ Another live worker knows the jobs in front, so they are neither ours nor parked
 claims, made back to back.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+
+import pytest
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
@@ -13,11 +15,24 @@ from fairlead.core.queue import Queue
 from fairlead.core.selection import LOOK, Claim
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
-from tests.words import claim, done, new_job, plan, returned
+from tests.words import by, claim, done, new_job, plan, returned
 
 OURS = {"t": 1}
 MANY = 2 * LOOK + LOOK // 2
 """How many others stand in front: three looks."""
+
+
+@pytest.fixture
+async def pair(
+    new_url: Callable[[], str], clock: ManualClock
+) -> AsyncIterator[tuple[Backend, Backend]]:
+    """Two processes on one store; memory has but one."""
+    url = new_url()
+    store = store_for(url, clock)
+    other = store if url.startswith("memory") else store_for(url, clock)
+    yield store, other
+    await other.close()
+    await store.close()
 
 
 async def put_theirs(store: Backend, jobs: int, *queues: str) -> None:
@@ -34,6 +49,18 @@ async def put_ours(store: Backend, jobs: int) -> list[JobId]:
 
 async def look(store: Backend, slots: int = 10, *queues: Queue) -> Claim:
     return await store.claim(plan(*queues, slots=slots, lease=3600, capable=OURS))
+
+
+async def look_past_a_delayed_job(store: Backend) -> JobId:
+    """Look until some of ours are found; returns the job that will stand before them in 10 s."""
+    soon = new_job(delay=10 * SECOND, priority=3600)
+    await store.put([soon])
+    await put_theirs(store, MANY)
+    ours = await put_ours(store, 30)
+    for _ in range(3):
+        last = await look(store)
+    assert ids(last) == ours[:10]
+    return soon.id
 
 
 def ids(answer: Claim) -> list[JobId]:
@@ -94,24 +121,38 @@ async def test_a_job_that_is_given_back_in_front_is_seen_by_the_next_claim(store
 async def test_a_job_that_falls_due_in_front_is_seen_by_the_next_claim(
     store: Backend, clock: ManualClock
 ) -> None:
-    soon = new_job(delay=10 * SECOND, priority=3600)
-    await store.put([soon])
-    await put_theirs(store, MANY)
-    ours = await put_ours(store, 30)
-    for _ in range(3):
-        last = await look(store)
-    assert ids(last) == ours[:10]
+    soon = await look_past_a_delayed_job(store)
     clock.advance(11)
-    assert ids(await look(store))[:1] == [soon.id]
+    assert ids(await look(store))[:1] == [soon]
+
+
+async def test_so_it_is_if_a_claim_without_a_free_slot_moved_it_there(
+    store: Backend, clock: ManualClock
+) -> None:
+    soon = await look_past_a_delayed_job(store)
+    clock.advance(11)
+    assert ids(await look(store, slots=0)) == []
+    assert ids(await look(store))[:1] == [soon]
+
+
+async def test_a_job_that_falls_due_in_front_of_a_paused_queue_is_seen_when_it_goes_on(
+    pair: tuple[Backend, Backend], clock: ManualClock
+) -> None:
+    """Somebody else pauses it, and a claim in between moves the job to its place."""
+    store, other = pair
+    soon = await look_past_a_delayed_job(store)
+    await other.pause("mail", by())
+    clock.advance(11)
+    assert ids(await look(store)) == []
+    await other.resume("mail", by())
+    assert ids(await look(store))[:1] == [soon]
 
 
 async def test_jobs_that_others_bring_in_front_are_seen_in_time(
-    new_url: Callable[[], str], clock: ManualClock
+    pair: tuple[Backend, Backend],
 ) -> None:
     """At the latest after as many jobs were claimed as had been stepped over."""
-    url = new_url()
-    store = store_for(url, clock)
-    other = store if url.startswith("memory") else store_for(url, clock)
+    store, other = pair
     await put_theirs(store, LOOK + 200)
     await put_ours(store, LOOK + 600)
     [] = (await look(store, slots=100)).jobs
@@ -122,8 +163,6 @@ async def test_jobs_that_others_bring_in_front_are_seen_in_time(
     while first.id not in claimed:
         assert len(claimed) <= LOOK + 200
         claimed += ids(await look(store, slots=100))
-    await other.close()
-    await store.close()
 
 
 async def test_a_lost_job_in_front_is_seen_in_time(store: Backend, clock: ManualClock) -> None:

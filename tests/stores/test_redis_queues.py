@@ -1,5 +1,6 @@
 """Many queues on Redis: who is asked, counted in calls, and how a wrong belief is put right (F78)."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -7,6 +8,7 @@ from math import ceil
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
@@ -133,6 +135,20 @@ async def test_a_call_that_looked_at_many_jobs_leaves_the_other_queues(
     asked = ClaimPlan("w1", queues, 4, 60 * SECOND, capable={"t": 1})
     assert len((await store.claim(asked)).jobs) == 4
     assert calls(redis_server) == 1 + 2
+
+
+async def test_a_claim_reads_no_more_bodies_than_it_takes(
+    store: Backend, redis_server: RedisServer
+) -> None:
+    """What a call reads is bounded in bytes, so whoever reads too much leaves other queues."""
+    payload = json.dumps([["x" * 50_000], {}])
+    jobs = [new_job(queue=f"q{n}") for _ in range(40) for n in range(4)]
+    await store.put([structs.replace(job, payload=payload) for job in jobs])
+    queues = Lineup(Queue(f"q{n}") for n in range(4))
+    await store.claim(ClaimPlan("w1", queues, 4, 60 * SECOND))
+    calls(redis_server)
+    assert len((await store.claim(ClaimPlan("w1", queues, 44, 60 * SECOND))).jobs) == 44
+    assert calls(redis_server) == 1
 
 
 async def test_a_wave_of_failures_asks_for_the_keys_once(

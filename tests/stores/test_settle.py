@@ -58,10 +58,14 @@ async def test_a_lost_lease_cannot_settle(store: Backend, clock: ManualClock) ->
 async def test_a_passed_lease_settles_while_nobody_took_the_job(
     store: Backend, clock: ManualClock
 ) -> None:
-    await store.put([new_job()])
-    [job] = await claim(store, lease=10)
+    """Also after a claim has seen that it passed, and left it alone."""
+    await store.put([new_job(), new_job()])
+    jobs = await claim(store, lease=10)
     clock.advance(100)
-    assert set(await store.settle([done(job)])) == {job.id}
+    assert set(await store.settle([done(jobs[0])])) == {jobs[0].id}
+    assert await claim(store, worker="w2", spare_lost=True) == []
+    assert set(await store.settle([done(jobs[1])])) == {jobs[1].id}
+    assert await store.audit() == []
 
 
 async def test_a_settlement_counts_once(store: Backend) -> None:
@@ -178,7 +182,9 @@ async def test_the_third_crash_makes_a_dead_letter_with_the_signals_name(
     assert record is not None
     assert (record.state, record.reason) == (State.DEAD, "poison")
     assert (record.attempt, record.crashes) == (0, 3)
-    assert record.errors[-1].message == "SIGSEGV"
+    assert [error.message for error in record.errors] == [
+        f"SIGSEGV, crash {n} of 3" for n in (1, 2, 3)
+    ]
 
 
 async def test_a_retry_is_parked_until_its_time(store: Backend, clock: ManualClock) -> None:

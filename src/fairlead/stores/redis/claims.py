@@ -22,7 +22,7 @@ from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.seen import FEW, Seen
-from fairlead.stores.redis.shares import LOOKED_ENOUGH, Shares
+from fairlead.stores.redis.shares import LOOKED_ENOUGH, Shares, rest_of
 from fairlead.stores.redis.talk import (
     MOST_AT_ONCE,
     Conversation,
@@ -178,7 +178,8 @@ class Claims:
                     continue
                 jobs = asked.take(queue, count, answer)
                 got += len(jobs)
-                if count and self._note(plan.worker, queue, jobs, answer, stepped):
+                looks_on = self._note(plan.worker, queue, jobs, answer, stepped)
+                if count and looks_on:
                     asked.look_on()
                 self.seen.moved_on(queue)
                 now, more, _, soon, *_ = answer
@@ -221,7 +222,7 @@ class Claims:
         Returns whether there is more to look at.
         """
         self._queues.remember((job.id for job in jobs), queue)
-        rest = answer[7:]
+        rest = rest_of(answer)
         if not rest:  # It went on from no place, stepped over nothing and took over nothing.
             return False
         stop, over, _ = rest

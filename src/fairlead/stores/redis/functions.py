@@ -32,6 +32,8 @@ can do with few keys, and only those who act need the ones of the audit log. Lea
 as long as their own keys are sound.
 """
 _READ_ONLY = "no-writes"
+_SHARED = ("clock", "calls", "keys", "moves", "orders", "checks")
+"""The files that are no verbs, in an order in which each finds what it needs."""
 _PROBES = {
     **{part: f"call('ZSCORE', {part}, '')\n" for part in PARTS},
     **{part: f"call('HEXISTS', {part}, '')\n" for part in HASHES},
@@ -91,7 +93,7 @@ def _read() -> Library:
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
-    shared = "".join(texts.pop(name) for name in ("clock", "calls", "keys", "moves", "checks"))
+    shared = "".join(map(texts.pop, _SHARED))
     body = shared + "".join(_registered(verb, text) for verb, text in sorted(texts.items()))
     name = f"fairlead_{sha256(body.encode()).hexdigest()[:12]}"
     functions = {

@@ -19,6 +19,9 @@ from fairlead.stores.redis.talk import MOST_AT_ONCE, raise_outage
 HAD_ENOUGH, LOOKED_ENOUGH = 2, 3
 """What a claim answers that stopped because of its bytes, or of the jobs that it stepped over."""
 
+BEFORE_JOBS = 5
+"""How much of an answer to a claim is before the jobs, of each of which it has three things."""
+
 
 class Shares:
     """What a claim has got so far, and what it still asks for; `among` may have something.
@@ -75,12 +78,13 @@ class Shares:
 
     def take(self, queue: str, wanted: int, answer: list[Any]) -> list[Job]:
         """Take what a queue gave, and return the jobs."""
-        now, more, size, _, ids, bodies, runs, *rest = answer
+        now, more, size, _, count = answer[:BEFORE_JOBS]
+        given, rest = answer[BEFORE_JOBS : BEFORE_JOBS + 3 * count], rest_of(answer)
         lost = rest[2] if rest else ()
         self.answered = True
         self.now = max(self.now, now)
         jobs: list[Job] = []
-        for raw_id, text, state in zip(ids, bodies, runs, strict=True):
+        for raw_id, text, state in zip(given[::3], given[1::3], given[2::3], strict=True):
             job_id = raw_id.decode()
             try:
                 body, run = body_of(job_id, text), run_of(job_id, state)
@@ -95,7 +99,7 @@ class Shares:
         if more == HAD_ENOUGH:
             self._cut.add(queue)
         if wanted:
-            has_more = len(ids) == wanted if more == 1 else more == HAD_ENOUGH and bool(ids)
+            has_more = count == wanted if more == 1 else more == HAD_ENOUGH and count > 0
             self._asking.gave(queue, jobs, more=has_more)
         return jobs
 
@@ -103,6 +107,11 @@ class Shares:
         """Return the jobs in the order they should start, and the credits after them."""
         jobs, credits = self._asking.in_turns()
         return Claim(jobs, credits, self.now, cut=self._may_look_on or bool(self._cut))
+
+
+def rest_of(answer: list[Any]) -> list[Any]:
+    """Return what an answer to a claim has after the jobs; see lua/claim.lua."""
+    return answer[BEFORE_JOBS + 3 * answer[BEFORE_JOBS - 1] :]
 
 
 def _dead_letter(job_id: JobId, fence: int, problem: DecodeError) -> Settlement:

@@ -1,12 +1,16 @@
 -- What callers give, and how a call is made of functions.
 
 -- A name that a caller gives, which is written into every job that it claims: UTF-8, or nobody could
--- read those jobs again.
+-- read those jobs again. The next queue of a call is told the same one.
+local last_name
+
 local function name_of(text)
+  if text == last_name then return text end
   local single_bytes = string.gsub(text, '[\194-\244][\128-\191]+', '')
   if #text == 0 or #text > 1000 or string.find(single_bytes, '[\128-\255]') then
     error({ err = 'ERR a name of 1 to 1,000 bytes of UTF-8 is wanted' })
   end
+  last_name = text
   return text
 end
 

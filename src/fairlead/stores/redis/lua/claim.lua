@@ -6,24 +6,17 @@
 --         order_at and id of the place to go on after
 --   answers now, whether there may be more (2: it had enough bytes, 3: it stepped over as many as it
 --         may), bytes of payload and options that are brought, in how many microseconds something falls
---         due (-1 if nothing does), ids, bodies, runs; and only if there is any of it, order_at and id of
---         the last job it looked at and how many it stepped over, unless it came to the end, id, task and
---         version of jobs stepped over for their task, and ids of those that were taken over as lost
+--         due (-1 if nothing does), how many jobs, id, body and run of each; and three lists, if one has
+--         something in it or the claim went on from a place: order_at and id of the last job it looked at
+--         and how many it stepped over, unless it came to the end; id, task and version of jobs stepped over
+--         for their task; ids of those that were taken over as lost. Lists in a list are dear, so the
+--         jobs have none of their own.
 local now = clock(ARGV[1])
 local worker, lease = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now)
 local capable = capable_of(ARGV[4])
 local spare = ARGV[5] == '1' or (ARGV[6] ~= '' and now - ARGV[6] >= math.floor(lease / 2))
-local quota = count_of(ARGV[7], 500)
--- `READ` bounds the bytes of bodies that one claim looks at, `PIECE` those it reads at once.
-local STEP, LOOK, READ, PIECE = 200, 1000, 8000000, 1000000
-local most_bytes, bytes = count_of(ARGV[8]), 0
-
-local after_at, after_id = ARGV[9] ~= '' and tonumber(ARGV[9]) or nil, ARGV[10]
-
--- What comes to stand before the place to go on after is looked at as well.
-local function stands(order_at)
-  if after_at and order_at <= after_at then after_at, after_id = order_at, '' end
-end
+local quota, most_bytes = count_of(ARGV[7], 500), count_of(ARGV[8])
+local claim = orders.claim(quota, ARGV[9] ~= '' and tonumber(ARGV[9]) or nil, ARGV[10])
 
 -- Most of the time nothing waits but in the order, and nothing is to be moved on. The keys that a plain claim
 -- writes are read first. Before it writes any other, it asks for all; and now and then, because whoever
@@ -42,128 +35,38 @@ if call('EXISTS', due, expiring, lost, unknown) > 0 then
 end
 local soon = math.min(due_at, leased_at, expires_at)
 if soon <= now or are_parked > 0 then ask_for_all() end
-local more = due_at <= now and promote(now, STEP, stands) >= STEP
-local back = are_parked > 0 and bring_back(capable, now, STEP, stands) or 0
-if expires_at <= now then expire(now, STEP) end
+local more = due_at <= now and promote(now, orders.STEP, claim) >= orders.STEP
+local back = are_parked > 0 and bring_back(capable, now, orders.STEP, claim) or 0
+if expires_at <= now then expire(now, orders.STEP) end
+if leased_at <= now then orders.lose(claim, now) end
 
--- Jobs whose lease has passed come into an order of their own.
-if leased_at <= now then
-  local passed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)
-  local texts, in_order, unread = many('HMGET', runs, passed), {}, {}
-  for n = 1, #passed do
-    local run = run_of(texts[n])
-    if run then
-      in_order[#in_order + 1] = run[ORDER_AT]
-      in_order[#in_order + 1] = passed[n]
-      stands(run[ORDER_AT])
-    else
-      unread[#unread + 1] = passed[n]
-    end
-  end
-  many('ZADD', lost, in_order)
-  many('ZREM', leases, passed)
-  spend(#passed, 0)
-  -- Somebody damaged them: nobody knows how often they ran, and whether they still do.
-  for n = 1, #unread do put_aside(unread[n], nil, now) end
-end
-
--- In how many microseconds something falls due; what was moved on is looked for again.
-local function waits()
-  if soon <= now then return soonest(now) or -1 end
-  return soon < LATEST and soon - now or -1
-end
-
--- Whether there may be more than so many; after something was moved on, there may.
-local function exceeds(count)
-  return soon <= now or back > 0 or in_line + were_lost > count
-end
-
+-- After something was moved on, there may be any number.
+local in_all = (soon <= now or back > 0) and LATEST or in_line + were_lost
 if is_paused or quota == 0 then
-  return { now, not is_paused and exceeds(0) and 1 or 0, 0, waits(), {}, {}, {}, {}, {}, {} }
+  local answer = { now, not is_paused and in_all > 0 and 1 or 0, 0, until_due(soon, now), 0 }
+  -- What came to stand before the place is seen from the front only.
+  if claim.after_at and claim.after_id == '' then answer[6], answer[7], answer[8] = {}, {}, {} end
+  return answer
 end
 
--- The jobs of one order, one after the other, read a piece at a time: `id`, `score`, `text` (its
--- body) and `state` (its run) are those of the job that is next; without `id` there is none.
--- How many bodies are read at once goes by the size of those that were read.
-local step, bytes_read, bodies_read = math.min(quota, 10), 0, 0
-
-local function advance(order)
-  order.at = order.at + 1
-  if order.at > #order.ids then
-    local found = call('ZRANGE', order.key, order.from, order.from + step - 1, 'WITHSCORES')
-    order.id = nil
-    if #found == 0 then return end
-    local ids, scores = {}, {}
-    for n = 1, #found, 2 do
-      ids[#ids + 1], scores[#scores + 1] = found[n], found[n + 1]
-    end
-    order.from, order.at, order.ids, order.scores = order.from + #ids, 1, ids, scores
-    order.texts = call('HMGET', bodies, unpack(ids))
-    order.states = call('HMGET', runs, unpack(ids))
-    for n = 1, #ids do bytes_read = bytes_read + #(order.texts[n] or '') end
-    bodies_read = bodies_read + #ids
-    local fitting = math.floor(PIECE * bodies_read / (bytes_read + 1))
-    step = math.max(1, math.min(10 * step, STEP, fitting))
-  end
-  local at = order.at
-  order.id, order.score = order.ids[at], tonumber(order.scores[at])
-  order.text, order.state = order.texts[at], order.states[at]
-end
-
-local function begin(key)
-  local from = after_at and rank_of(key, after_at, after_id) or 0
-  local order = { key = key, from = from, at = 0, ids = {}, taken = {} }
-  advance(order)
-  if after_at and order.id == after_id then advance(order) end
-  return order
-end
-
--- Whether the job of an order comes before that of another.
-local function is_next(order, other)
-  if not order.id or not other.id then return order.id ~= nil end
-  if order.score ~= other.score then return order.score < other.score end
-  return less(order.id, other.id)
-end
-
--- What claims look at of a body; nothing, or an error, for what somebody damaged.
-local function read(text)
-  local at, task, version, priority, enqueued_at, expires_at, options =
-    cmsgpack.unpack_limit(text, OPTIONS, #BODY)
-  if at > 0 and string.sub(text, 1, #BODY) == BODY
-      and is_call(task, version, priority, enqueued_at, expires_at)
-      and (options == nil or type(options) == 'string') then
-    -- The payload is the rest, after one to five bytes that tell its length.
-    local rest = #text - at
-    local size = rest - (rest <= 32 and 1 or rest <= 257 and 2 or rest <= 65538 and 3 or 5)
-    return task, version, priority * 1000000, enqueued_at, expires_at, size + #(options or '')
-  end
-end
-
-local in_ready = begin(ready)
-local in_lost = exceeds(in_line) and begin(lost) or { taken = {} }
-local ids, given, written, stepped, stop = {}, {}, {}, {}, {}
+local in_ready = orders.begin(claim, ready)
+local in_lost = in_all > in_line and orders.begin(claim, lost) or orders.NONE
+local answer, stepped, stop = { now, 0, 0, 0, 0 }, {}, {}
 local from_lost, until_when, write, unexpiring = {}, {}, {}, {}
-local look, why = LOOK, 0
+local why = 0
 local until_text, before, between = first_runs(now, lease, worker)
 
-local function take(order, id, text, state, size)
-  local n = #ids + 1
-  order.taken[#order.taken + 1] = id
-  bytes = bytes + size
-  ids[n], given[n], written[n] = id, text, state
-  until_when[2 * n - 1], until_when[2 * n] = until_text, id
-  write[2 * n - 1], write[2 * n] = id, state
-end
-
 while in_ready.id or in_lost.id do
-  local order = is_next(in_ready, in_lost) and in_ready or in_lost
+  local order = orders.is_next(in_ready, in_lost) and in_ready or in_lost
   local id, score, text = order.id, order.score, order.text
   local run = order.state and run_of(order.state)
   local is_lost = run and run[LEASE_UNTIL] > 0
   local is_damaged = not run and (order.state or order == in_lost)
   local is_read, task, version, head_start, enqueued_at, expires_at, size
-  if text then is_read, task, version, head_start, enqueued_at, expires_at, size = pcall(read, text) end
-  local is_held = false
+  if text then
+    is_read, task, version, head_start, enqueued_at, expires_at, size = pcall(orders.read_body, text)
+  end
+  local is_held, given = false, nil
   -- What has no name by which anybody could settle it would be stepped over for ever.
   if not is_read or not task or is_damaged or not is_id(id) then
     ask_for_all()
@@ -185,28 +88,39 @@ while in_ready.id or in_lost.id do
       run[ATTEMPT], run[WORKER], run[CLAIMED_AT] = run[ATTEMPT] + 1, worker, now
     end
     run[FENCE], run[LEASE_UNTIL] = math.max(run[FENCE] + 1, now), now + lease
-    take(order, id, text, packed_run(run), size)
+    given = packed_run(run)
   else
     if not is_whole(score) then score = enqueued_at - head_start end
-    take(order, id, text, before .. cmsgpack.pack(score) .. between .. cmsgpack.pack(
-      task, version, head_start, enqueued_at, expires_at or null), size)
+    given = before .. cmsgpack.pack(score) .. between
+      .. cmsgpack.pack(task, version, head_start, enqueued_at, expires_at or null)
   end
-  if expires_at and ids[#ids] == id then unexpiring[#unexpiring + 1] = id end
+  if given then
+    local count = claim.count + 1
+    claim.count, claim.bytes = count, claim.bytes + size
+    local at = 2 * count
+    order.taken[#order.taken + 1] = id
+    until_when[at - 1], until_when[at] = until_text, id
+    write[at - 1], write[at] = id, given
+    at = 3 * count
+    answer[at + 3], answer[at + 4], answer[at + 5] = id, text, given
+    if expires_at then unexpiring[#unexpiring + 1] = id end
+  end
   if is_held then
-    look = look - 1
-    if look == 0 or bytes_read > READ then why = 3 end
-  elseif bytes >= most_bytes then
+    claim.look = claim.look - 1
+    if claim.look == 0 or claim.bytes_read > orders.READ then why = 3 end
+  elseif claim.bytes >= most_bytes then
     why = 2
-  elseif #ids >= quota then
+  elseif claim.count >= quota then
     why = 1
   end
   if why > 0 then
-    if after_at or look < LOOK then
-      stop = { string.format('%.0f', is_whole(score) and score or now), id, LOOK - look }
+    if claim.after_at or claim.look < orders.LOOK then
+      local at = is_whole(score) and score or now
+      stop = { string.format('%.0f', at), id, orders.LOOK - claim.look }
     end
     break
   end
-  advance(order)
+  orders.advance(claim, order)
 end
 many('ZREM', ready, in_ready.taken)
 many('ZREM', lost, in_lost.taken)
@@ -214,12 +128,14 @@ many('ZREM', expiring, unexpiring)
 many('ZADD', leases, until_when)
 many('HSET', runs, write)
 -- Those that are spared are left for others, or for later.
-if why > 0 and not exceeds(#ids) then why = 0 end
+local count = claim.count
+if why > 0 and in_all <= count then why = 0 end
 if why == 0 and (more or spare and (were_lost > 0 or leased_at <= now)) then why = 1 end
-if #ids > 0 then soon = math.min(soon, now + lease) end
-spend(LOOK - look + #ids, bytes_read)
-local answer = { now, why, bytes, waits(), ids, given, written }
-if after_at or look < LOOK or #from_lost > 0 then
-  answer[8], answer[9], answer[10] = stop, stepped, from_lost
+if count > 0 then soon = math.min(soon, now + lease) end
+spend(orders.LOOK - claim.look + count, claim.bytes_read)
+answer[2], answer[3], answer[4], answer[5] = why, claim.bytes, until_due(soon, now), count
+if claim.after_at or claim.look < orders.LOOK or #from_lost > 0 then
+  local at = 5 + 3 * count
+  answer[at + 1], answer[at + 2], answer[at + 3] = stop, stepped, from_lost
 end
 return answer

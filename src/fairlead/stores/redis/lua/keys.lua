@@ -1,5 +1,5 @@
 -- What functions know: the keys of one queue, and what is kept under them. In the library it stands
--- after clock.lua and calls.lua, before moves.lua and checks.lua; the verbs follow, each as a function (functions.py).
+-- after clock.lua and calls.lua, before moves.lua, orders.lua and checks.lua; the verbs follow, each as a function (functions.py).
 --
 -- A function works on one queue at a time. All keys of a queue are in one slot, because its name is their
 -- hash tag. Which of them a function gets is said in functions.py; it has no name for the others.
@@ -47,20 +47,23 @@ local STATE, FINISHED_AT, REASON, RESULT = 12, 13, 14, 15
 local MOST = 1000
 local ALONE = 3 -- Who has shared so many deaths of processes has the next one to itself.
 
--- Do a command with a list of any length; what it answers, as one list.
+-- Do a command with a list of any length; what it answers, as one list or one sum. With an empty list it does nothing
+-- and answers an empty list.
 local function many(command, key, list)
   if #list <= MOST then
     if #list == 0 then return {} end
     return call(command, key, unpack(list))
   end
-  local answers = {}
+  local answers, sum = {}, 0
   for first = 1, #list, MOST do
     local part = call(command, key, unpack(list, first, math.min(first + MOST - 1, #list)))
     if type(part) == 'table' then
       for n = 1, #part do answers[#answers + 1] = part[n] end
+    else
+      sum = sum + part
     end
   end
-  return answers
+  return #answers > 0 and answers or sum
 end
 
 -- How arrays of so many fields begin, for who packs the fields one by one, which is much cheaper

@@ -299,6 +299,30 @@ local function first_runs(now, lease, worker)
   return until_text, run_before, run_between
 end
 
+-- An instant as a text, and with 16 digits: a number would be written anew for each job. It is the same for all
+-- queues of a call.
+local digits_now, digits, digits_long
+
+local function digits_of(now)
+  if now ~= digits_now then
+    digits_now, digits, digits_long = now, string.format('%.0f', now), string.format('%016.0f', now)
+  end
+  return digits, digits_long
+end
+
+-- A number for a command, as a text if it is small: to make one costs more than most commands, so they are kept.
+local small_numbers = {}
+
+local function text_of(number)
+  if number > 1000 then return number end
+  local text = small_numbers[number]
+  if not text then
+    text = string.format('%.0f', number)
+    small_numbers[number] = text
+  end
+  return text
+end
+
 -- How many of an order are before a place; those with the same score stand there by id.
 local function rank_of(key, at, id)
   local score = string.format('%.0f', at)
@@ -324,9 +348,23 @@ local function soonest(now)
   return soon < LATEST - now and math.max(0, soon) or nil
 end
 
--- Put jobs whose time has come into the order, at the place they have kept, which is told to `stands`.
+-- In how many microseconds something falls due, -1 if nothing does. `soon` is when the first thing fell due as the call
+-- began; if that is past, it was moved on, and what is first now is looked up.
+local function until_due(soon, now)
+  if soon <= now then return soonest(now) or -1 end
+  return soon < LATEST and soon - now or -1
+end
+
+-- Let a claim go back to what comes to stand before its place.
+local function go_back(claim, order_at)
+  if claim and claim.after_at and order_at <= claim.after_at then
+    claim.after_at, claim.after_id = order_at, ''
+  end
+end
+
+-- Put jobs whose time has come into the order, at the place they have kept; `claim` is the claim that does it, if any.
 -- Their bodies are read for that, so large ones are a few at a time; answers `most` if there may be more.
-local function promote(now, most, stands)
+local function promote(now, most, claim)
   local ids = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
   local placed, promoted, left = {}, {}, 4000000
   for n = 1, #ids, 2 do
@@ -335,7 +373,7 @@ local function promote(now, most, stands)
     local body = body_of(text)
     left = left - #(text or '')
     local order_at = body and order_of(body, nil, ids[n + 1]) or 0
-    if stands then stands(order_at) end
+    go_back(claim, order_at)
     placed[#placed + 1] = order_at
     placed[#placed + 1] = ids[n]
     promoted[#promoted + 1] = ids[n]
@@ -372,7 +410,7 @@ local function expire(now, most)
 end
 
 -- Bring back jobs that were parked, now that somebody knows their tasks; nil knows them all.
-local function bring_back(capable, now, most, stands)
+local function bring_back(capable, now, most, claim)
   if call('ZCARD', unknown) == 0 then return 0 end
   -- Members are looked for by their text, which takes all of them to have the same score.
   for _, span in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
@@ -401,7 +439,7 @@ local function bring_back(capable, now, most, stands)
         call('ZADD', leases, run[LEASE_UNTIL], id)
       else
         call('ZADD', run[LEASE_UNTIL] > 0 and lost or ready, run[ORDER_AT], id)
-        if stands then stands(run[ORDER_AT]) end
+        go_back(claim, run[ORDER_AT])
       end
     else -- Nobody knows how often it ran.
       put_aside(id, nil, now)

@@ -12,7 +12,7 @@ local log_start = gone_before()
 local line_number = log_start + call('LLEN', log)
 local ended_runs, ended_leases, endings = {}, {}, {}
 local when = { done = {}, cancelled = {}, dead = {} }
-local now_text = string.format('%.0f', now)  -- A number would be written anew for each job.
+local now_text, now_digits = digits_of(now)
 local seen = {}
 
 -- A failed run is kept with its job.
@@ -110,14 +110,16 @@ if #when.done > 0 then
   call('HEXISTS', ends, '')
   call('ZSCORE', done, '')
 end
-local some_lost = call('ZCARD', lost) > 0
-many('ZREM', leases, ended_leases)
-if some_lost then many('ZREM', lost, ended_leases) end
+-- Who is not among the leases has lost its own, and nobody took it over. Leases are gone by now, so an order of another
+-- type than ours must not end the call: nobody is in it.
+if #ended_leases > 0 and many('ZREM', leases, ended_leases) < #ended_leases then
+  pcall(many, 'ZREM', lost, ended_leases)
+end
 many('HDEL', runs, ended_runs)
 many('HSET', ends, endings)
 for state, those in pairs(when) do many('ZADD', final[state], those) end
 if #lines > 0 then
-  call('RPUSH', log, string.format('%016.0f', now) .. cmsgpack.pack(lines))
+  call('RPUSH', log, now_digits .. cmsgpack.pack(lines))
   tell(ARGV[2], ARGV[4])
 end
 return answers
