@@ -1,8 +1,8 @@
 """The list of mutants fits the source, and a run of them remembers, chooses and reports."""
 
 import ast
-import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,21 +12,30 @@ from tests.mutants import EXTRAS, MUTANTS, Mutant
 from tests.mutation import ROOT, Fate, Killed, Run, Trial, applies, chosen, digest, report
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.promise)
-def test_every_mutant_applies_to_the_source(mutant: Mutant) -> None:
+def test_every_mutant_applies_to_the_source() -> None:
     """Its code stands in the file exactly once; the change changes something, and Python parses it."""
-    assert applies(mutant), f"adapt it: its code is not exactly once in {mutant.file}"
-    assert mutant.broken != mutant.code
-    if mutant.file.endswith(".py"):
-        text = (ROOT / "src" / "fairlead" / mutant.file).read_text()
-        ast.parse(text.replace(mutant.code, mutant.broken) + EXTRAS.get(mutant.file, ""))
+    wrong = [(one.promise, one.file) for one in MUTANTS if not applies(one)]
+    assert wrong == [], "adapt them: their code is not exactly once in the file"
+    assert [one.promise for one in MUTANTS if one.broken == one.code] == []
+    for one in MUTANTS:
+        if one.file.endswith(".py"):
+            text = _text(ROOT / "src" / "fairlead" / one.file)
+            broken = text.replace(one.code, one.broken) + EXTRAS.get(one.file, "")
+            ast.parse(broken, f"{one.file}, where is broken: {one.promise}")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.promise)
-def test_every_mutant_names_tests_that_exist(mutant: Mutant) -> None:
-    path, _, name = mutant.tests.partition("::")
-    assert (ROOT / path).exists()
-    assert not name or re.search(rf"def {name.partition('[')[0]}\(", (ROOT / path).read_text())
+def test_every_mutant_names_tests_that_exist() -> None:
+    assert [(one.promise, one.tests) for one in MUTANTS if not _exist(one.tests)] == []
+
+
+def _exist(tests: str) -> bool:
+    path, _, name = tests.partition("::")
+    if not (ROOT / path).exists():
+        return False
+    return not name or f"def {name.partition('[')[0]}(" in _text(ROOT / path)
+
+
+_text = cache(Path.read_text)
 
 
 def test_no_two_mutants_break_the_same_promise() -> None:

@@ -89,7 +89,7 @@ async def test_a_job_that_kills_its_process_is_a_dead_letter_with_the_signals_na
         record = await ended(bad, 20)
         assert await good.aresult(timeout=20)
     assert (record.state, record.reason, record.crashes) == (State.DEAD, Reason.POISON, 1)
-    assert record.errors[-1].message == "SIGSEGV"
+    assert record.errors[-1].message == "SIGSEGV, crash 1 of 1"
     await shop_app.aclose()
 
 

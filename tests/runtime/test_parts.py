@@ -219,6 +219,7 @@ def told(outcome: Outcome, **options: Any) -> list[Event]:
 
 
 WHOSE: tuple[Any, ...] = (JobId("j"), "t", "mail", "order-7")
+CRASH = "x, crash 1 of 3"
 OOPS = Failed(described("Oops", "it broke"))
 TIMES = {"run_seconds": 2.0, "wait_seconds": 0.0}
 
@@ -252,7 +253,7 @@ TIMES = {"run_seconds": 2.0, "wait_seconds": 0.0}
         (
             Crashed("x"),
             2,
-            [events.Retried(*WHOSE, 2, 0.0, "Crashed", "x", "x", **TIMES)],
+            [events.Retried(*WHOSE, 2, 0.0, "Crashed", CRASH, CRASH, **TIMES)],
         ),
     ],
 )

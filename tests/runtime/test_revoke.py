@@ -258,6 +258,7 @@ def patiently(condition: Callable[[], bool]) -> bool:
     while time.monotonic() < end:
         if condition():
             return True
+        time.sleep(0.005)
     return False
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, on_every_store, send, until
+from tests.system.tree import ALL_POOLS, Shop, on_every_store, send, until
 
 PRODUCER = """
 import os, shop
@@ -105,7 +105,7 @@ def test_twenty_thousand_jobs_and_a_kill_every_second(
     shop.put_many("quick", 6_000)
     shop.put_many("plain", 4_000)
     shop.put_many("plain", 2_000, queue="process")
-    kills, tree = 0, shop.start("--lease", lease)
+    kills, tree = 0, shop.start(*ALL_POOLS, "--lease", lease)
     while (states := shop.states())[State.WAITING] + states[State.RUNNING]:
         assert time.monotonic() < began + 600, told(shop, kills, time.monotonic() - began)
         if states[State.WAITING] + states[State.RUNNING] < 200:
@@ -114,7 +114,7 @@ def test_twenty_thousand_jobs_and_a_kill_every_second(
         time.sleep(1.0)
         tree.kill()
         kills += 1
-        tree = shop.start("--lease", lease)
+        tree = shop.start(*ALL_POOLS, "--lease", lease)
     with capsys.disabled():
         print(f"\nlease of {lease} s: {told(shop, kills, time.monotonic() - began)}")
     states = shop.states()

@@ -18,7 +18,7 @@ from fairlead.stores import store_for
 from tests.servers.redis import RedisCluster
 from tests.system.faults import BACK_SECONDS, Producer
 from tests.system.redis_faults import CREW, RedisShop
-from tests.system.tree import until
+from tests.system.tree import ALL_POOLS, until
 from tests.words import claim, done, new_id, new_job, plan
 
 Value = TypeVar("Value")
@@ -131,7 +131,7 @@ def test_a_slot_moves_while_its_jobs_run(cluster_shop: RedisShop) -> None:
     """Under load, to and fro; nobody notices but who waits a moment."""
     cluster = cluster_shop.server
     assert isinstance(cluster, RedisCluster)
-    tree = cluster_shop.start("--lease", "2")
+    tree = cluster_shop.start(*ALL_POOLS, "--lease", "2")
     with Producer(cluster_shop, pause=0.03) as producer:
         cluster_shop.until_up()
         slot = cluster.slot_of(cluster_shop.key("loop", "bodies"))
@@ -154,7 +154,7 @@ def crash_nodes(shop: RedisShop, seed: int, number: int) -> None:
     choose = random.Random(seed)
     cluster = shop.server
     assert isinstance(cluster, RedisCluster)
-    shop.start("--lease", "2", "--processes", "2")
+    shop.start(*ALL_POOLS, "--lease", "2", "--processes", "2")
     with Producer(shop) as producer, Producer(shop, "plain"):
         shop.until_up(processes=2)
         for n in range(number):
@@ -179,7 +179,7 @@ def test_a_node_is_killed_and_comes_back(cluster_shop: RedisShop) -> None:
 
 def test_a_worker_serves_the_queues_that_are_left(cluster_shop: RedisShop) -> None:
     """The pool of one queue waits for its node; that of another does not notice."""
-    cluster_shop.start("--lease", "2")
+    cluster_shop.start(*ALL_POOLS, "--lease", "2")
     cluster_shop.until_up()
     nodes = {name: cluster_shop.node_of(name) for name in ("loop", "thread", "process")}
     names = [name for name in nodes if nodes[name] is not nodes["process"]]
@@ -220,7 +220,7 @@ def test_slots_move_and_nodes_die_in_a_cluster(cluster_shop: RedisShop) -> None:
     cluster = cluster_shop.server
     assert isinstance(cluster, RedisCluster)
     choose = random.Random(7)
-    cluster_shop.start("--lease", "2", "--processes", "2")
+    cluster_shop.start(*ALL_POOLS, "--lease", "2", "--processes", "2")
     with Producer(cluster_shop) as producer, Producer(cluster_shop, "plain"):
         cluster_shop.until_up(processes=2)
         for n in range(15):

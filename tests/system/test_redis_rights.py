@@ -401,7 +401,8 @@ def test_a_worker_does_nothing_that_people_do(server: RedisServer, verb: str) ->
 
 def _commands(verb: str) -> set[str]:
     """The commands that a function runs, itself and by the functions that it calls."""
-    shared, *verbs = LIBRARY.code.split("\ndo -- ")
+    code = LIBRARY.code.split("\ndo -- ")
+    shared, *verbs = (re.sub("--.*", "", each) for each in code)
     [text] = [each for each in verbs if f"LIBRARY .. '_{verb}'" in each]
     parts = re.findall(r"^(?:local )?function ([\w.]+)(.*?)^end$", shared, re.MULTILINE | re.DOTALL)
     helpers = dict(parts)

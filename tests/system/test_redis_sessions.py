@@ -17,7 +17,7 @@ from tests.conftest import rights
 from tests.system.faults import BACK_SECONDS, Producer
 from tests.system.redis_faults import RedisShop
 from tests.system.test_fork import fork
-from tests.system.tree import until
+from tests.system.tree import ALL_POOLS, until
 
 PER_WORKER, PER_PROCESS = 3, 5
 """A supervisor has connections for leases, for looks and to begin with; a process for claims,
@@ -165,7 +165,7 @@ def test_a_worker_has_few_connections(redis_shop: RedisShop) -> None:
         name = f"counted-{processes}"
         redis_shop.do("ACL", "SETUSER", name, "reset", "on", ">rope", *rights("s_*:"))
         redis_shop.url = redis_shop.url_with().replace("crew:", f"{name}:")
-        redis_shop.start("--lease", "1", "--processes", str(processes))
+        redis_shop.start(*ALL_POOLS, "--lease", "1", "--processes", str(processes))
     redis_shop.put_many("wait", 60, 0.1)
     redis_shop.put_many("plain", 200)
     redis_shop.put_many("second_time", 20)

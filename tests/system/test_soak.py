@@ -10,7 +10,7 @@ import pytest
 from fairlead import State
 from tests.system.faults import PostgresShop
 from tests.system.redis_faults import RedisShop
-from tests.system.tree import Shop, Tree, descendants, on_every_store, until
+from tests.system.tree import ALL_POOLS, Shop, Tree, descendants, on_every_store, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -60,7 +60,7 @@ def test_a_worker_is_as_large_after_many_jobs_as_after_few(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """L7, F67: memory, files and threads, after 20,000 jobs and after 200,000."""
-    tree = shop.start("--log-level", "error")
+    tree = shop.start(*ALL_POOLS, "--log-level", "error")
     work_off(shop, 20_000)
     before = settled_size(tree)
     work_off(shop, 180_000)
@@ -73,7 +73,7 @@ def test_a_worker_is_as_large_after_many_jobs_as_after_few(
 @pytest.mark.parametrize("shop", ["postgres", "redis"], indirect=True)
 def test_a_hundred_reconnects_leave_nothing_behind(shop: PostgresShop | RedisShop) -> None:
     """L7, F17: connections, files and threads are those of the beginning."""
-    tree = shop.start("--lease", "4")
+    tree = shop.start(*ALL_POOLS, "--lease", "4")
     shop.until_up()
     work_off(shop, 5_000)
     before = settled_size(tree)
@@ -102,7 +102,7 @@ def test_poison_jobs_do_not_slow_the_others_down_for_long(
         shop.until_final(*ids, seconds=120)
         return time.monotonic() - began
 
-    shop.start("--log-level", "error")
+    shop.start(*ALL_POOLS, "--log-level", "error")
     seconds_for(500)
     alone = min(seconds_for(3_000) for _ in range(3))
     poison = [shop.put("adie", how, 0.2) for how in ("abort", "kill", "exit3")]

@@ -4,11 +4,9 @@ import re
 import signal
 from collections.abc import Collection
 
-import pytest
-
 from fairlead import State
 from fairlead.core.ids import JobId
-from tests.system.tree import Shop, on_every_store, send, until
+from tests.system.tree import Shop, in_short, on_every_store, send, until
 
 NOISE = re.compile("too late|lease passed|lost by|Traceback")
 """What nobody shall read who has lost no lease."""
@@ -56,8 +54,7 @@ def test_quick_jobs_behind_a_blocked_loop_run_in_another_process(shop: Shop) -> 
     assert not NOISE.search(tree.log)
 
 
-@on_every_store
-@pytest.mark.parametrize("point", ["claimed", "held", "starting", "started"])
+@in_short("point", ["claimed", "held", "starting", "started"], "held", "started")
 def test_wherever_a_process_stands_still_nothing_runs_twice(shop: Shop, point: str) -> None:
     """It stops between claim and start, others run what it had, and then it goes on."""
     jobs = shop.put_many("quick", 12)

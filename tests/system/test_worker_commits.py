@@ -14,7 +14,7 @@ import pytest
 from fairlead import State
 from fairlead.stores.postgres.address import Address
 from tests.servers.postgres import PostgresServer
-from tests.system.tree import Shop, Tree, until
+from tests.system.tree import ALL_POOLS, LIGHT, Shop, Tree, until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -86,7 +86,7 @@ def test_a_job_commits_with_its_rows_in_every_runner(
     shop: Shop, rows: Rows, task: str, queue: str
 ) -> None:
     job = shop.put(task, queue=queue)
-    shop.start()
+    shop.start(*LIGHT, "--pool", queue)
     shop.until_final()
     record = shop.record(job)
     assert (record.state, record.result, record.attempt) == (State.DONE, "1", 1)
@@ -106,7 +106,7 @@ def test_a_process_that_dies_after_the_commit_costs_nothing(
     shop: Shop, rows: Rows, queue: str
 ) -> None:
     job = shop.put("book", 0.0, 0.0, "kill", queue=queue)
-    shop.start()
+    shop.start(*LIGHT, "--pool", queue)
     shop.until_final()
     assert shop.record(job).state is State.DONE
     assert shop.outcomes(job) == ["done"]
@@ -144,16 +144,16 @@ def strike(shop: Shop, rows: Rows, trees: list[Tree], choose: random.Random) -> 
     at = choose.randrange(len(trees))
     if choose.random() < 0.5:
         trees[at].kill()
-        trees[at] = shop.start("--lease", "1")
+        trees[at] = shop.start(*ALL_POOLS, "--lease", "1")
     else:
         freeze(trees[at], rows)
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.chaos) for n in (1, 2, 3))]
+    ("seed", "strikes"), [(2, 4), *(pytest.param(n, 6, marks=pytest.mark.chaos) for n in range(4))]
 )
 def test_every_effect_happens_exactly_once_while_trees_are_killed_and_frozen(
-    shop: Shop, rows: Rows, seed: int
+    shop: Shop, rows: Rows, seed: int, strikes: int
 ) -> None:
     """I7: whoever dies or comes back too late, when, the rows are those of one run."""
     choose = random.Random(seed)
@@ -163,8 +163,8 @@ def test_every_effect_happens_exactly_once_while_trees_are_killed_and_frozen(
         *shop.put_many("book", 20, 0.1, 0.005, queue="process"),
     ]
     shop.doubled.update(jobs)
-    trees = [shop.start("--lease", "1") for _ in range(2)]
-    for _ in range(6):
+    trees = [shop.start(*ALL_POOLS, "--lease", "1") for _ in range(2)]
+    for _ in range(strikes):
         goal = len(shop.starts()) + choose.randrange(10, 30)
         until(lambda: len(shop.starts()) >= goal or len(rows.all()) >= len(jobs))
         strike(shop, rows, trees, choose)

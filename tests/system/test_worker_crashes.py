@@ -12,7 +12,7 @@ from fairlead import State
 from fairlead.core.ids import JobId
 from fairlead.core.job import ALONE
 from tests.needs import without
-from tests.system.tree import Shop, Tree, children, in_short, on_every_store, send, until
+from tests.system.tree import ALL_POOLS, Shop, Tree, children, in_short, on_every_store, send, until
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -20,7 +20,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 def check_poison(shop: Shop, job: JobId, how: str, crashes: int = 3) -> None:
     record = shop.record(job)
     assert (record.state, record.reason, record.crashes) == (State.DEAD, "poison", crashes)
-    assert how in (record.errors[-1].message or ""), record.errors
+    told = record.errors[-1].message or ""
+    assert told.startswith(how), record.errors
+    assert told.endswith(f", crash {crashes} of {crashes}"), record.errors
     assert record.errors[-1].error == "Crashed"
     assert len(shop.starts(job)) <= crashes + ALONE
     # On a busy machine it may wait for its process for so long that it is given back.
@@ -33,27 +35,21 @@ def check_healthy(shop: Shop, jobs: list[JobId]) -> None:
         assert (record.state, record.attempt, record.crashes) == (State.DONE, 1, 0), record
 
 
-@on_every_store
-def test_a_handler_in_a_process_of_its_own_dies_alone(shop: Shop) -> None:
+CRASHES = {
+    "segfault": "SIGSEGV",
+    "abort": "SIGABRT",
+    "kill": "SIGKILL",
+    "exit3": "exit code 3",
+    "exit0": "exit code 0",
+}
+FAILURES = {"sys.exit": "SystemExit", "interrupt": "KeyboardInterrupt", "rude": "shop.Rude"}
+
+
+@in_short("deaths", [{*CRASHES, *FAILURES}], {"segfault", "exit0", "rude"})
+def test_a_handler_in_a_process_of_its_own_dies_alone(shop: Shop, deaths: set[str]) -> None:
     """F9, F10: three crashes and it is a dead letter that names the signal; neighbours run once."""
-    crashes = {
-        shop.put("die", how): told
-        for how, told in {
-            "segfault": "SIGSEGV",
-            "abort": "SIGABRT",
-            "kill": "SIGKILL",
-            "exit3": "exit code 3",
-            "exit0": "exit code 0",
-        }.items()
-    }
-    failures = {
-        shop.put("die", how): error
-        for how, error in {
-            "sys.exit": "SystemExit",
-            "interrupt": "KeyboardInterrupt",
-            "rude": "shop.Rude",
-        }.items()
-    }
+    crashes = {shop.put("die", how): told for how, told in CRASHES.items() if how in deaths}
+    failures = {shop.put("die", how): error for how, error in FAILURES.items() if how in deaths}
     healthy = shop.put_many("nap", 10, 0.1, queue="process") + shop.put_many("wait", 5, 0.5)
     tree = shop.start("--pool", "process", "--pool", "loop")
     pids = until(lambda: tree.workers)
@@ -177,7 +173,7 @@ def test_a_handler_that_forks_without_end_harms_only_itself(
     """F40: where the system bounds its processes, it fails; its neighbours do not notice."""
     bomb = shop.put("fork_without_end")
     healthy = shop.put_many("nap", 8, 0.2, queue="process") + shop.put_many("wait", 3, 0.5)
-    shop.start(SHOP_CGROUP=str(few_processes))
+    shop.start(*ALL_POOLS, SHOP_CGROUP=str(few_processes))
     shop.until_final(seconds=40)
     record = shop.record(bomb)
     assert (record.state, record.reason, record.crashes) == (State.DEAD, "exhausted", 0)

@@ -5,7 +5,7 @@ import signal
 import time
 
 from fairlead import State
-from tests.system.tree import Shop, alive, on_every_store, until
+from tests.system.tree import ALL_POOLS, Shop, alive, on_every_store, until
 
 LEASE = ("--lease", "2")
 
@@ -14,10 +14,10 @@ LEASE = ("--lease", "2")
 def test_a_nap_shorter_than_the_lease_goes_unnoticed(shop: Shop) -> None:
     """F4: the heartbeat catches up; there is no second run, though somebody waits for one."""
     jobs = [shop.put("wait", 3.0), shop.put("nap", 3.0), shop.put("nap", 3.0, queue="process")]
-    first = shop.start(*LEASE)
+    first = shop.start(*ALL_POOLS, *LEASE)
     for job in jobs:
         shop.until_started(job)
-    second = shop.start(*LEASE)
+    second = shop.start(*ALL_POOLS, *LEASE)
     time.sleep(0.7)
     first.signal_all(signal.SIGSTOP)
     time.sleep(0.7)
@@ -33,7 +33,7 @@ def test_a_nap_shorter_than_the_lease_goes_unnoticed(shop: Shop) -> None:
 def test_a_sleep_longer_than_the_lease_loses_the_job_for_good(shop: Shop) -> None:
     """F5: another worker ends it; the late one is told and its outcome refused."""
     running, in_process = shop.put("wait", 4.0), shop.put("nap", 4.0, queue="process")
-    first = shop.start(*LEASE)
+    first = shop.start(*ALL_POOLS, *LEASE)
     shop.until_started(running)
     shop.until_started(in_process)
     ending = shop.put("nap", 0.5)
@@ -41,7 +41,7 @@ def test_a_sleep_longer_than_the_lease_loses_the_job_for_good(shop: Shop) -> Non
     jobs = (running, ending, in_process)
     shop.doubled = set(jobs)
     first.signal_all(signal.SIGSTOP)
-    shop.start(*LEASE)
+    shop.start(*ALL_POOLS, *LEASE)
     for job in jobs:
         shop.until_started(job, 2)
     shop.until_final(ending)

@@ -9,7 +9,17 @@ import pytest
 from fairlead import Retry, State
 from fairlead.core.ids import JobId
 from fairlead.core.job import ALONE
-from tests.system.tree import Line, Shop, Tree, alive, children, on_every_store, send, until
+from tests.system.tree import (
+    Line,
+    Shop,
+    Tree,
+    alive,
+    children,
+    in_short,
+    on_every_store,
+    send,
+    until,
+)
 
 ONCE = Retry(attempts=1)
 
@@ -60,11 +70,11 @@ def test_all_who_ran_in_a_killed_process_start_again_together_and_at_once(shop: 
     until(lambda: not alive(group), what="the end of the group's process")
 
 
-@on_every_store
+@in_short("neighbours", [11], 5)
 def test_a_poison_job_is_soon_alone_and_interrupts_nobody_more_than_three_times(
-    shop: Shop,
+    shop: Shop, neighbours: int
 ) -> None:
-    healthy = shop.put_many("wait", 11, 2.0)
+    healthy = shop.put_many("wait", neighbours, 2.0)
     poison = shop.put("adie", "kill", 0.4)
     tree = shop.start("--pool", "loop")
     shop.until_final(seconds=60)

@@ -7,23 +7,24 @@ import pytest
 
 from fairlead import State
 from fairlead.runtime.points import POINTS
-from tests.system.tree import Shop, alive, descendants, in_short, on_every_store, until
+from tests.system.tree import ALL_POOLS, Shop, alive, descendants, in_short, on_every_store, until
 
 LEASE = ("--lease", "2")
+LONG_LEASE = ("--lease", "120")
+"""Longer than anybody here waits: what runs again has not waited for it to pass."""
 
 
 @in_short("point", POINTS, "claimed", "started")
 def test_the_jobs_of_a_killed_process_run_again_at_once(shop: Shop, point: str) -> None:
-    """F1: long before the lease of 20 s has passed, because the supervisor sees it."""
+    """F1: long before their lease has passed, because the supervisor sees it."""
     shop.put_many("quick", 5)
     shop.put_many("plain", 5)
-    tree = shop.start("--drain", POINT=f"{point}:kill:2")
-    fired = shop.until_fired()
-    shop.until_final(seconds=10)
+    tree = shop.start(*LONG_LEASE, "--drain", POINT=f"{point}:kill:2")
+    shop.until_fired()
+    shop.until_final()
     assert tree.ended() == 0
     assert {shop.record(job).state for job in shop.accepted} == {State.DONE}
     assert {shop.record(job).attempt for job in shop.accepted} == {1}
-    assert max(line.time for line in shop.lines()) - fired < 5
     assert "died: SIGKILL" in tree.log
 
 
@@ -31,7 +32,7 @@ def test_a_worker_on_uvloop_keeps_the_same_promises(shop: Shop) -> None:
     """F1: the other loop, with its own timers, sockets and signals."""
     shop.put_many("quick", 50)
     shop.put_many("plain", 50)
-    tree = shop.start("--loop", "uvloop", "--drain", POINT="started:kill:20")
+    tree = shop.start(*ALL_POOLS, "--loop", "uvloop", "--drain", POINT="started:kill:20")
     shop.until_fired()
     shop.until_final(seconds=10)
     assert tree.ended() == 0
@@ -43,7 +44,7 @@ def test_the_jobs_of_a_killed_tree_run_again_after_their_lease(shop: Shop, point
     """F1: nobody is left to tell, so another worker takes over when the lease has passed."""
     shop.put_many("quick", 5)
     shop.put_many("plain", 5)
-    first = shop.start(*LEASE, POINT=f"{point}:tree:2")
+    first = shop.start(*ALL_POOLS, *LEASE, POINT=f"{point}:tree:2")
     shop.until_fired()
     assert first.ended() == -signal.SIGKILL
     shop.start(*LEASE)
@@ -60,12 +61,12 @@ def test_threads_that_serve_themselves_lose_nothing_either(
 ) -> None:
     """F1: they hold many jobs ahead; those that had not started go back, uncounted."""
     shop.put_many("plain", 400)
-    tree = shop.start("--pool", "thread", PLAIN="1", POINT=f"{point}:kill:{number}")
-    fired = shop.until_fired()
-    shop.until_final(seconds=10)
+    options = ("--pool", "thread", *LONG_LEASE)
+    tree = shop.start(*options, PLAIN="1", POINT=f"{point}:kill:{number}")
+    shop.until_fired()
+    shop.until_final()
     assert {shop.record(job).attempt for job in shop.accepted} == {1}
     assert sum(shop.record(job).crashes for job in shop.accepted) <= 1
-    assert max(line.time for line in shop.lines()) - fired < 10
     assert "died: SIGKILL" in tree.log
 
 
@@ -73,12 +74,12 @@ def test_threads_that_serve_themselves_lose_nothing_either(
 def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
     """F7: processes, handlers in processes of their own, and what those started."""
     jobs = [
-        shop.put("wait", 4.0),
-        shop.put("nap", 4.0),
-        shop.put("parent", 4.0),
-        shop.put("parent", 4.0),
+        shop.put("wait", 10.0),
+        shop.put("nap", 10.0),
+        shop.put("parent", 10.0),
+        shop.put("parent", 10.0),
     ]
-    tree = shop.start("--lease", "2", "--processes", "2")
+    tree = shop.start(*ALL_POOLS, "--lease", "2", "--processes", "2")
     for job in jobs:
         shop.until_started(job)
     until(lambda: len(shop.lines(what="child")) == 2)
@@ -89,7 +90,7 @@ def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
     tree.process.wait()
     until(lambda: not any(alive(pid) for pid in below), 2, "the end of all children")
     assert shop.processes() == []
-    shop.start("--lease", "2")
+    shop.start(*ALL_POOLS, "--lease", "2")
     shop.until_final()
     assert {shop.record(job).state for job in jobs} == {State.DONE}
     assert {shop.record(job).attempt for job in jobs} == {2}

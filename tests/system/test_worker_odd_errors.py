@@ -1,7 +1,7 @@
 """Exceptions nobody can print cost their own job only (F42)."""
 
 from fairlead import Retry, State, fixed
-from tests.system.tree import Shop, on_every_store, until
+from tests.system.tree import ALL_POOLS, Shop, on_every_store, until
 
 TWICE = Retry(attempts=2, backoff=fixed(0.1, jitter=0))
 KINDS = {
@@ -20,7 +20,7 @@ def test_odd_exceptions_leave_a_small_record(shop: Shop) -> None:
         for task, queue in (("odd", "loop"), ("odd_plain", "process"), ("odd_plain", "thread"))
     }
     healthy = shop.put_many("wait", 3, 1.0)
-    tree = shop.start("--lease", "5")
+    tree = shop.start(*ALL_POOLS, "--lease", "5")
     (pid,) = until(lambda: tree.workers)
     shop.until_final()
     for job, (kind, error) in jobs.items():

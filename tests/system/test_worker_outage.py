@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairlead import State
-from tests.system.tree import Shop, until
+from tests.system.tree import ALL_POOLS, Shop, until
 
 LEASE = ("--lease", "2")
 
@@ -28,7 +28,7 @@ def test_jobs_that_end_during_an_outage_are_settled_after_it(shop: Shop) -> None
     shop.url += "?timeout=1"
     ending = [shop.put("wait", 2.0), shop.put("nap", 2.0), shop.put("nap", 2.0, queue="process")]
     going_on = [shop.put("wait", 9.0), shop.put("nap", 9.0)]
-    first, second = shop.start(*LEASE), shop.start(*LEASE)
+    first, second = shop.start(*ALL_POOLS, *LEASE), shop.start(*ALL_POOLS, *LEASE)
     for job in (*ending, *going_on):
         shop.until_started(job)
     busy, idle = first, second

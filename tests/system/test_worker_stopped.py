@@ -7,7 +7,7 @@ import time
 
 from fairlead import State
 from fairlead.runtime.points import POINTS
-from tests.system.tree import Shop, Tree, alive, in_short, on_every_store, until
+from tests.system.tree import ALL_POOLS, Shop, Tree, alive, in_short, on_every_store, until
 
 BOUND = 3.0
 """Seconds beyond the grace time that a stop may take on a busy machine."""
@@ -68,7 +68,7 @@ def test_processes_and_threads_give_back_at_the_end_of_grace(shop: Shop) -> None
         shop.put("wait", 30.0),
     ]
     quick = [shop.put("nap", 1.0), shop.put("nap", 1.0, queue="loop")]
-    tree = shop.start("--grace", "2")
+    tree = shop.start(*ALL_POOLS, "--grace", "2")
     for job in (*slow, *quick):
         shop.until_started(job)
     began = time.monotonic()
@@ -119,9 +119,9 @@ def test_a_rolling_restart_under_load_burns_no_attempt(shop: Shop) -> None:
     producer = threading.Thread(target=produce)
     producer.start()
     try:
-        crew = [shop.start("--grace", "5") for _ in range(2)]
+        crew = [shop.start(*ALL_POOLS, "--grace", "5") for _ in range(2)]
         for _ in range(3):
-            crew.append(_ready(shop.start("--grace", "5")))
+            crew.append(_ready(shop.start(*ALL_POOLS, "--grace", "5")))
             time.sleep(0.3)
             assert crew.pop(0).stop() == 0
     finally:
@@ -155,7 +155,7 @@ def test_a_signal_while_it_starts_ends_it_too(shop: Shop) -> None:
     """L5: whatever it is doing; before it listens, the signal itself ends it."""
     shop.put("wait", 0.1)
     for pause in (0.3, 0.4, 0.6, 0.8):
-        tree = shop.start("--grace", "1")
+        tree = shop.start(*ALL_POOLS, "--grace", "1")
         time.sleep(pause)
         os.kill(tree.pid, signal.SIGTERM)
         assert tree.ended(10) in (0, -signal.SIGTERM)

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead import State
-from tests.system.tree import Shop, until
+from tests.system.tree import ALL_POOLS, Shop, until
 
 HABITS = ("moves", "closes", "ignores", "floods")
 """Those of `shop.py`."""
@@ -14,7 +14,7 @@ def test_an_untidy_handler_in_a_process_keeps_nobody_from_working(shop: Shop, ha
     """I22: what it changed is its process's alone; those after it there run all the same."""
     untidy = [shop.put("untidy", habit) for _ in range(3)]
     healthy = shop.put_many("nap", 6, 0.1, queue="process") + shop.put_many("wait", 3, 0.5)
-    tree = shop.start()
+    tree = shop.start(*ALL_POOLS)
     (pid,) = until(lambda: tree.workers)
     shop.until_final()
     for job in (*untidy, *healthy):

@@ -24,6 +24,13 @@ Value = TypeVar("Value")
 COMMAND = "from fairlead.cli.main import main; main()"
 SOURCE = Path(__file__).with_name("shop.py")
 
+LIGHT = ("--pool", "loop", "--pool", "thread")
+ALL_POOLS = (*LIGHT, "--pool", "process")
+"""Options for trees with handlers in processes of their own.
+
+The others do without: two more processes that load the app are almost half of what a tree costs.
+"""
+
 on_every_store = pytest.mark.parametrize("shop", ["sqlite", "postgres", "redis"], indirect=True)
 """Runs a test with a shop on each store."""
 
@@ -230,6 +237,9 @@ class Shop:
         return ids
 
     def start(self, *options: str, **env: str) -> Tree:
+        """Start a worker, without the pool of processes unless the options name it."""
+        if not {"--pool", "--queue"}.intersection(options):
+            options = (*LIGHT, *options)
         env = {"SHOP_URL": self.url} | env
         tree = Tree(self.folder, len(self.trees) + 1, options, env)
         self.trees.append(tree)
