@@ -622,13 +622,13 @@ async def test_a_handler_that_goes_on_after_its_commit_is_not_called_off(
     async def t() -> None:
         async with current_job().commit():
             pass
-        for _ in range(3):
+        for _ in range(2):
             await asyncio.to_thread(missed.acquire, timeout=10)
         await asyncio.sleep(0)
         ends.append("in peace")
 
     heard = Heard(app)
-    async with app.worker(lease=0.4):
+    async with app.worker(lease=2):
         job = await t.aenqueue()
         await heard.until(events.Finished)
     assert ends == ["in peace"]
@@ -655,7 +655,7 @@ async def test_a_block_longer_than_a_lease_costs_no_other_job_its_lease(
             threading.Event().wait(1.5)
 
     heard = Heard(app)
-    async with app.worker(lease=0.4):
+    async with app.worker(lease=1):
         waiting = await long.aenqueue()
         await heard.until(events.Started)
         await (await hog.aenqueue()).aresult(timeout=10)

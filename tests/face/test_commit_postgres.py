@@ -204,15 +204,15 @@ async def test_a_transaction_that_is_open_for_long_costs_no_other_job_its_lease(
             await over.wait()
 
     heard = Heard(desk.app)
-    async with desk.app.worker(lease=0.4):
+    async with desk.app.worker(lease=1.5):
         waiting = [await long.aenqueue(), await hog.aenqueue()]
         await held.wait()
-        for _ in range(20):
+        for _ in range(40):
             await (await quick.aenqueue()).aresult(timeout=10)
             await asyncio.sleep(0.05)
         over.set()
         assert [(await ended(job)).attempt for job in waiting] == [1, 1]
-    assert runs == ["long", "hog"] + ["quick"] * 20
+    assert runs == ["long", "hog"] + ["quick"] * 40
     assert desk.rows() == ["held"]
     assert heard.of(events.LeaseExpired) == []
     assert heard.of(events.SettlementRefused) == []

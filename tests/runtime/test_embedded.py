@@ -546,7 +546,7 @@ async def test_a_running_async_handler_is_cancelled_and_told_why(any_app: Fairle
             told.extend(problem.args)
             raise
 
-    async with any_app.worker(lease=0.4):
+    async with any_app.worker(lease=2):
         job = await t.aenqueue()
         await asyncio.wait_for(started.wait(), 10)
         assert await job.acancel("enough") is State.RUNNING
@@ -568,7 +568,7 @@ async def test_a_running_thread_learns_of_a_cancel_at_a_checkpoint(any_app: Fair
             told.append(problem)
             raise
 
-    async with any_app.worker(lease=0.4):
+    async with any_app.worker(lease=2):
         job = await t.aenqueue()
         assert await asyncio.to_thread(started.wait, 10)
         await job.acancel("enough")
@@ -625,7 +625,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled_with_the_reason(
 
     monkeypatch.setattr(any_app.store, "extend", forget)
     heard = Heard(any_app)
-    async with any_app.worker(lease=0.4):
+    async with any_app.worker(lease=1):
         job = await t.aenqueue()
         assert await job.aresult(timeout=10) == "the second time"
     assert [type(problem) for problem in told] == [LeaseLost]
@@ -654,7 +654,7 @@ async def test_a_thread_whose_lease_is_lost_learns_it_at_a_checkpoint(
         return "never"
 
     monkeypatch.setattr(any_app.store, "extend", forget)
-    async with any_app.worker(lease=0.4):
+    async with any_app.worker(lease=1):
         job = await t.aenqueue()
         assert await job.aresult(timeout=10) == "the second time"
     assert [type(problem) for problem in told] == [LeaseLost]
@@ -667,9 +667,9 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_loop(any_app: Fairl
     @any_app.task(name="t", retry=THRICE)
     async def t() -> None:
         runs.append(1)
-        threading.Event().wait(0.9)
+        threading.Event().wait(2.2)
 
-    async with any_app.worker(lease=0.4):
+    async with any_app.worker(lease=1):
         job = await t.aenqueue()
         await job.aresult(timeout=10)
         record = await job.arecord()
@@ -873,7 +873,7 @@ async def test_a_worker_that_ends_by_a_fault_says_so_and_renews_no_lease(
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup):
-        async with any_app.worker(lease=0.4) as worker:
+        async with any_app.worker(lease=2) as worker:
             job = await t.aenqueue()
             await begun.wait()
             monkeypatch.setattr(Worker, "_sweep", broken)

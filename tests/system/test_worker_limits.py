@@ -9,13 +9,8 @@ from fairlead import Retry, State, fixed
 from fairlead.core.ids import JobId
 from tests.system.tree import Shop, alive, in_short, on_every_store, until
 
-LEASE = 1.5
 TWICE = Retry(attempts=2, backoff=fixed(0.1, jitter=0))
 ONCE = Retry(attempts=1)
-
-
-def lease_options() -> tuple[str, ...]:
-    return ("--lease", str(LEASE))
 
 
 @in_short("task", ["sleep_on_loop", "grip"], "sleep_on_loop")
@@ -24,9 +19,9 @@ def test_a_blocked_loop_keeps_its_leases(shop: Shop, task: str) -> None:
     seconds = 5
     blocker = shop.put(task, seconds)
     neighbour = shop.put("wait", 0.5)
-    tree = shop.start(*lease_options())
+    tree = shop.start("--lease", "1.5")
     shop.until_started(blocker)
-    other = shop.start(*lease_options())
+    other = shop.start("--lease", "1.5")
     shop.until_final()
     for job in (blocker, neighbour):
         record = shop.record(job)
@@ -41,7 +36,7 @@ def test_a_blocked_loop_does_not_hide_a_time_limit(shop: Shop) -> None:
     trees = {
         shop.put(task, 60, queue=queue, timeout=1.0, retry=TWICE): (
             task,
-            shop.start(*lease_options(), "--grace", "1", "--queue", queue),
+            shop.start("--grace", "1", "--queue", queue),
         )
         for task, queue in (("sleep_on_loop", "loop"), ("grip", "default"))
     }
@@ -76,7 +71,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_ended_with_its_process(sh
     """F37: told first, then its process is replaced; its neighbours finish or go back uncounted."""
     stuck = shop.put("deaf", 100.0, timeout=1.0, retry=ONCE)
     neighbours = shop.put_many("wait", 5, 2.0) + shop.put_many("nap", 2, 2.0)
-    tree = shop.start(*lease_options(), "--grace", "1")
+    tree = shop.start("--grace", "1")
     first = shop.until_started(stuck)
     after = shop.put("wait", 8.0)
     shop.until_final(stuck, seconds=30)
@@ -94,7 +89,7 @@ def test_a_thread_that_never_returns_is_ended_with_its_process(shop: Shop) -> No
     """F37: a thread cannot be killed, so its process finishes the rest and exits."""
     stuck = shop.put("nap", 1_000.0, timeout=1.0, retry=TWICE)
     short = shop.put_many("nap", 2, 2.0) + shop.put_many("wait", 3, 2.0)
-    tree = shop.start(*lease_options(), "--grace", "3")
+    tree = shop.start("--grace", "3")
     first = shop.until_started(stuck)
     second = shop.until_started(stuck, 2)
     assert not alive(first.pid)
@@ -114,7 +109,7 @@ def test_a_process_that_ignores_sigterm_is_killed(shop: Shop) -> None:
     """F37: asked first, killed two seconds later; the other process does not notice."""
     stuck = shop.put("stubborn", 100.0, timeout=1.0, retry=TWICE)
     polite = shop.put("nap", 100.0, queue="process", timeout=1.0, retry=ONCE)
-    tree = shop.start(*lease_options(), "--pool", "process")
+    tree = shop.start("--pool", "process")
     (worker,) = until(lambda: tree.workers)
     neighbours = shop.put_many("nap", 4, 0.5, queue="process")
     shop.until_final()
@@ -130,7 +125,7 @@ def test_a_process_that_ignores_sigterm_is_killed(shop: Shop) -> None:
 def test_a_time_limit_in_a_frozen_process_is_kept_from_outside(shop: Shop) -> None:
     """L8: a process that is stopped, not killed, is past its limit too."""
     job = shop.put("wait", 3.0, timeout=2.0, retry=TWICE)
-    tree = shop.start(*lease_options(), "--grace", "0")
+    tree = shop.start("--grace", "0")
     first = shop.until_started(job)
     os.kill(first.pid, signal.SIGSTOP)
     shop.until_started(job, 2, seconds=15)
