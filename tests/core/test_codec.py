@@ -1287,7 +1287,7 @@ def test_one_of_many_keys_that_is_there_twice_is_found_at_once() -> None:
     began = time_module.process_time()
     with pytest.raises(DecodeError, match="the key 'last' is there twice"):
         ANYTHING.decode(text)
-    assert time_module.process_time() - began < 0.2
+    assert time_module.process_time() - began < 0.6
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_url_of_ten_megabytes_is_refused_without_work(url: str) -> None:
     began = time.process_time()
     with pytest.raises(ConfigError, match="characters, the limit is 16,384") as problem:
         Fairlead(huge)
-    assert time.process_time() - began < 0.05
+    assert time.process_time() - began < 0.5
     assert len(str(problem.value)) < 100
 
 

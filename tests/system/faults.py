@@ -24,7 +24,7 @@ from tests.conftest import CREW, KINDS
 from tests.servers.postgres import PostgresServer
 from tests.system.tree import Shop, until
 
-BACK_SECONDS = 5.0 + 5.0
+BACK_SECONDS = 5.0 + 10.0
 """What the promise says, and what a busy machine may add."""
 
 SCHEMAS = count(1)

@@ -31,7 +31,6 @@ def small_shop(tmp_path: Path, disk: tuple[PostgresServer, Disk]) -> Iterator[Po
         yield shop
 
 
-@pytest.mark.timeout(120)
 def test_a_full_disk_is_told_and_room_is_all_it_takes(
     small_shop: PostgresShop, disk: tuple[PostgresServer, Disk]
 ) -> None:

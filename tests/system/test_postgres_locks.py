@@ -166,7 +166,7 @@ def test_a_job_whose_row_is_locked_when_it_ends_is_done_all_the_same(
         pg_shop.until_final(other)
         time.sleep(5.0)
         assert pg_shop.record(job).state is State.RUNNING
-    pg_shop.until_final(job, seconds=5)
+    pg_shop.until_final(job)
     assert (pg_shop.outcomes(job), len(pg_shop.starts(job))) == (["done"], 1)
     assert "came too late" not in tree.log
 
@@ -187,7 +187,6 @@ async def test_a_lease_that_was_said_to_be_renewed_lasts(pg_shop: PostgresShop) 
     assert not (renewed and taken)
 
 
-@pytest.mark.timeout(120)
 def test_a_table_that_is_locked_for_a_while_is_an_outage(pg_shop: PostgresShop) -> None:
     """As ALTER TABLE does; longer than a lease, and yet nobody steals a job."""
     pg_shop.url = pg_shop.url_with(timeout=1)
@@ -234,7 +233,6 @@ def test_a_role_that_waits_for_no_lock_loses_nothing(strict_shop: PostgresShop) 
         assert (strict_shop.record(job).state, len(strict_shop.starts(job))) == (State.DONE, 1)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "strict_shop",
     [

@@ -41,7 +41,6 @@ time.sleep(60)
 """
 
 
-@pytest.mark.timeout(120)
 def test_every_part_comes_back_after_all_sessions_were_ended(pg_shop: PostgresShop) -> None:
     """F23: as an administrator would, several times, under load."""
     pg_shop.start("--lease", "2", "--processes", "2")

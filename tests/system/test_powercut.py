@@ -74,7 +74,6 @@ async def _missing(path: Path, acked: list[str]) -> list[str]:
     return gone
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("cut", range(5))
 def test_no_acknowledged_job_is_lost_when_the_power_is_cut(
     disk: Disk, tmp_path: Path, cut: int
@@ -96,7 +95,6 @@ def test_no_acknowledged_job_is_lost_when_the_power_is_cut(
     assert asyncio.run(_missing(path, acked)) == []
 
 
-@pytest.mark.timeout(120)
 def test_the_cut_is_real(disk: Disk, tmp_path: Path) -> None:
     """Written without a sync, data is gone after the cut; else the test above proves nothing."""
     path = disk.mount / "careless"

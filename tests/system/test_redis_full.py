@@ -184,7 +184,6 @@ def small_shop(tmp_path: Path, disk: Disk) -> Iterator[RedisShop]:
         yield shop
 
 
-@pytest.mark.timeout(120)
 def test_a_full_disk_is_told_and_room_is_all_it_takes(small_shop: RedisShop, disk: Disk) -> None:
     """F30, I1, L2: what cannot be kept is refused; what was accepted is done when there is room."""
     tree = small_shop.start("--lease", "2")

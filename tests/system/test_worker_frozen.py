@@ -46,19 +46,19 @@ def test_a_sleep_longer_than_the_lease_loses_the_job_for_good(shop: Shop) -> Non
         shop.until_started(job, 2)
     shop.until_final(ending)
     first.signal_all(signal.SIGCONT)
-    told = until(lambda: shop.lines(running, "cancelled"), 5, "the word that the lease is lost")
+    told = until(lambda: shop.lines(running, "cancelled"), what="the word that the lease is lost")
     assert told[0].detail == "LeaseLost"
     assert told[0].fence == shop.starts(running)[0].fence
     shop.until_final()
     for job in jobs:
-        until(lambda: re.search(f"came too late: .*job={job}", first.log), 5, "a word of it")
+        until(lambda: re.search(f"came too late: .*job={job}", first.log), what="a word of it")
     for job in jobs:
         record, (late, winner) = shop.record(job), shop.starts(job)
         assert record.state is State.DONE
         assert record.result == f'"by {winner.pid}"' != f'"by {late.pid}"'
         assert (record.attempt, shop.outcomes(job)) == (2, ["lost", "done"])
     # The handler of the process pool was ended, its process replaced, and all go on to work.
-    until(lambda: not alive(shop.starts(in_process)[0].pid), 5)
+    until(lambda: not alive(shop.starts(in_process)[0].pid))
     after = shop.put_many("nap", 6, 0.1, queue="process")
     shop.until_final(*after)
 

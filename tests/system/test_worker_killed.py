@@ -88,7 +88,7 @@ def test_nothing_outlives_a_killed_supervisor(shop: Shop) -> None:
     assert len(below) >= 2 + 2 + 2
     os.kill(tree.pid, signal.SIGKILL)
     tree.process.wait()
-    until(lambda: not any(alive(pid) for pid in below), 2, "the end of all children")
+    until(lambda: not any(alive(pid) for pid in below), 6, "the end of all children")
     assert shop.processes() == []
     shop.start(*ALL_POOLS, "--lease", "2")
     shop.until_final()

@@ -77,7 +77,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_ended_with_its_process(sh
     shop.until_final(stuck, seconds=30)
     check_timed_out(shop, stuck, runs=1, line=None)
     assert shop.lines(stuck, "ignored")
-    until(lambda: not alive(first.pid), 3)
+    until(lambda: not alive(first.pid))
     assert re.search(r"past its time limit of 1 s, at .*shop.py:\d+ in deaf", tree.log)
     shop.until_final()
     for job in (*neighbours, after):

@@ -69,7 +69,7 @@ def test_processes_that_grow_too_large_are_replaced(shop: Shop) -> None:
     assert len({shop.starts(job)[0].pid for job in in_process}) == 4
     shop.until_final()
     check_all_done(shop)
-    until(lambda: first not in tree.workers, 5)
+    until(lambda: first not in tree.workers)
 
 
 def check_all_done(shop: Shop) -> None:

@@ -35,16 +35,14 @@ def test_jobs_that_end_during_an_outage_are_settled_after_it(shop: Shop) -> None
     with outage(shop):
         began = time.monotonic()
         for job in ending:
-            until(lambda: shop.lines(job, "end"), 10)
+            until(lambda: shop.lines(job, "end"))
         time.sleep(max(0.0, 5.0 - (time.monotonic() - began)))
         assert shop.states()[State.RUNNING] == len(shop.accepted)
         for tree in (busy, idle):
-            tree.until_log("the store cannot be used", 5)
-    back = time.monotonic()
-    shop.until_final(*ending, seconds=8)
-    assert time.monotonic() - back < 5 + 3
+            tree.until_log("the store cannot be used")
+    shop.until_final(*ending)
     for tree in (busy, idle):
-        tree.until_log("the store can be used again", 8)
+        tree.until_log("the store can be used again")
     after = shop.put("quick")
     shop.until_final()
     for job in shop.accepted:
@@ -65,7 +63,7 @@ def test_a_process_that_dies_during_an_outage_is_taken_care_of_after_it(shop: Sh
     shop.until_started(victim)
     with outage(shop):
         time.sleep(3.0)
-    tree.until_log("died: SIGABRT", 10)
+    tree.until_log("died: SIGABRT")
     shop.until_final(seconds=30)
     assert shop.record(victim).reason == "poison"
     record = shop.record(neighbour)
@@ -80,11 +78,9 @@ def test_a_worker_told_to_stop_during_an_outage_waits_for_its_end(shop: Shop) ->
     shop.until_started(job)
     with outage(shop):
         until(lambda: shop.lines(job, "end"))
-        tree.until_log("the store cannot be used", 5)
-        began = time.monotonic()
+        tree.until_log("the store cannot be used")
         tree.signal(15)
         time.sleep(2.0)
         assert tree.process.poll() is None
-    assert tree.ended(10) == 0
-    assert time.monotonic() - began < 3 + 8
+    assert tree.ended() == 0
     assert (shop.record(job).state, len(shop.starts(job))) == (State.DONE, 1)

@@ -9,7 +9,7 @@ from fairlead import State
 from fairlead.runtime.points import POINTS
 from tests.system.tree import ALL_POOLS, Shop, Tree, alive, in_short, on_every_store, until
 
-BOUND = 3.0
+BOUND = 10.0
 """Seconds beyond the grace time that a stop may take on a busy machine."""
 
 

@@ -328,7 +328,7 @@ class Shop:
         """Stop what still runs, and check what must hold after every test."""
         codes = {tree.pid: tree.stop(40) for tree in self.trees if tree.process.poll() is None}
         assert set(codes.values()) <= {0}, f"a worker did not end in peace: {codes}"
-        until(lambda: not self.processes(), 3, "the end of all processes")
+        until(lambda: not self.processes(), what="the end of all processes")
         self.check()
 
     def check(self) -> None:
