@@ -452,8 +452,10 @@ def asked_in_rounds(
     plan: ClaimPlan, lengths: Mapping[str, int]
 ) -> tuple[list[str], Mapping[str, float]]:
     """Ask as a store in many parts does: only who has its turn, and only for its share."""
-    asking, left = Asking(plan), dict(lengths)
+    asking, left, rounds = Asking(plan), dict(lengths), 0
     while wanted := asking.wanted():
+        rounds += 1
+        assert rounds <= len(lengths) + 1, "a round ends the claim, or one of the queues"
         for name, count in wanted.items():
             given = min(count, left[name])
             left[name] -= given
