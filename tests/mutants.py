@@ -2072,6 +2072,13 @@ MUTANTS = [
         "tests/test_log.py",
     ),
     Mutant(
+        "a host in brackets may stand behind others, on every Python",
+        "core/url.py",
+        "    if found is None:\n",
+        "    if True:\n",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
         "no part of a password is told (T9)",
         "core/url.py",
         'any("@" in part for part in parts[2:])',
@@ -2082,10 +2089,10 @@ MUTANTS = [
         "an error does not carry the URL along (T9)",
         "core/url.py",
         """    with suppress(ValueError):  # Its words quote the URL, so our error must not carry it along.
-        parts = urlsplit(url)
+        parts = parts_of(url)
 """,
         """    try:
-        parts = urlsplit(url)
+        parts = parts_of(url)
     except ValueError as problem:
         raise unreadable_url(str(problem)) from None
 """,

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from urllib.parse import SplitResult, urlsplit
 
 import pytest
 
@@ -178,6 +179,32 @@ def test_no_text_takes_long_to_be_searched_for_passwords(part: str) -> None:
     began = time.process_time()
     without_passwords("redis://" + part * 200_000)
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("url", "place", "path"),
+    [
+        ("redis+cluster://ada:x@a:1,[::1]:2?prefix=p", "ada:x@a:1,[::1]:2", ""),
+        ("postgresql://a,[::1]:2,b/shop?schema=s", "a,[::1]:2,b", "/shop"),
+        ("redis://ada:x,y@a/1,2", "ada:x,y@a", "/1,2"),
+        ("sqlite:///a,b.db?durability=fast", "", "/a,b.db"),
+    ],
+)
+def test_a_host_in_brackets_may_stand_behind_others(
+    monkeypatch: pytest.MonkeyPatch, url: str, place: str, path: str
+) -> None:
+    """Python refuses it since its security releases of 2025."""
+
+    def strict(text: str) -> SplitResult:
+        parts = urlsplit(text)
+        before, bracket, _ = parts.netloc.rpartition("@")[2].partition("[")
+        if before and bracket:
+            raise ValueError("Invalid IPv6 URL")
+        return parts
+
+    monkeypatch.setattr("fairlead.core.url.urlsplit", strict)
+    parts = split_url(url)
+    assert (parts.netloc, parts.path, parts.query) == (place, path, url.partition("?")[2])
 
 
 @pytest.mark.parametrize(

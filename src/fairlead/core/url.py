@@ -12,6 +12,19 @@ LONGEST_URL = 16_384
 
 _BLANK = re.compile(r"\s")
 _PLACE = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d*)?")
+_OTHER_HOSTS = re.compile(r"(?<=://)([^/?#,]*)(,[^/?#]*)")
+
+
+def parts_of(url: str) -> SplitResult:
+    """Return the parts of a URL, also of one that names several hosts.
+
+    The newest Pythons refuse a host in brackets behind another, so `urlsplit` sees only the first.
+    """
+    found = _OTHER_HOSTS.search(url)
+    if found is None:
+        return urlsplit(url)
+    first = urlsplit(url[: found.end(1)] + url[found.end() :])
+    return first._replace(netloc=first.netloc + found[2])
 
 
 def split_url(url: str) -> SplitResult:
@@ -27,7 +40,7 @@ def split_url(url: str) -> SplitResult:
         )
     parts = None
     with suppress(ValueError):  # Its words quote the URL, so our error must not carry it along.
-        parts = urlsplit(url)
+        parts = parts_of(url)
     if parts is None:
         raise unreadable_url("a host or a password has characters that cannot be there")
     if re.fullmatch(SERVERS, parts.scheme):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 import psycopg
@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.text import brief, cut
-from fairlead.core.url import split_url
+from fairlead.core.url import parts_of, split_url
 
 _OURS = ("schema", "listen", "timeout", "owner")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
@@ -109,7 +109,7 @@ def _given(url: str, options: Mapping[str, str]) -> dict[str, Any]:
     for name in options:
         if name not in known:
             raise _unknown(name, options, {*known, *_OURS})
-    if urlsplit(url).netloc.count("@") > 1:
+    if parts_of(url).netloc.count("@") > 1:
         raise _unreadable("there are two @ in it")  # libpq takes the second for a part of the host.
     # Not put together by urllib, which leaves out the slashes where no host is named.
     bare = f"{url.partition('?')[0]}?{urlencode(options, quote_via=quote)}"
@@ -118,7 +118,7 @@ def _given(url: str, options: Mapping[str, str]) -> dict[str, Any]:
     except psycopg.ProgrammingError as problem:
         # libpq's words may quote the URL, and with it the password.
         raise _unreadable(str(problem).split(":")[0].strip().split('"')[0].strip()) from None
-    if urlsplit(url).fragment:
+    if parts_of(url).fragment:
         raise _unreadable("what follows # would be lost")
     if not all(_is_port(each) for each in str(given.get("port", "")).split(",")):
         raise _unreadable("the port is not a number up to 65535")

@@ -4,11 +4,12 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Any, Self
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode
 
 import msgspec
 
 from fairlead.core.errors import ConfigError, did_you_mean
+from fairlead.core.url import parts_of
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _OURS = ("prefix", "durability", "timeout", "db")
@@ -48,7 +49,7 @@ class Address(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, url: str) -> Self:
         """Read a URL."""
-        parts = urlsplit(url)
+        parts = parts_of(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         tls = parts.scheme.startswith("rediss")
         known = {*_OURS, *(_TLS if tls else ())}
