@@ -2079,6 +2079,13 @@ MUTANTS = [
         "tests/core/test_url.py",
     ),
     Mutant(
+        "only hosts are taken for hosts (T9)",
+        "core/url.py",
+        "_SEVERAL_HOSTS.match(url)",
+        "_SEVERAL_HOSTS.search(url)",
+        "tests/core/test_url.py",
+    ),
+    Mutant(
         "no part of a password is told (T9)",
         "core/url.py",
         'any("@" in part for part in parts[2:])',

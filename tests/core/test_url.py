@@ -44,6 +44,11 @@ def test_a_password_with_an_at_sign_is_not_taken_for_a_host() -> None:
     assert "4ry" not in str(problem.value)
 
 
+def test_nor_is_one_in_a_url_behind_a_comma_among_the_options() -> None:
+    with pytest.raises(ConfigError, match="an @ behind the place"):
+        split_url("redis://a/0?prefix=redis://:c4n,4ry@b")
+
+
 def test_a_password_among_the_options_is_not_told_either() -> None:
     with pytest.raises(ConfigError, match="written %26") as problem:
         store_for("postgresql://localhost/shop?password=c4n&4ry")
@@ -188,6 +193,7 @@ def test_no_text_takes_long_to_be_searched_for_passwords(part: str) -> None:
         ("postgresql://a,[::1]:2,b/shop?schema=s", "a,[::1]:2,b", "/shop"),
         ("redis://ada:x,y@a/1,2", "ada:x,y@a", "/1,2"),
         ("sqlite:///a,b.db?durability=fast", "", "/a,b.db"),
+        ("redis://a/0?prefix=x://b,c", "a", "/0"),
     ],
 )
 def test_a_host_in_brackets_may_stand_behind_others(

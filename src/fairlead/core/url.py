@@ -12,7 +12,7 @@ LONGEST_URL = 16_384
 
 _BLANK = re.compile(r"\s")
 _PLACE = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d*)?")
-_OTHER_HOSTS = re.compile(r"(?<=://)([^/?#,]*)(,[^/?#]*)")
+_SEVERAL_HOSTS = re.compile(r"([^:/?#]*://[^/?#,]*)(,[^/?#]*)")
 
 
 def parts_of(url: str) -> SplitResult:
@@ -20,7 +20,7 @@ def parts_of(url: str) -> SplitResult:
 
     The newest Pythons refuse a host in brackets behind another, so `urlsplit` sees only the first.
     """
-    found = _OTHER_HOSTS.search(url)
+    found = _SEVERAL_HOSTS.match(url)
     if found is None:
         return urlsplit(url)
     first = urlsplit(url[: found.end(1)] + url[found.end() :])
