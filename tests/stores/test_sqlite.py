@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -378,29 +379,45 @@ async def test_a_full_disk_refuses_and_recovers(path: Path) -> None:
 # Locks
 
 
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_by_another(path: Path) -> Iterator[Callable[[], None]]:
+    """Let another process have the write lock; yields what makes it let go."""
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield holder.stdin.close
+
+
 async def test_a_busy_file_is_waited_for(file: SqliteStore, path: Path) -> None:
     await file.put([new_job()])
-    other = sqlite3.connect(path, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
-    timer = threading.Timer(0.3, other.rollback)
-    timer.start()
-    assert file.put_blocking([new_job()]) == [True]
-    timer.join()
-    other.close()
+    with held_by_another(path) as let_go:
+        timer = threading.Timer(0.3, let_go)
+        timer.start()
+        assert file.put_blocking([new_job()]) == [True]
+        timer.join()
 
 
 async def test_patience_ends_with_a_typed_error_and_nothing_lost(path: Path) -> None:
     store = store_for(f"sqlite:///{path}?timeout=0.2")
     await store.put([new_job()])
-    other = sqlite3.connect(path)
-    other.execute("BEGIN IMMEDIATE")
     job = new_job()
-    with pytest.raises(StoreUnavailable, match=r"held the write lock for 0\.2 s; look for a long"):
-        await store.put([job])
-    with pytest.raises(StoreUnavailable):
-        store.put_blocking([job])
-    other.rollback()
-    other.close()
+    with held_by_another(path):
+        held = r"held the write lock for 0\.2 s; look for a long"
+        with pytest.raises(StoreUnavailable, match=held):
+            await store.put([job])
+        with pytest.raises(StoreUnavailable, match=held):
+            store.put_blocking([job])
     assert await store.put([job]) == [True]
     await store.close()
 

@@ -418,17 +418,11 @@ def _twice() -> None:
     os.kill(os.getppid(), signal.SIGTERM)
 
 
-def _stop_tree() -> None:
-    os.kill(os.getppid(), signal.SIGSTOP)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 ACTIONS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "tree": _kill_tree,
     "term": lambda: os.kill(os.getppid(), signal.SIGTERM),
     "twice": _twice,
-    "stop": _stop_tree,
 }
 
 

@@ -43,32 +43,12 @@ class Rows:
     def all(self) -> list[str]:
         return [job for (job,) in self._execute(f"SELECT job FROM {self._table}")]
 
-    def nobody_writes(self) -> bool:
-        """Say whether others can write now; on PostgreSQL nobody keeps them from it."""
-        return True
-
-
-class FileRows(Rows):
-    """The same in a file, which has one lock for all who write."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        super().__init__(connection.execute)
-
-    def nobody_writes(self) -> bool:
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-        self._connection.rollback()
-        return True
-
 
 @pytest.fixture
 def rows(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Rows]:
     if shop.url.startswith("sqlite"):
         connection = sqlite3.connect(shop.folder / "jobs.db", timeout=0.02, isolation_level=None)
-        yield FileRows(connection)
+        yield Rows(connection.execute)
         connection.close()
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -126,27 +106,16 @@ def test_a_long_block_costs_no_job_of_another_worker_its_lease(shop: Shop, rows:
     assert rows.all() == [hog]
 
 
-def freeze(tree: Tree, rows: Rows) -> None:
-    """Stop a tree for longer than its leases last, at a moment when others can write without it."""
-    for _ in range(200):
-        tree.signal_all(signal.SIGSTOP)
-        time.sleep(0.02)
-        if rows.nobody_writes():
-            time.sleep(2.5)
-            break
-        tree.signal_all(signal.SIGCONT)
-        time.sleep(0.01)
-    tree.signal_all(signal.SIGCONT)
-
-
-def strike(shop: Shop, rows: Rows, trees: list[Tree], choose: random.Random) -> None:
+def strike(shop: Shop, trees: list[Tree], choose: random.Random) -> None:
     """Kill a tree and start another, or freeze one."""
     at = choose.randrange(len(trees))
     if choose.random() < 0.5:
         trees[at].kill()
         trees[at] = shop.start(*ALL_POOLS, "--lease", "1")
     else:
-        freeze(trees[at], rows)
+        shop.freeze(trees[at])
+        time.sleep(2.5)  # longer than its leases last
+        trees[at].signal_all(signal.SIGCONT)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +136,7 @@ def test_every_effect_happens_exactly_once_while_trees_are_killed_and_frozen(
     for _ in range(strikes):
         goal = len(shop.starts()) + choose.randrange(10, 30)
         until(lambda: len(shop.starts()) >= goal or len(rows.all()) >= len(jobs))
-        strike(shop, rows, trees, choose)
+        strike(shop, trees, choose)
     shop.until_final()
     runs = len([line for line in shop.starts() if line.job in jobs])
     assert runs > len(jobs), "nothing was struck"

@@ -40,7 +40,7 @@ def test_a_sleep_longer_than_the_lease_loses_the_job_for_good(shop: Shop) -> Non
     shop.until_started(ending)
     jobs = (running, ending, in_process)
     shop.doubled = set(jobs)
-    first.signal_all(signal.SIGSTOP)
+    shop.freeze(first)
     shop.start(*ALL_POOLS, *LEASE)
     for job in jobs:
         shop.until_started(job, 2)
@@ -67,12 +67,13 @@ def test_a_whole_tree_frozen_at_a_point_comes_back_as_a_stranger(shop: Shop) -> 
     """F5: stopped between claim and start, it finds its jobs done when it wakes."""
     jobs = shop.put_many("quick", 6)
     shop.doubled = set(jobs)
-    first = shop.start(*LEASE, POINT="held:stop:1")
-    shop.until_fired()
+    first = shop.start(*LEASE, HOLD="held")
+    until(lambda: (shop.folder / "at-held").exists(), what="the point")
+    shop.freeze(first)
+    (shop.folder / "go-held").touch()
     second = shop.start(*LEASE)
     shop.until_final()
     results = {job: shop.record(job) for job in jobs}
-    until(lambda: first.workers)
     first.signal_all(signal.SIGCONT)
     late = shop.put("quick")
     time.sleep(1.0)

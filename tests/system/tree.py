@@ -4,12 +4,13 @@ import importlib.util
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -244,6 +245,31 @@ class Shop:
         tree = Tree(self.folder, len(self.trees) + 1, options, env)
         self.trees.append(tree)
         return tree
+
+    def freeze(self, tree: Tree) -> None:
+        """Stop a whole tree at a moment when others can write without it.
+
+        A file has one lock for all who write. A process that is stopped with it keeps it.
+        """
+        for _ in range(200):
+            tree.signal_all(signal.SIGSTOP)
+            time.sleep(0.02)
+            if self._nobody_writes():
+                return
+            tree.signal_all(signal.SIGCONT)
+            time.sleep(0.01)
+        raise AssertionError("somebody writes at every moment")
+
+    def _nobody_writes(self) -> bool:
+        if not self.url.startswith("sqlite"):
+            return True
+        with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.02)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.rollback()
+            return True
 
     # Looking
 
