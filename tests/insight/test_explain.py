@@ -131,6 +131,7 @@ async def test_a_job_that_may_start_says_so(store: Backend) -> None:
     assert (told.gate, told.ahead, told.starts_at) == (None, 0, told.now)
     assert [barrier.gate for barrier in told.gates] == [
         Gate.PAUSED,
+        Gate.NEWER_PROGRAM,
         Gate.EXPIRED,
         Gate.NOT_DUE,
         Gate.LEASE_SPARED,
@@ -150,6 +151,16 @@ async def test_each_closed_gate_says_what_opens_it(store: Backend) -> None:
     assert f"fairlead jobs retry {told.job.id}" in opens[Gate.NOT_DUE]
     assert "'strange' in version 1" in opens[Gate.NO_CAPABLE_WORKER]
     assert (told.gate, told.starts_at) == (Gate.PAUSED, None)
+
+
+async def test_a_job_of_a_newer_program_says_what_it_waits_for(store: Backend) -> None:
+    await announce(store)
+    told = await explained(store, level=2)
+    [closed] = [barrier for barrier in told.gates if barrier.closed]
+    assert (told.gate, closed.gate) == (Gate.NEWER_PROGRAM, Gate.NEWER_PROGRAM)
+    assert closed.opens == "a worker of a newer Fairlead: one of level 2 or more"
+    await store.announce(Worker("w2", {"t": 1}, (POOL,), level=2), 100 * SECOND)
+    assert (await explain(store, told.job.id)).gate is None
 
 
 async def test_a_queue_that_no_live_worker_serves_is_told_of(store: Backend) -> None:

@@ -51,6 +51,7 @@ def explain(desk: Desk, id_: str, output: Output) -> None:
 
 _CLOSED = {
     Gate.PAUSED: "its queue is paused",
+    Gate.NEWER_PROGRAM: "a newer program enqueued it, and no live worker is as new",
     Gate.EXPIRED: "it has expired",
     Gate.NOT_DUE: "it is not due yet",
     Gate.LEASE_SPARED: "its worker may be back in a moment",
@@ -83,6 +84,8 @@ def _lines(told: Explanation) -> Iterator[str]:
     yield f"{whose}: {painted(job.state)}, {verdict}"
     earlier_open = True
     for barrier in told.gates:
+        if barrier.gate is Gate.NEWER_PROGRAM and not barrier.closed:
+            continue  # Of interest only while programs of two versions are at work.
         yield _gate_line(barrier, told, relevant=earlier_open)
         if barrier.opens:
             yield f"             opens with {hinted(escaped(barrier.opens))}"

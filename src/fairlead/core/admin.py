@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead.core.errors import ConfigError, DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, JobRecord, State, decode_options
+from fairlead.core.job import LEVEL, Attempt, Gate, JobRecord, State, decode_options
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, Snapshot
 
@@ -231,6 +231,7 @@ class Worker(msgspec.Struct, frozen=True):
     processes: int = 1
     started_at: int = 0
     live_until: int = 0
+    level: int = LEVEL
 
     def owns(self, process: str) -> bool:
         """Say whether a process that claims under this id is one of its own."""

@@ -13,7 +13,7 @@ Values that exist by the thousand are hidden from the garbage collector
 """
 
 from collections.abc import Callable
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -46,11 +46,32 @@ LONGEST_LABEL = 1_024
 MOST_LABELS = 64
 """How many tags a job may have, and how many headers."""
 
+LEVEL = 1
+"""What this program knows to do with jobs. It grows when what a job needs at its end does.
+
+Every stored job has a level, too: the least that a program must have to do anything with it.
+Programs below it let it be found, put it into its order when its time has come, and leave the
+rest to newer ones: they neither claim, settle, cancel, revive, edit, delete, expire nor forget it.
+"""
+
 # What a stored number may be: a row with another one is damaged.
 Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Place = Annotated[int, msgspec.Meta(ge=-LATEST, le=LATEST)]
 Runs = Annotated[int, msgspec.Meta(ge=0, le=MOST_RUNS)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Level = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+
+class Attached(IntFlag):
+    """What a job has besides its own row, and takes with it on its way out.
+
+    Kept as one number that no index holds: the way out of a job without any costs nothing.
+    """
+
+    ENTRIES = 1
+    EDGES = 2
+    PERMITS = 4
+    KEY = 8
 
 
 class State(StrEnum):
@@ -74,6 +95,7 @@ class Gate(StrEnum):
     """Why a waiting job may not start now."""
 
     PAUSED = "paused"
+    NEWER_PROGRAM = "newer_program"
     NOT_DUE = "not_due"
     EXPIRED = "expired"
     NO_CAPABLE_WORKER = "no_capable_worker"
@@ -109,6 +131,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
 
     `run_at` names an instant; without it the job is due `delay` microseconds
     after the store's own now. The same goes for `expires_at` and `expires_in`.
+    `level` is the least that a program must have to do anything with it.
     """
 
     id: JobId
@@ -122,6 +145,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     expires_at: int | None = None
     expires_in: int | None = None
     options: str | None = None
+    level: int = 1
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""
@@ -250,6 +274,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     reason: str | None = None
     errors: tuple[PastAttempt, ...] = ()
     shared_deaths: int = 0
+    level: int = 1
 
     def __repr__(self) -> str:
         """Name the job; its payload may be nobody's business."""

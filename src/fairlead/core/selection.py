@@ -37,7 +37,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from fairlead.core.ids import JobId
-from fairlead.core.job import Gate, Job, size_of
+from fairlead.core.job import LEVEL, Gate, Job, size_of
 from fairlead.core.queue import Served
 from fairlead.core.turns import Credits, Lineup, Room
 
@@ -46,9 +46,10 @@ T = TypeVar("T")
 LOOK = 1_000
 """How many gated jobs of one queue a claim steps over before it leaves the rest for the next.
 
-Those are jobs of tasks that this worker does not know but another live one does, and jobs that
-nobody knows, before they are parked. The worker's next claim goes on where this one stopped, so its
-own jobs behind n of them are found after ⌈n / LOOK⌉ claims, and no claim takes long.
+Those are jobs of tasks that this worker does not know but another live one does, jobs for newer
+programs, and jobs that nobody knows, before they are parked. The worker's next claim goes on where
+this one stopped, so its own jobs behind n of them are found after ⌈n / LOOK⌉ claims, and no claim
+takes long.
 """
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -70,6 +71,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_at: int | None = None
     lost: bool = False
     size: int = 0
+    level: int = 1
 
 
 def can_run(capable: Mapping[str, int] | None, task: str, version: int) -> bool:
@@ -81,8 +83,9 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     """What one pool of one worker asks the store for.
 
     `slots` are the pool's shared slots and `running` says how many jobs of each
-    queue it runs now; what is free follows. `capable` maps the task names the
-    worker knows to the newest payload version it reads; None means any task.
+    queue it runs now; what is free follows. `level` is that of the worker's program, and
+    `capable` maps the task names it knows to the newest payload version it reads; None means
+    any task.
     With `spare_lost`, jobs whose lease has passed are left alone: after a store
     outage their workers may be alive, and get a heartbeat's time to say so. The
     same goes for a plan that took half a lease to arrive since `asked_at`: as
@@ -101,6 +104,7 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     spare_lost: bool = False
     asked_at: int | None = None
     most_bytes: int = MOST_BYTES
+    level: int = LEVEL
 
     def __post_init__(self) -> None:
         """Bring queues and credits into the form that costs nothing to use; a pool has them so."""
@@ -258,6 +262,10 @@ def _paused(head: Head, line: Line, snapshot: Snapshot) -> bool:
     return line.paused
 
 
+def _newer(head: Head, line: Line, snapshot: Snapshot) -> bool:
+    return head.level > snapshot.plan.level
+
+
 def _not_due(head: Head, line: Line, snapshot: Snapshot) -> bool:
     return head.run_at > snapshot.now
 
@@ -280,6 +288,7 @@ def _spared(head: Head, line: Line, snapshot: Snapshot) -> bool:
 
 GATES: dict[Gate, Callable[[Head, Line, Snapshot], bool]] = {
     Gate.PAUSED: _paused,
+    Gate.NEWER_PROGRAM: _newer,
     Gate.EXPIRED: _expired,
     Gate.NOT_DUE: _not_due,
     Gate.LEASE_SPARED: _spared,

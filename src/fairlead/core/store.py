@@ -27,7 +27,7 @@ import msgspec
 
 from fairlead.core.admin import Admin, Worker
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob
+from fairlead.core.job import LEVEL, Job, NewJob
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
 
@@ -69,6 +69,12 @@ class Store(ABC):
 
     url: str
     """Where the store is, without secrets; used in messages."""
+
+    level: int = LEVEL
+    """What this program knows to do with jobs: no verb but `put` changes one above it.
+
+    A claim goes by the level of its plan.
+    """
 
     jobs_per_put: int = 1_000
     """How many jobs of a long stream are best put at once."""

@@ -157,6 +157,7 @@ def plans_of(
             0,
             running={q.name: busy.get(process, {}).get(q.name, 0) for q in queues},
             capable=worker.capable,
+            level=worker.level,
         )
         for process in (*sorted(busy), *idle)
     )
@@ -202,6 +203,7 @@ def judge(
         job.run_at,
         job.expires_at,
         lost=job.lease_until is not None,
+        level=job.level,
     )
     starts = job.id in starting(views)
     snapshots = [view.snapshot for view in views]
@@ -247,6 +249,8 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot, tasks: Mapping[str, int] 
     match gate:
         case Gate.PAUSED:
             return f"fairlead queues resume {quote(job.queue)}"
+        case Gate.NEWER_PROGRAM:
+            return f"a worker of a newer Fairlead: one of level {job.level} or more"
         case Gate.EXPIRED:
             return "nothing: it is cancelled with the next look, because it should have started"
         case Gate.NOT_DUE:

@@ -64,6 +64,7 @@ class Entry(msgspec.Struct):
             self.expires_at,
             lost=self.lease_until > 0,
             size=size_of(new),
+            level=new.level,
         )
 
     def unknown(self, jobs: int) -> Unknown:
@@ -122,6 +123,7 @@ class Entry(msgspec.Struct):
             cancel_requested=self.cancel is not None,
             errors=self.errors,
             shared_deaths=self.shared_deaths,
+            level=new.level,
         )
 
     def end_run(self, settlement: Settlement, now: int) -> Attempt:
@@ -175,6 +177,7 @@ def revived(record: JobRecord, now: int) -> Entry:
         version=record.version,
         priority=record.priority,
         options=record.options,
+        level=record.level,
     )
     expires_at = record.expires_at
     return Entry(

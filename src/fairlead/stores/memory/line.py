@@ -15,7 +15,17 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock, SystemClock
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Gate, Job, JobRecord, NewJob, Reason, State, next_fence
+from fairlead.core.job import (
+    LEVEL,
+    Attempt,
+    Gate,
+    Job,
+    JobRecord,
+    NewJob,
+    Reason,
+    State,
+    next_fence,
+)
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Served
 from fairlead.core.selection import (
@@ -39,6 +49,7 @@ class MemoryLine(Untransacted):
     """Put, claim, extend, settle and the verbs that keep the line going."""
 
     url = "memory://"
+    level = LEVEL
     durability = "memory"
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -232,7 +243,7 @@ class MemoryLine(Untransacted):
 
     def _settle(self, settlement: Settlement, now: int) -> Settlement | None:
         entry = self._running(settlement.id, settlement.fence)
-        if entry is None:
+        if entry is None or entry.new.level > self.level:
             return None
         if entry.cancel is not None:
             settlement = overrule(settlement, entry.cancel)
@@ -351,24 +362,30 @@ class MemoryLine(Untransacted):
 
     def _expire(self, now: int) -> int:
         expired = 0
-        running = []
+        left = []
         while self._expiring and self._expiring[0][0] <= now and expired < BATCH:
             mark = heapq.heappop(self._expiring)
             entry = self._live.get(mark[1])
             if entry is None or entry.expires_at != mark[0]:
                 continue  # It has ended, or was revived without an expiry that had passed.
-            if entry.lease_until:
-                running.append(mark)  # It may wait again, and expire then.
+            if entry.lease_until or entry.new.level > self.level:
+                left.append(
+                    mark
+                )  # It may wait again, and expire then; or a newer program may look.
                 continue
             self._displace(entry)
             self._finish(entry, State.CANCELLED, now, Reason.EXPIRED)
             expired += 1
-        for mark in running:
+        for mark in left:
             heapq.heappush(self._expiring, mark)
         return expired
 
     def _prune(self, before: int) -> int:
-        old = [r.id for r in self._finished.values() if (r.finished_at or 0) < before][:BATCH]
+        old = [
+            record.id
+            for record in self._finished.values()
+            if (record.finished_at or 0) < before and record.level <= self.level
+        ][:BATCH]
         for job_id in old:
             del self._finished[job_id]
         return len(old)

@@ -212,6 +212,8 @@ class MemoryStore(MemoryLine, Backend):
                 entry = self._live.get(job_id)
                 if entry is None or entry.cancel or entry.record().state not in states:
                     continue
+                if entry.new.level > self.level:
+                    continue
                 if entry.lease_until:
                     entry.cancel = reason
                     touched[job_id] = entry.record()
@@ -243,6 +245,8 @@ class MemoryStore(MemoryLine, Backend):
         if entry is not None:
             if entry.lease_until or entry.run_at <= now or State.WAITING not in states:
                 return False
+            if entry.new.level > self.level:
+                return False
             parked = entry.parked
             self._displace(entry)
             entry = revived(entry.record(), now)
@@ -261,9 +265,10 @@ class MemoryStore(MemoryLine, Backend):
         return True
 
     def _place_of(self, job_id: JobId, states: Collection[State]) -> dict[JobId, JobRecord] | None:
-        """Return where a final job is, if it is in one of these states."""
+        """Return where a final job is, if it is in one of these states and not above our level."""
         for place in (self._finished, self._dead):
-            if job_id in place and place[job_id].state in states:
+            job = place.get(job_id)
+            if job is not None and job.state in states and job.level <= self.level:
                 return place
         return None
 
@@ -274,7 +279,7 @@ class MemoryStore(MemoryLine, Backend):
             job = self._dead.get(job_id)
             if self._is_repeat(by, mark):
                 return True
-            if job is None or job.payload != was:
+            if job is None or job.payload != was or job.level > self.level:
                 return False
             self._past(by, mark, [job_id], was)
             self._dead[job_id] = replace(job, payload=payload, version=version)
