@@ -22,6 +22,8 @@ from hypothesis.stateful import (
 
 from fairlead.core.admin import ALL, LIVE, Action, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.entries import Change, Wanted
+from fairlead.core.errors import LeaseLost
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, State
@@ -40,6 +42,7 @@ from fairlead.core.outcome import (
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
 from fairlead.core.selection import ClaimPlan, select
+from fairlead.core.store import Backend
 from fairlead.stores import store_for
 
 QUEUES = (
@@ -98,6 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.calls = 0
         self.last = Action("action-0", "me", "nothing", "no jobs")
         self.credits: dict[str, dict[str, float]] = {}
+        self.versions: dict[tuple[JobId | None, str], int] = {}
 
     def both(self, verb: str, *arguments: object) -> object:
         """Do it to both stores, and insist on one answer."""
@@ -266,6 +270,55 @@ class StoreMachine(RuleBasedStateMachine):
     def upkeep(self, keep: int) -> None:
         self.both("upkeep", keep * SECOND)
 
+    @rule(
+        data=st.data(),
+        keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=3),
+        value=st.sampled_from([None, "1", "2"]),
+        expect=st.sampled_from([None, None, "seen", 0]),
+        lasts=st.sampled_from([None, None, 3]),
+    )
+    def write_entries(
+        self,
+        data: st.DataObject,
+        keys: list[str],
+        value: str | None,
+        expect: str | int | None,
+        lasts: int | None,
+    ) -> None:
+        """Of nobody or of a job, under a fence of the past or present or under none."""
+        owner = data.draw(st.sampled_from([None, None, *self.ids[-4:]]))
+        job = data.draw(st.sampled_from([None, *self.claimed[-4:]]))
+        now = self.clock.now()
+        changes = [
+            Change(
+                "kind",
+                key,
+                value,
+                self.versions.get((owner, key), 0) if expect == "seen" else expect,  # type: ignore[arg-type]
+                owner,
+                due_at=now + len(key) * SECOND,
+                expires_at=None if lasts is None else now + lasts * SECOND,
+            )
+            for key in keys
+        ]
+        answers = [
+            self.runner.run(self.written(store, changes, job and (job.id, job.fence)))
+            for store in (self.reference, self.candidate)
+        ]
+        assert answers[0] == answers[1]
+        for key, version in zip(keys, answers[0] or (), strict=False):
+            if version is not None:
+                self.versions[owner, key] = version
+
+    @staticmethod
+    async def written(
+        store: Backend, changes: list[Change], fence: tuple[JobId, int] | None
+    ) -> list[int | None] | None:
+        try:
+            return await store.entries.write(changes, fence)
+        except LeaseLost:
+            return None
+
     @rule()
     def reopen(self) -> None:
         self.runner.run(self.candidate.close())
@@ -322,6 +375,22 @@ class StoreMachine(RuleBasedStateMachine):
         self.both_audit_log(100)
         self.both_recent(self.clock.now() - 10 * SECOND, 20)
         self.both_recent(self.clock.now() - 10 * SECOND, 5, "mail")
+
+    @invariant()
+    def the_entries_are_the_same_in_both(self) -> None:
+        now = self.clock.now()
+        for owner in (None, *self.ids[-4:]):
+            for wanted in (
+                Wanted("kind", owner),
+                Wanted("kind", owner, after="a", limit=1),
+                Wanted("kind", owner, keys=("a", "c")),
+                Wanted("kind", owner, due_before=now),
+            ):
+                answers = [
+                    self.runner.run(store.entries.read(wanted))
+                    for store in (self.reference, self.candidate)
+                ]
+                assert answers[0] == answers[1], wanted
 
     @invariant()
     def the_places_are_the_same_in_both(self) -> None:

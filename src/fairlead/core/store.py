@@ -1,7 +1,8 @@
 """What a store must do, in prose.
 
 `Store` is the line a job travels: put, claim, extend, settle, plus the few
-verbs that keep it going. `core.admin.Admin` is for people. A `Backend` is both.
+verbs that keep it going. `core.admin.Admin` is for people, and `core.entries.Entries` for small
+values that are no jobs. A `Backend` is all of them.
 Hot verbs take and return batches of core values.
 
 Three rules hold for every verb:
@@ -26,6 +27,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core.admin import Admin, Worker
+from fairlead.core.entries import Entries
 from fairlead.core.ids import JobId
 from fairlead.core.job import LEVEL, Job, NewJob
 from fairlead.core.outcome import Settlement
@@ -57,6 +59,7 @@ class Upkeep(msgspec.Struct, frozen=True):
     expired: int = 0
     pruned_jobs: int = 0
     pruned_attempts: int = 0
+    pruned_entries: int = 0
 
     @property
     def more(self) -> bool:
@@ -69,6 +72,9 @@ class Store(ABC):
 
     url: str
     """Where the store is, without secrets; used in messages."""
+
+    entries: Entries
+    """Small values beside the jobs."""
 
     level: int = LEVEL
     """What this program knows to do with jobs: no verb but `put` changes one above it.
@@ -283,8 +289,9 @@ class Store(ABC):
         """Do one bounded round of housekeeping; any worker may, at any time.
 
         Promotes due jobs, cancels expired ones, brings back jobs whose task a
-        live worker now knows, and forgets finished jobs and attempt-log lines
-        older than `keep` microseconds. Dead letters are never forgotten.
+        live worker now knows, forgets finished jobs and attempt-log lines
+        older than `keep` microseconds, and entries that have expired. Dead letters are
+        never forgotten.
         """
 
 

@@ -41,13 +41,15 @@ from fairlead.core.selection import (
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.looks import Looks
-from fairlead.stores.memory.entry import Entry
+from fairlead.stores.memory.entries import MemoryEntries
+from fairlead.stores.memory.live import LiveJob
 from fairlead.stores.untransacted import Untransacted
 
 
 class MemoryLine(Untransacted):
     """Put, claim, extend, settle and the verbs that keep the line going."""
 
+    entries: MemoryEntries
     url = "memory://"
     level = LEVEL
     durability = "memory"
@@ -55,13 +57,13 @@ class MemoryLine(Untransacted):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._live: dict[JobId, Entry] = {}
+        self._live: dict[JobId, LiveJob] = {}
         self._finished: dict[JobId, JobRecord] = {}
         self._dead: dict[JobId, JobRecord] = {}
         self._log: list[Attempt] = []
         # Waiting and running jobs that are not parked, by queue, in claim order.
         self._order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
-        # Jobs that were parked until a time; an entry may be stale, its job tells.
+        # Jobs that were parked until a time; a mark may be stale, its job tells.
         self._due: list[tuple[int, JobId]] = []
         # The same for jobs that expire, and the jobs that wait for a worker who knows them.
         self._expiring: list[tuple[int, JobId]] = []
@@ -69,6 +71,12 @@ class MemoryLine(Untransacted):
         self._paused: set[str] = set()
         self._looks = Looks()
         self._workers: dict[str, Worker] = {}
+        self.entries = MemoryEntries(
+            self._lock,
+            self._clock,
+            self._live.__contains__,
+            lambda job_id, fence: self._running(job_id, fence) is not None,
+        )
         self._mark = 1
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
@@ -88,8 +96,8 @@ class MemoryLine(Untransacted):
         """Accept new jobs from synchronous code."""
         with self._lock:
             now = self._clock.now()
-            entries = [self._entry(job, now) for job in jobs]
-            fresh = [self._put(entry, now) for entry in entries]
+            taken_in = [self._taken_in(job, now) for job in jobs]
+            fresh = [self._put(live, now) for live in taken_in]
         self._notify()
         return fresh
 
@@ -100,9 +108,9 @@ class MemoryLine(Untransacted):
             "without job.commit(), or use sqlite:/// with a connection to the same file"
         )
 
-    def _entry(self, job: NewJob, now: int) -> Entry:
+    def _taken_in(self, job: NewJob, now: int) -> LiveJob:
         run_at = job.due_at(now)
-        return Entry(
+        return LiveJob(
             new=job,
             run_at=run_at,
             order_at=run_at - job.priority * SECOND,
@@ -110,42 +118,42 @@ class MemoryLine(Untransacted):
             expires_at=job.ends_at(now),
         )
 
-    def _put(self, entry: Entry, now: int) -> bool:
-        job_id = entry.new.id
+    def _put(self, live: LiveJob, now: int) -> bool:
+        job_id = live.new.id
         if job_id in self._live or job_id in self._finished or job_id in self._dead:
             return False
-        self._enter(entry, now)
+        self._enter(live, now)
         return True
 
-    def _enter(self, entry: Entry, now: int) -> None:
+    def _enter(self, live: LiveJob, now: int) -> None:
         """Take a job into the line."""
-        self._live[entry.new.id] = entry
-        if entry.expires_at is not None:
-            heapq.heappush(self._expiring, (entry.expires_at, entry.new.id))
-        self._place(entry, now)
+        self._live[live.new.id] = live
+        if live.expires_at is not None:
+            heapq.heappush(self._expiring, (live.expires_at, live.new.id))
+        self._place(live, now)
 
-    def _place(self, entry: Entry, now: int) -> None:
+    def _place(self, live: LiveJob, now: int) -> None:
         """Put a waiting job where it belongs: in the order, or parked until it is due."""
-        if entry.run_at > now:
-            entry.parked = Gate.NOT_DUE
-            heapq.heappush(self._due, (entry.run_at, entry.new.id))
+        if live.run_at > now:
+            live.parked = Gate.NOT_DUE
+            heapq.heappush(self._due, (live.run_at, live.new.id))
         else:
-            self._stand(entry)
+            self._stand(live)
 
-    def _stand(self, entry: Entry) -> None:
+    def _stand(self, live: LiveJob) -> None:
         """Put a job into the order."""
-        entry.parked = None
-        queue, place = entry.new.queue, entry.place
+        live.parked = None
+        queue, place = live.new.queue, live.place
         insort(self._order[queue], place)
         self._looks.arrived(queue, place)
 
-    def _displace(self, entry: Entry) -> None:
-        self._unknown.discard(entry.new.id)
-        if entry.parked is None:
-            order = self._order[entry.new.queue]
-            del order[bisect_left(order, entry.place)]
+    def _displace(self, live: LiveJob) -> None:
+        self._unknown.discard(live.new.id)
+        if live.parked is None:
+            order = self._order[live.new.queue]
+            del order[bisect_left(order, live.place)]
             if not order:
-                del self._order[entry.new.queue]  # A claim goes along the queues that have jobs.
+                del self._order[live.new.queue]  # A claim goes along the queues that have jobs.
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""
@@ -175,32 +183,32 @@ class MemoryLine(Untransacted):
         order = self._order[queue]
         last = self._looks.place(worker, queue)
         for at in range(bisect_right(order, last) if last else 0, len(order)):
-            entry = self._live[order[at][1]]
-            if entry.lease_until <= now:
-                yield entry.head
+            live = self._live[order[at][1]]
+            if live.lease_until <= now:
+                yield live.head
 
-    def _lease(self, entry: Entry, plan: ClaimPlan, now: int) -> Job:
-        lost = entry.lease_until > 0
-        entry.fence = next_fence(entry.fence, now)
-        entry.lease_until = now + plan.lease
+    def _lease(self, live: LiveJob, plan: ClaimPlan, now: int) -> Job:
+        lost = live.lease_until > 0
+        live.fence = next_fence(live.fence, now)
+        live.lease_until = now + plan.lease
         if not lost:
-            entry.attempt += 1
-            entry.worker, entry.claimed_at = plan.worker, now
-        return entry.job(lost=lost)
+            live.attempt += 1
+            live.worker, live.claimed_at = plan.worker, now
+        return live.job(lost=lost)
 
-    def _park(self, entries: Iterable[Entry], now: int) -> list[Unknown]:
+    def _park(self, unknown: Iterable[LiveJob], now: int) -> list[Unknown]:
         """Park those of these jobs that no live worker knows."""
-        kinds: defaultdict[tuple[str, str, int], list[Entry]] = defaultdict(list)
-        for entry in entries:
-            kinds[entry.new.queue, entry.new.task, entry.new.version].append(entry)
+        kinds: defaultdict[tuple[str, str, int], list[LiveJob]] = defaultdict(list)
+        for live in unknown:
+            kinds[live.new.queue, live.new.task, live.new.version].append(live)
         parked = []
         for (_, task, version), alike in kinds.items():
             if self._known(task, version, now):
                 continue
-            for entry in alike:
-                self._displace(entry)
-                entry.parked = Gate.NO_CAPABLE_WORKER
-                self._unknown.add(entry.new.id)
+            for live in alike:
+                self._displace(live)
+                live.parked = Gate.NO_CAPABLE_WORKER
+                self._unknown.add(live.new.id)
             parked.append(alike[0].unknown(len(alike)))
         return parked
 
@@ -216,17 +224,17 @@ class MemoryLine(Untransacted):
             now = self._clock.now()
             renewed = []
             for job_id, fence in leases:
-                entry = self._running(job_id, fence)
-                if entry is not None:
-                    entry.lease_until = now + lease
-                    renewed.append(Extended(job_id, entry.cancel is not None))
+                live = self._running(job_id, fence)
+                if live is not None:
+                    live.lease_until = now + lease
+                    renewed.append(Extended(job_id, live.cancel is not None))
             return renewed
 
     async def held(self, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
         with self._lock:
-            running = [entry for entry in self._live.values() if entry.lease_until]
-            return [entry.job(lost=False) for entry in running if entry.worker == worker]
+            running = [live for live in self._live.values() if live.lease_until]
+            return [live.job(lost=False) for live in running if live.worker == worker]
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
@@ -236,40 +244,40 @@ class MemoryLine(Untransacted):
         self._notify()
         return {settlement.id: settlement for settlement in ruled if settlement}
 
-    def _running(self, job_id: JobId, fence: int) -> Entry | None:
+    def _running(self, job_id: JobId, fence: int) -> LiveJob | None:
         """Return the job if this fence is the one it runs under: the only fence check there is."""
-        entry = self._live.get(job_id)
-        return entry if entry is not None and entry.lease_until and entry.fence == fence else None
+        live = self._live.get(job_id)
+        return live if live is not None and live.lease_until and live.fence == fence else None
 
     def _settle(self, settlement: Settlement, now: int) -> Settlement | None:
-        entry = self._running(settlement.id, settlement.fence)
-        if entry is None or entry.new.level > self.level:
+        live = self._running(settlement.id, settlement.fence)
+        if live is None or live.new.level > self.level:
             return None
-        if entry.cancel is not None:
-            settlement = overrule(settlement, entry.cancel)
-        self._log.append(entry.end_run(settlement, now))
-        self._displace(entry)
-        entry.attempt -= not settlement.counts
-        entry.crashes += settlement.crashed
-        entry.shared_deaths = settlement.shared_deaths
+        if live.cancel is not None:
+            settlement = overrule(settlement, live.cancel)
+        self._log.append(live.end_run(settlement, now))
+        self._displace(live)
+        live.attempt -= not settlement.counts
+        live.crashes += settlement.crashed
+        live.shared_deaths = settlement.shared_deaths
         if settlement.state is State.WAITING:
             if settlement.run_at is not None:
-                head_start = entry.run_at - entry.order_at
-                entry.run_at = settlement.run_at
-                entry.order_at = settlement.run_at - head_start
-            entry.lease_until, entry.worker, entry.claimed_at = 0, None, None
-            self._place(entry, now)
+                head_start = live.run_at - live.order_at
+                live.run_at = settlement.run_at
+                live.order_at = settlement.run_at - head_start
+            live.lease_until, live.worker, live.claimed_at = 0, None, None
+            self._place(live, now)
         else:
-            self._finish(entry, settlement.state, now, settlement.reason, settlement.result)
+            self._finish(live, settlement.state, now, settlement.reason, settlement.result)
         return settlement
 
     def _finish(
-        self, entry: Entry, state: State, now: int, reason: str | None, result: str | None = None
+        self, live: LiveJob, state: State, now: int, reason: str | None, result: str | None = None
     ) -> None:
         """Move a job out of the line for good."""
-        del self._live[entry.new.id]
+        del self._live[live.new.id]
         record = msgspec.structs.replace(
-            entry.record(),
+            live.record(),
             state=state,
             gate=None,
             lease_until=None,
@@ -336,6 +344,7 @@ class MemoryLine(Untransacted):
                 expired=self._expire(now),
                 pruned_jobs=self._prune(now - keep),
                 pruned_attempts=self._prune_log(now - keep),
+                pruned_entries=self.entries.prune(now),
             )
             self._prune_workers(now - keep)
         if done.promoted or done.brought_back:
@@ -346,18 +355,18 @@ class MemoryLine(Untransacted):
         promoted = 0
         while self._due and self._due[0][0] <= now and promoted < BATCH:
             run_at, job_id = heapq.heappop(self._due)
-            entry = self._live.get(job_id)
-            if entry and entry.parked is Gate.NOT_DUE and entry.run_at == run_at:
-                self._place(entry, now)
+            live = self._live.get(job_id)
+            if live and live.parked is Gate.NOT_DUE and live.run_at == run_at:
+                self._place(live, now)
                 promoted += 1
         return promoted
 
     def _bring_back(self, known: Callable[[str, int], bool]) -> int:
         parked = [self._live[job_id] for job_id in self._unknown]
-        back = [entry for entry in parked if known(entry.new.task, entry.new.version)][:BATCH]
-        for entry in back:
-            self._unknown.discard(entry.new.id)
-            self._stand(entry)
+        back = [live for live in parked if known(live.new.task, live.new.version)][:BATCH]
+        for live in back:
+            self._unknown.discard(live.new.id)
+            self._stand(live)
         return len(back)
 
     def _expire(self, now: int) -> int:
@@ -365,16 +374,16 @@ class MemoryLine(Untransacted):
         left = []
         while self._expiring and self._expiring[0][0] <= now and expired < BATCH:
             mark = heapq.heappop(self._expiring)
-            entry = self._live.get(mark[1])
-            if entry is None or entry.expires_at != mark[0]:
+            live = self._live.get(mark[1])
+            if live is None or live.expires_at != mark[0]:
                 continue  # It has ended, or was revived without an expiry that had passed.
-            if entry.lease_until or entry.new.level > self.level:
+            if live.lease_until or live.new.level > self.level:
                 left.append(
                     mark
                 )  # It may wait again, and expire then; or a newer program may look.
                 continue
-            self._displace(entry)
-            self._finish(entry, State.CANCELLED, now, Reason.EXPIRED)
+            self._displace(live)
+            self._finish(live, State.CANCELLED, now, Reason.EXPIRED)
             expired += 1
         for mark in left:
             heapq.heappush(self._expiring, mark)
@@ -388,6 +397,7 @@ class MemoryLine(Untransacted):
         ][:BATCH]
         for job_id in old:
             del self._finished[job_id]
+            self.entries.forget(job_id)
         return len(old)
 
     def _prune_workers(self, before: int) -> None:

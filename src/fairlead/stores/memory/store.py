@@ -32,8 +32,8 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Line, Snapshot, can_run
 from fairlead.core.store import Backend
-from fairlead.stores.memory.entry import Entry, revived
 from fairlead.stores.memory.line import MemoryLine
+from fairlead.stores.memory.live import LiveJob, revived
 from fairlead.stores.records import running_of, waiting_of
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class MemoryStore(MemoryLine, Backend):
     def _meant(self, which: Filter) -> list[JobRecord]:
         """Return the jobs that the filter means, newest first."""
         with self._lock:
-            records = [entry.record() for entry in self._live.values()]
+            records = [live.record() for live in self._live.values()]
             records += [*self._finished.values(), *self._dead.values()]
         found = [record for record in records if matches(which, record)]
         return sorted(found, key=lambda record: record.id, reverse=True)
@@ -111,14 +111,14 @@ class MemoryStore(MemoryLine, Backend):
         """Count the waiting jobs of each queue by what they wait for."""
         with self._lock:
             now = self._clock.now()
-            jobs = [entry.record() for entry in self._live.values() if not entry.lease_until]
+            jobs = [live.record() for live in self._live.values() if not live.lease_until]
         return waiting_of((job.queue, wait_of(job, now), 1, job.run_at) for job in jobs)
 
     async def running(self) -> list[Running]:
         """Count running jobs by worker process, queue and task."""
         with self._lock:
             now = self._clock.now()
-            jobs = [entry.record() for entry in self._live.values() if entry.lease_until > now]
+            jobs = [live.record() for live in self._live.values() if live.lease_until > now]
         return running_of(
             (job.worker, job.queue, job.task, 1, job.claimed_at) for job in jobs if job.worker
         )
@@ -128,13 +128,12 @@ class MemoryStore(MemoryLine, Backend):
         with self._lock:
             now = self._clock.now()
             standing = [
-                entry
-                for entry in sorted(self._live.values(), key=lambda entry: entry.place)
-                if entry.lease_until <= now
-                and entry.run_at <= now
+                live
+                for live in sorted(self._live.values(), key=lambda live: live.place)
+                if live.lease_until <= now
+                and live.run_at <= now
                 and (
-                    not entry.unknown_task
-                    or can_run(plan.capable, entry.new.task, entry.new.version)
+                    not live.unknown_task or can_run(plan.capable, live.new.task, live.new.version)
                 )
             ]
             lines = {
@@ -153,15 +152,15 @@ class MemoryStore(MemoryLine, Backend):
             job = self._live.get(job_id)
             if job is None:
                 return 0
-            return sum(entry.place < job.place for entry in self._in_order(job.new.queue))
+            return sum(live.place < job.place for live in self._in_order(job.new.queue))
 
-    def _due_entries(self) -> list[Entry]:
+    def _due_jobs(self) -> list[LiveJob]:
         now = self._clock.now()
         return [e for e in self._live.values() if not e.lease_until and e.run_at <= now]
 
-    def _in_order(self, queue: str) -> list[Entry]:
+    def _in_order(self, queue: str) -> list[LiveJob]:
         """Return the due jobs of a queue that stand in its order, or will with the next look."""
-        return [e for e in self._due_entries() if e.new.queue == queue and not e.unknown_task]
+        return [e for e in self._due_jobs() if e.new.queue == queue and not e.unknown_task]
 
     async def unknown(self) -> dict[tuple[str, int], int]:
         """Count the jobs parked for want of a capable worker, by task and version."""
@@ -209,17 +208,17 @@ class MemoryStore(MemoryLine, Backend):
                 return {job_id: record for job_id in past if (record := self._record(job_id))}
             now = self._clock.now()
             for job_id in job_ids:
-                entry = self._live.get(job_id)
-                if entry is None or entry.cancel or entry.record().state not in states:
+                live = self._live.get(job_id)
+                if live is None or live.cancel or live.record().state not in states:
                     continue
-                if entry.new.level > self.level:
+                if live.new.level > self.level:
                     continue
-                if entry.lease_until:
-                    entry.cancel = reason
-                    touched[job_id] = entry.record()
+                if live.lease_until:
+                    live.cancel = reason
+                    touched[job_id] = live.record()
                 else:
-                    self._displace(entry)
-                    self._finish(entry, State.CANCELLED, now, reason)
+                    self._displace(live)
+                    self._finish(live, State.CANCELLED, now, reason)
                     touched[job_id] = self._finished[job_id]
             self._add(by, mark, job_ids, touched, job_id=_only(job_ids))
         self._notify()
@@ -241,18 +240,18 @@ class MemoryStore(MemoryLine, Backend):
         return done
 
     def _revive(self, job_id: JobId, states: Collection[State], now: int) -> bool:
-        entry = self._live.get(job_id)
-        if entry is not None:
-            if entry.lease_until or entry.run_at <= now or State.WAITING not in states:
+        live = self._live.get(job_id)
+        if live is not None:
+            if live.lease_until or live.run_at <= now or State.WAITING not in states:
                 return False
-            if entry.new.level > self.level:
+            if live.new.level > self.level:
                 return False
-            parked = entry.parked
-            self._displace(entry)
-            entry = revived(entry.record(), now)
-            self._live[job_id] = entry
+            parked = live.parked
+            self._displace(live)
+            live = revived(live.record(), now)
+            self._live[job_id] = live
             if parked is Gate.NO_CAPABLE_WORKER:
-                entry.parked = parked
+                live.parked = parked
                 self._unknown.add(job_id)
                 return True
         else:
@@ -261,7 +260,7 @@ class MemoryStore(MemoryLine, Backend):
                 return False
             self._enter(revived(place.pop(job_id), now), now)
             return True
-        self._place(entry, now)
+        self._place(live, now)
         return True
 
     def _place_of(self, job_id: JobId, states: Collection[State]) -> dict[JobId, JobRecord] | None:
@@ -300,6 +299,7 @@ class MemoryStore(MemoryLine, Backend):
                 place = self._place_of(job_id, states)
                 if place is not None:
                     del place[job_id]
+                    self.entries.forget(job_id)
                     deleted.append(job_id)
             self._add(by, mark, job_ids, deleted, job_id=_only(job_ids))
         return deleted
@@ -332,9 +332,9 @@ class MemoryStore(MemoryLine, Backend):
                 self._add(by, mark, (), (), count=count, job_id=job_id)
 
     def _record(self, job_id: JobId) -> JobRecord | None:
-        entry = self._live.get(job_id)
-        if entry is not None:
-            return entry.record()
+        live = self._live.get(job_id)
+        if live is not None:
+            return live.record()
         return self._finished.get(job_id) or self._dead.get(job_id)
 
     def _past(
@@ -400,7 +400,7 @@ class MemoryStore(MemoryLine, Backend):
                 *(f"job {i} is in two places" for i in self._live.keys() & self._dead.keys()),
                 *(f"job {i} is in two places" for i in self._finished.keys() & self._dead.keys()),
                 *self._audit_order(),
-                *(problem for entry in self._live.values() for problem in entry.problems()),
+                *(problem for live in self._live.values() for problem in live.problems()),
             ]
         return [
             Finding(problem, "report it: the memory store is inconsistent") for problem in problems
@@ -408,19 +408,19 @@ class MemoryStore(MemoryLine, Backend):
 
     def _audit_order(self) -> Iterator[str]:
         placed = {(queue, *place) for queue, order in self._order.items() for place in order}
-        live = {
-            (entry.new.queue, *entry.place) for entry in self._live.values() if entry.parked is None
+        standing = {
+            (live.new.queue, *live.place) for live in self._live.values() if live.parked is None
         }
-        for _, _, job_id in placed ^ live:
+        for _, _, job_id in placed ^ standing:
             yield f"job {job_id} and the order of its queue disagree"
         for queue, order in self._order.items():
             if order != sorted(order):
                 yield f"the order of queue {queue!r} is broken"
         due = {job_id for _, job_id in self._due}
-        for job_id, entry in self._live.items():
-            if entry.parked is Gate.NOT_DUE and job_id not in due:
+        for job_id, live in self._live.items():
+            if live.parked is Gate.NOT_DUE and job_id not in due:
                 yield f"job {job_id} waits for a time that nobody watches"
-            if (entry.parked is Gate.NO_CAPABLE_WORKER) != (job_id in self._unknown):
+            if (live.parked is Gate.NO_CAPABLE_WORKER) != (job_id in self._unknown):
                 yield f"job {job_id} and the list of unknown tasks disagree"
 
 

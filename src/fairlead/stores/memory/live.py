@@ -22,7 +22,7 @@ from fairlead.core.outcome import Settlement
 from fairlead.core.selection import LONGEST_TOLD, Head, Unknown
 
 
-class Entry(msgspec.Struct):
+class LiveJob(msgspec.Struct):
     """A job in the line. `parked` is the gate it waits behind, outside the order."""
 
     new: NewJob
@@ -150,7 +150,7 @@ class Entry(msgspec.Struct):
         )
 
     def problems(self) -> Iterator[str]:
-        """Say where the entry does not agree with itself."""
+        """Say where it does not agree with itself."""
         running = self.lease_until > 0
         if running != (self.worker is not None) or running != (self.claimed_at is not None):
             yield f"job {self.new.id} does not agree with itself about running"
@@ -164,7 +164,7 @@ class Entry(msgspec.Struct):
             yield f"job {self.new.id} runs without a fence"
 
 
-def revived(record: JobRecord, now: int) -> Entry:
+def revived(record: JobRecord, now: int) -> LiveJob:
     """Return a job as it stands in the line when a person lets it run again.
 
     Its crashes are forgotten, but not that there were some: it begins alone.
@@ -180,7 +180,7 @@ def revived(record: JobRecord, now: int) -> Entry:
         level=record.level,
     )
     expires_at = record.expires_at
-    return Entry(
+    return LiveJob(
         new=new,
         run_at=now,
         order_at=now - record.priority * SECOND,
