@@ -4,8 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import cast
 from unittest.mock import patch
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,12 +16,14 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue, Served
 from fairlead.core.selection import (
+    GATES,
     LOOK,
     Asking,
     Claim,
     ClaimPlan,
     Head,
     Line,
+    Rule,
     Selection,
     Snapshot,
     gate_of,
@@ -205,6 +209,42 @@ def test_nothing_gated_is_chosen_and_no_slot_stays_free(
     assert all(gates[job_id] is None for job_id in picked)
     assert all(gates[job_id] is gate for job_id, gate in selection.held.items())
     assert len(picked) == min(slots, sum(gate is None for gate in gates.values()))
+
+
+LIMIT = cast(Gate, "limit")
+"""A gate that counts, which exists only here: of each task, so many jobs may run."""
+
+
+def limited(most: int) -> Rule:
+    return Rule(
+        lambda head, _line, snapshot: snapshot.used[LIMIT][head.task] >= most,
+        uses=lambda head: head.task,
+    )
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("tuv"), max_size=8), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("tuv"), st.integers(0, 3)),
+    st.integers(0, 3),
+    st.integers(0, 20),
+)
+def test_a_gate_that_counts_lets_no_two_queues_pass_one_limit(
+    tasks_of: list[list[str]], running: dict[str, int], most: int, slots: int
+) -> None:
+    lines = [
+        Line(Queue(f"q{n}"), [head(f"q{n}", at, task=task) for at, task in enumerate(tasks)])
+        for n, tasks in enumerate(tasks_of)
+    ]
+    view = msgspec.structs.replace(snapshot(lines, slots), used={LIMIT: Counter(running)})
+    with patch.dict(GATES, {LIMIT: limited(most)}):
+        selection = select(view)
+    taken = Counter(job.task for _, job in selection.chosen)
+    waiting = Counter(task for tasks in tasks_of for task in tasks)
+    free = {task: min(waiting[task], max(0, most - running.get(task, 0))) for task in "tuv"}
+    assert all(taken[task] <= free[task] for task in "tuv")
+    assert sum(taken.values()) == min(slots, sum(free.values()))
+    assert selection.used[LIMIT] == taken + Counter(running)
+    assert view.used == {LIMIT: Counter(running)}
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 4), st.integers(1, 10))

@@ -25,14 +25,15 @@ beyond them, all critical queues together hold at most half of the shared slots.
 **Inside a queue** the order is `order_at`, then id, where `order_at = run_at -
 priority`: a priority is a head start, and waiting makes up for any of them.
 
-**Gates** are the entries of `GATES`, asked in this order. A new kind of limit
-is a new entry, and nothing else changes.
+**Gates** are the entries of `GATES`, asked in this order about the job that is to be taken
+next, and charged as it is taken: so of two queues that share a limit, the second sees what the
+first has taken. A new kind of limit is a new entry, and nothing else changes.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -223,13 +224,15 @@ class Lines(dict[str, Line]):
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything the rule may look at: a line for each queue, or `Lines`.
 
-    `among` names the queues that may have a job that waits, where that is known.
+    `among` names the queues that may have a job that waits, where that is known. `used` says for
+    each gate that counts how much of each of its keys is in use.
     """
 
     plan: ClaimPlan
     now: int
     lines: Mapping[str, Line]
     among: Collection[str] | None = None
+    used: Mapping[Gate, Counter[str]] = {}
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -248,7 +251,8 @@ class Looked(msgspec.Struct, frozen=True):
 class Selection(msgspec.Struct, frozen=True):
     """The rule's answer: who starts, in order; the credits after; who was held, by which gate.
 
-    `looked` are the queues that were asked. `cut` is as in `Claim`.
+    `looked` are the queues that were asked. `cut` is as in `Claim`, and `used` is what the gates
+    have in use after it.
     """
 
     chosen: list[tuple[str, Head]]
@@ -256,6 +260,22 @@ class Selection(msgspec.Struct, frozen=True):
     held: dict[JobId, Gate]
     looked: dict[str, Looked]
     cut: bool = False
+    used: Mapping[Gate, Counter[str]] = {}
+
+
+Question = Callable[[Head, Line, Snapshot], bool]
+"""Asks whether a gate is closed before a job."""
+
+
+class Rule(NamedTuple):
+    """A gate: whether it is closed before a job; and for one that counts, what a job uses of it.
+
+    What it uses is a key, of which there is one more in `Snapshot.used` once the job is taken;
+    None if the gate does not count this job.
+    """
+
+    closed: Question
+    uses: Callable[[Head], str | None] | None = None
 
 
 def _paused(head: Head, line: Line, snapshot: Snapshot) -> bool:
@@ -286,25 +306,32 @@ def _spared(head: Head, line: Line, snapshot: Snapshot) -> bool:
     return plan.spare_lost or late
 
 
-GATES: dict[Gate, Callable[[Head, Line, Snapshot], bool]] = {
-    Gate.PAUSED: _paused,
-    Gate.NEWER_PROGRAM: _newer,
-    Gate.EXPIRED: _expired,
-    Gate.NOT_DUE: _not_due,
-    Gate.LEASE_SPARED: _spared,
-    Gate.NO_CAPABLE_WORKER: _incapable,
+GATES: dict[Gate, Rule] = {
+    Gate.PAUSED: Rule(_paused),
+    Gate.NEWER_PROGRAM: Rule(_newer),
+    Gate.EXPIRED: Rule(_expired),
+    Gate.NOT_DUE: Rule(_not_due),
+    Gate.LEASE_SPARED: Rule(_spared),
+    Gate.NO_CAPABLE_WORKER: Rule(_incapable),
 }
-"""Every gate, with the question whether it is closed before a job."""
-
-_QUESTIONS = tuple(GATES.items())
+"""Every gate, in the order they are asked."""
 
 
 def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
     """Return the first closed gate before this job, or None if it may start."""
-    for gate, closed in _QUESTIONS:
-        if closed(head, line, snapshot):
+    for gate, rule in GATES.items():
+        if rule.closed(head, line, snapshot):
             return gate
     return None
+
+
+def charge(head: Head, used: Mapping[Gate, Counter[str]]) -> None:
+    """Add what a job uses of the gates that count."""
+    for gate, counter in used.items():
+        uses = GATES[gate].uses
+        key = uses(head) if uses is not None else None
+        if key is not None:
+            counter[key] += 1
 
 
 def select(snapshot: Snapshot) -> Selection:
@@ -313,6 +340,9 @@ def select(snapshot: Snapshot) -> Selection:
     Looks at no more jobs than it must: those it chooses, and those it steps over.
     """
     plan, room, among = snapshot.plan, snapshot.plan.room(), snapshot.among
+    used = {gate: Counter(keys) for gate, keys in snapshot.used.items()}
+    if used:
+        snapshot = msgspec.structs.replace(snapshot, used=used)
     held: dict[JobId, Gate] = {}
     asked: dict[str, _Ready] = {}
 
@@ -325,12 +355,14 @@ def select(snapshot: Snapshot) -> Selection:
         head = ready.next()
         if head is not None:
             room.bytes -= head.size
+            if used:
+                charge(head, used)
         return head
 
     chosen, credits = plan.standing.serve(room, ask, among)
     looked = {name: ready.looked() for name, ready in asked.items()}
     cut = room.bytes <= 0 or any(each.cut for each in looked.values())
-    return Selection(chosen, credits, held, looked, cut)
+    return Selection(chosen, credits, held, looked, cut, used)
 
 
 class _Ready:

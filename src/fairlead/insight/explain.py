@@ -170,14 +170,16 @@ def _room(plan: ClaimPlan) -> int:
 def starting(views: Sequence[View]) -> set[JobId]:
     """Return the jobs that the next claims take, one claim after the other."""
     taken: set[JobId] = set()
+    used = dict(views[0].snapshot.used) if views else {}
     for view in views:
         for plan in view.plans:
             left = {
                 name: replace(line, heads=[head for head in line.heads if head.id not in taken])
                 for name, line in view.snapshot.lines.items()
             }
-            chosen = select(replace(view.snapshot, plan=plan, lines=left)).chosen
-            taken |= {head.id for _, head in chosen}
+            selection = select(replace(view.snapshot, plan=plan, lines=left, used=used))
+            taken |= {head.id for _, head in selection.chosen}
+            used = dict(selection.used)
     return taken
 
 
@@ -213,7 +215,7 @@ def judge(
     if gate is None and not starts:
         gate = Gate.NO_SLOT
     line = _line(view, job.queue)
-    closed = {each: question(head, line, view) for each, question in GATES.items()}
+    closed = {each: rule.closed(head, line, view) for each, rule in GATES.items()}
     closed[Gate.NO_SLOT] = gate is Gate.NO_SLOT
     gates = tuple(
         Barrier(each, closed[each], _opens(each, job, view, tasks) if closed[each] else None)
