@@ -20,7 +20,7 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, NewJob, State
 from fairlead.core.queue import Queue, Share
-from fairlead.core.selection import ClaimPlan
+from fairlead.core.selection import ClaimPlan, Snapshot
 from fairlead.core.store import Backend
 from fairlead.insight.explain import explain, plans_of
 from fairlead.stores import store_for
@@ -161,6 +161,26 @@ async def test_a_job_of_a_newer_program_says_what_it_waits_for(store: Backend) -
     assert closed.opens == "a worker of a newer Fairlead: one of level 2 or more"
     await store.announce(Worker("w2", {"t": 1}, (POOL,), level=2), 100 * SECOND)
     assert (await explain(store, told.job.id)).gate is None
+
+
+async def test_many_workers_of_one_kind_are_looked_at_once(
+    store: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand workers must not mean a thousand snapshots."""
+    asked: list[str] = []
+    snapshot = store.snapshot
+
+    async def counted(plan: ClaimPlan, limit: int) -> Snapshot:
+        asked.append(plan.worker)
+        return await snapshot(plan, limit)
+
+    monkeypatch.setattr(store, "snapshot", counted)
+    for number in range(20):
+        await store.announce(Worker(f"w{number}", {"t": 1}, (POOL,)), 100 * SECOND)
+    await store.announce(Worker("other", {"t": 2}, (POOL,)), 100 * SECOND)
+    told = await explained(store)
+    assert told.gate is None
+    assert len(asked) == 2
 
 
 async def test_a_queue_that_no_live_worker_serves_is_told_of(store: Backend) -> None:

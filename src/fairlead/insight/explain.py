@@ -132,7 +132,18 @@ async def _views(store: Backend, job: JobRecord) -> list[View]:
     if not served:
         served = [(ClaimPlan("", (Share(job.queue),), 0, 0, capable={}),)]
     limit = min(sum(_room(plan) for plans in served for plan in plans), _MOST_SLOTS) + LOOK
-    return [View(await store.snapshot(plans[0], limit), plans) for plans in served]
+    # Workers of one program ask for the same, and so see the same: a thousand of them look once.
+    seen: dict[object, Snapshot] = {}
+    for plans in served:
+        if sight(plans[0]) not in seen:
+            seen[sight(plans[0])] = await store.snapshot(plans[0], limit)
+    return [View(seen[sight(plans[0])], plans) for plans in served]
+
+
+def sight(plan: ClaimPlan) -> object:
+    """Return what decides on what a plan sees: which queues, which tasks, of which level."""
+    capable = None if plan.capable is None else frozenset(plan.capable.items())
+    return tuple(plan.queues), capable, plan.level
 
 
 def plans_of(
