@@ -331,10 +331,10 @@ MUTANTS = [
         "tests/stores/test_levels.py",
     ),
     Mutant(
-        "entries are written by compare-and-set, memory",
-        "stores/memory/entries.py",
-        "if change.expect is not None and change.expect != (old.version if old else 0):",
-        "if change.expect == 0 and old:",
+        "entries are written by compare-and-set, memory and SQLite",
+        "core/entries.py",
+        "is_expected = change.expect in (None, old.version if old is not None else 0)",
+        "is_expected = change.expect != 0 or old is None",
         "tests/stores/test_entries.py",
     ),
     Mutant(

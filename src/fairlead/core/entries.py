@@ -19,13 +19,13 @@ What holds in every store:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import JobId
-from fairlead.core.job import LATEST, LONGEST_ID
+from fairlead.core.job import LATEST, LONGEST_ID, next_fence
 from fairlead.core.text import brief
 
 LONGEST_KIND = 64
@@ -156,6 +156,84 @@ def check_changes(changes: Sequence[Change]) -> None:
             f"one call writes at most {MOST_ENTRIES:,} entries, not {len(changes):,}; "
             "write them in several calls"
         )
+
+
+Name = tuple[str, JobId | None, str]
+"""What an entry is known by: kind, owner and key."""
+
+
+def name_of(each: Entry | Change) -> Name:
+    """Return what an entry is known by."""
+    return each.kind, each.owner, each.key
+
+
+def is_there(entry: Entry, now: int) -> bool:
+    """Say whether an entry has not expired."""
+    return entry.expires_at is None or entry.expires_at > now
+
+
+def change_all(
+    changes: Iterable[Change], found: Mapping[Name, Entry], live: Collection[JobId], now: int
+) -> tuple[list[int | None], dict[Name, Entry | None]]:
+    """Return how changes are answered, and what has to be written then; None is to be removed.
+
+    `found` are the entries that are there under the names of the changes, expired or not, and
+    `live` the jobs that may own one.
+    """
+    answers: list[int | None] = []
+    written: dict[Name, Entry | None] = {}
+    for change in changes:
+        name = name_of(change)
+        last = written[name] if name in written else found.get(name)
+        old = last if last is not None and is_there(last, now) else None
+        is_expected = change.expect in (None, old.version if old is not None else 0)
+        if not is_expected or (change.owner is not None and change.owner not in live):
+            answers.append(None)
+            continue
+        written[name] = _changed(change, next_fence(old.version if old is not None else 0, now))
+        answers.append(0 if change.value is None else written[name].version)  # type: ignore[union-attr]
+    return answers, written
+
+
+def _changed(change: Change, version: int) -> Entry | None:
+    if change.value is None:
+        return None
+    return Entry(
+        change.kind,
+        change.key,
+        change.value,
+        version,
+        change.owner,
+        change.due_at,
+        change.expires_at,
+    )
+
+
+def meant(wanted: Wanted, entries: Iterable[Entry], now: int) -> list[Entry]:
+    """Return those of these entries that are wanted, in order."""
+    found = [entry for entry in entries if is_there(entry, now) and _is_meant(entry, wanted)]
+    by_due = wanted.due_before is not None
+    found.sort(key=lambda each: (each.due_at if by_due else 0, each.key.encode()))
+    return found[: wanted.limit]
+
+
+def _is_meant(entry: Entry, wanted: Wanted) -> bool:
+    if (entry.kind, entry.owner) != (wanted.kind, wanted.owner):
+        return False
+    if wanted.due_before is not None:
+        return entry.due_at is not None and entry.due_at < wanted.due_before
+    if wanted.keys is not None:
+        return entry.key in wanted.keys
+    return entry.key.startswith(wanted.prefix) and entry.key.encode() > wanted.after.encode()
+
+
+def past_all(prefix: str) -> str | None:
+    """Return the least text after all that begin with this one; None if there is none."""
+    for at in range(len(prefix) - 1, -1, -1):
+        if prefix[at] < "\U0010ffff":
+            following = ord(prefix[at]) + 1
+            return prefix[:at] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
+    return None
 
 
 class Entries(ABC):

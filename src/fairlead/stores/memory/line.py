@@ -74,7 +74,7 @@ class MemoryLine(Untransacted):
         self.entries = MemoryEntries(
             self._lock,
             self._clock,
-            self._live.__contains__,
+            self._live,
             lambda job_id, fence: self._running(job_id, fence) is not None,
         )
         self._mark = 1
