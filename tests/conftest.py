@@ -25,7 +25,7 @@ from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.redis.functions import LIBRARY
-from fairlead.stores.sqlite.connection import Own
+from fairlead.stores.sqlite.own import Own
 from tests.needs import without
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer

@@ -149,7 +149,7 @@ MUTANTS = [
     ),
     Mutant(
         "a put is recognised after the job is done",
-        f"{SQLITE}/sql/put.sql",
+        f"{SQLITE}/sql/ways.sql",
         "WHERE NOT EXISTS (SELECT 1 FROM fairlead_finished WHERE id = column1)\n  AND",
         "WHERE",
         "tests/stores/test_put.py",
@@ -163,10 +163,9 @@ MUTANTS = [
     ),
     Mutant(
         "a promoted job keeps its place",
-        f"{SQLITE}/sql/upkeep.sql",
-        "UPDATE fairlead_job SET parked = 0\nWHERE seq IN (\n    SELECT seq FROM fairlead_job WHERE parked = 1",
-        "UPDATE fairlead_job SET parked = 0, order_at = :now\nWHERE seq IN (\n"
-        "    SELECT seq FROM fairlead_job WHERE parked = 1",
+        f"{SQLITE}/sql/ways.sql",
+        "UPDATE fairlead_job SET parked = 0, park_key = NULL WHERE",
+        "UPDATE fairlead_job SET parked = 0, park_key = NULL, order_at = run_at WHERE",
         "tests/stores/test_claim.py",
     ),
     Mutant(
@@ -375,7 +374,7 @@ MUTANTS = [
     Mutant(
         "dead letters are never forgotten (I10)",
         f"{SQLITE}/line.py",
-        'tell(connection, "prune_workers", before=now - keep)',
+        'tell(connection, "prune_workers", before=before)',
         'connection.execute("DELETE FROM fairlead_dead")',
         "tests/stores/test_upkeep.py",
     ),
@@ -417,15 +416,15 @@ MUTANTS = [
     Mutant(
         "the job is part of the caller's transaction (I2)",
         f"{SQLITE}/store.py",
-        "return put_rows(mine, jobs, self._clock.now())",
-        "return (put_rows(mine, jobs, self._clock.now()), mine._raw.commit())[0]",
+        "fresh = enter(mine, jobs, self._clock.now())",
+        "fresh = (enter(mine, jobs, self._clock.now()), mine._raw.commit())[0]",
         "tests/face/test_transaction.py",
     ),
     Mutant(
         "a run that lost its lease commits no rows (I7)",
         f"{SQLITE}/line.py",
-        "job = _current(connection, [settlement.id]).get((settlement.id, settlement.fence))",
-        "job = next(iter(_current(connection, [settlement.id]).values()), None)",
+        "    job = current.get((settlement.id, settlement.fence))\n",
+        "    job = next(iter(current.values()), None)\n",
         "tests/face/test_commit.py",
     ),
     Mutant(
@@ -438,8 +437,7 @@ MUTANTS = [
     Mutant(
         "a job is done with its handler's rows (I7)",
         f"{SQLITE}/line.py",
-        "    for problem in _write_settlements(connection, [(job, settlement)], now).values():\n"
-        "        raise problem\n",
+        "    for problem in _write_settlements(connection, [(job, settlement)], by.now).values():\n        raise problem\n",
         "",
         "tests/face/test_commit.py",
     ),
@@ -1217,16 +1215,16 @@ MUTANTS = [
     ),
     Mutant(
         "a job is revived only from the states that were named",
-        f"{SQLITE}/sql/admin.sql",
-        "FROM fairlead_dead WHERE :dead AND id",
-        "FROM fairlead_dead WHERE id",
+        f"{SQLITE}/sql/ways.sql",
+        "'dead' IN (SELECT value FROM json_each(:states))\nAND",
+        "",
         "tests/stores/test_admin.py",
     ),
     Mutant(
         "a job that crashed runs alone after its revival",
-        f"{SQLITE}/sql/admin.sql",
-        "       iif(crashes > 0, 3, 0), errors\nFROM fairlead_dead",
-        "       0, errors\nFROM fairlead_dead",
+        f"{SQLITE}/sql/ways.sql",
+        "fence, iif(crashes > 0, 3, 0), errors",
+        "fence, 0, errors",
         "tests/stores/test_admin.py",
     ),
     Mutant(
@@ -2276,9 +2274,9 @@ MUTANTS = [
     Mutant(
         "a claim moves out some damaged jobs, not all, SQLite",
         f"{SQLITE}/heads.py",
-        "            if len(moved) < MOVED:\n",
-        "            if True:\n",
-        DAMAGE,
+        "if len(moved) < MOVED and move_out",
+        "if move_out",
+        "tests/stores/test_sqlite_damage.py",
     ),
     Mutant(
         "a claim that ended behind all damage begins anew, SQLite",
@@ -2464,10 +2462,10 @@ MUTANTS = [
     ),
     Mutant(
         "a job that is there twice does not hold up its batch (I22), SQLite",
-        f"{SQLITE}/line.py",
+        f"{SQLITE}/ways.py",
         "    except sqlite3.IntegrityError as problem:\n        if len(jobs) == 1:",
         "    except KeyError as problem:\n        if len(jobs) == 1:",
-        DAMAGE,
+        "tests/stores/test_sqlite_damage.py",
     ),
     Mutant(
         "a job that is there twice is kept (I22), SQLite",
@@ -2486,9 +2484,9 @@ MUTANTS = [
     Mutant(
         "the audit names every damage (F75), SQLite",
         f"{SQLITE}/audit.py",
-        "if problems := table.problems(row):",
-        "if problems := {}:",
-        DAMAGE,
+        "problems = table.problems(row)",
+        "problems = {}",
+        "tests/stores/test_sqlite_damage.py",
     ),
     Mutant(
         "the repair puts right what the audit names (F75), SQLite",

@@ -164,9 +164,9 @@ def test_no_drawers() -> None:
 def test_sql_takes_values_only_as_parameters() -> None:
     """No statement has a hole that text could be put into (T7).
 
-    A filter is text of ours, and a schema's name is checked before it is quoted.
+    A filter and a part of a statement are text of ours, and a schema's name is checked before it is quoted.
     """
-    ours = {"{chosen}", "{finished}", "{schema}"}
+    ours = {"{chosen}", "{finished}", "{schema}", "{place}", "{ended}", "{which}"}
     files = sorted(SOURCE.rglob("*.sql"))
     assert files
     wrong = {

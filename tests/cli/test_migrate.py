@@ -13,15 +13,19 @@ from tests.cli.shop import APP, audit_lines, objects, refused, run, started, tol
 STEPS = migrations()
 
 
-def behind(folder: Path, steps: int = 1) -> None:
-    """Make a file whose schema lacks the last steps."""
-    raw = sqlite3.connect(folder / "jobs.db")
-    with raw:
-        raw.execute("CREATE TABLE fairlead_migration (version INTEGER PRIMARY KEY, applied_at)")
-        for step in STEPS[:-steps]:
-            raw.executescript(step.sql)
-            raw.execute("INSERT INTO fairlead_migration VALUES (?, 1)", [step.number])
-    raw.close()
+NEXT = """
+from fairlead.core.admin import Migration
+from fairlead.stores.sqlite.statements import migrations
+
+SQL = "ALTER TABLE fairlead_job ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey';"
+migrations().append(Migration(migrations()[-1].number + 1, "colour", SQL, serves=1))
+"""
+
+
+def behind(folder: Path) -> None:
+    """Make a file of this version, and a program of the next, whose schema has a step more."""
+    told(folder, "migrate", "up")
+    (folder / "shop.py").write_text(NEXT + (folder / "shop.py").read_text())
 
 
 def test_what_is_missing_is_told_planned_and_applied(folder: Path) -> None:
@@ -64,24 +68,38 @@ def test_the_sql_is_the_schema(folder: Path) -> None:
 
 def test_looking_never_brings_a_schema_up_to_date(folder: Path) -> None:
     behind(folder)
-    found, needed = STEPS[-2].number, STEPS[-1].number
+    found, needed = STEPS[-1].number, STEPS[-1].number + 1
     for arguments in (["jobs", "list"], ["dead", "replay", "--all"]):
         assert refused(folder, *arguments, code=1, **APP) == (
             f"the schema of sqlite:///jobs.db is version {found}, this program needs {needed}; "
             "run `fairlead migrate up`"
         )
     assert "1 step of the schema is missing" in told(folder, "doctor", code=4)
-    assert told(folder, "migrate", "plan").startswith(f"-- {needed} {STEPS[-1].name}\n")
+    assert told(folder, "migrate", "plan").startswith(f"-- {needed} colour\n")
     assert told(folder, "migrate", "status", code=4).splitlines()[-1].endswith("missing")
-    assert told(folder, "migrate", "up").startswith(f"applied {needed} {STEPS[-1].name}\n")
+    assert told(folder, "migrate", "up").startswith(f"applied {needed} colour\n")
     assert told(folder, "jobs", "list") == "no job matches\n"
+
+
+def test_a_newer_schema_that_serves_this_program_is_no_matter(folder: Path) -> None:
+    """The one that made it ran beside this one, and may be gone again."""
+    older = (folder / "shop.py").read_text()
+    behind(folder)
+    told(folder, "migrate", "up")
+    (folder / "shop.py").write_text(older)
+    told(folder, "enqueue", "alarm")
+    assert told(folder, "jobs", "list").count("waiting") == 1
+    assert "missing" not in told(folder, "migrate", "status")
+    newest = STEPS[-1].number
+    assert f"{newest + 1}, of which we know {newest}" in run(folder, "doctor", **APP).stdout
+    assert told(folder, "migrate", "up") == "sqlite:///jobs.db is up to date\n"
 
 
 def test_a_newer_schema_wants_a_newer_program(folder: Path) -> None:
     told(folder, "migrate", "up")
     raw = sqlite3.connect(folder / "jobs.db")
     with raw:
-        raw.execute("INSERT INTO fairlead_migration VALUES (999, 1)")
+        raw.execute("INSERT INTO fairlead_migration VALUES (999, 1, 2)")
     raw.close()
     for arguments in (["jobs", "list"], ["doctor"], ["migrate", "up"]):
         assert refused(folder, *arguments, code=1, **APP) == (

@@ -115,7 +115,7 @@ def test_a_schema_newer_than_the_program(folder: Path) -> None:
     app.open()
     app.close()
     with sqlite3.connect(folder / "jobs.db") as raw:
-        raw.execute("INSERT INTO fairlead_migration VALUES (999, 1)")
+        raw.execute("INSERT INTO fairlead_migration VALUES (999, 1, 2)")
     raw.close()
     told = refused(folder, "shop:app", code=1)
     assert "schema is version 999" in told

@@ -14,23 +14,67 @@ from tests.fuzz.victim import NUMBERS, TEXTS, Damage, Victim
 
 # Columns that hold numbers; all others hold texts.
 NUMERIC = {
-    *("seq", "version", "parked", "run_at", "order_at", "expires_at", "enqueued_at", "attempt"),
+    *(
+        "seq",
+        "version",
+        "level",
+        "attached",
+        "parked",
+        "run_at",
+        "order_at",
+        "expires_at",
+        "enqueued_at",
+        "attempt",
+    ),
     *("crashes", "fence", "lease_until", "claimed_at", "size", "shared_deaths", "finished_at"),
-    *("ready_at", "started_at", "live_until", "processes", "done_at", "count", "applied_at"),
+    *(
+        "ready_at",
+        "started_at",
+        "live_until",
+        "processes",
+        "done_at",
+        "count",
+        "applied_at",
+        "serves",
+    ),
 }
 TABLES = {
     "job": (
-        *("seq", "id", "queue", "task", "version", "parked", "run_at", "order_at", "expires_at"),
-        *("enqueued_at", "attempt", "crashes", "fence", "lease_until", "worker", "claimed_at"),
-        *("cancel", "size", "options", "payload", "errors", "shared_deaths"),
+        *("seq", "id", "queue", "task", "version", "level", "attached", "parked", "park_key"),
+        *("run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
+        *("shared_deaths", "fence", "lease_until", "worker", "claimed_at", "cancel", "size"),
+        *("options", "payload", "errors"),
     ),
     "finished": (
-        *("seq", "id", "queue", "task", "version", "state", "run_at", "order_at", "expires_at"),
+        *(
+            "seq",
+            "id",
+            "queue",
+            "task",
+            "version",
+            "level",
+            "attached",
+            "state",
+            "run_at",
+            "order_at",
+            "expires_at",
+        ),
         *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
         *("claimed_at", "errors", "finished_at", "reason", "result"),
     ),
     "dead": (
-        *("seq", "id", "queue", "task", "version", "run_at", "order_at", "expires_at"),
+        *(
+            "seq",
+            "id",
+            "queue",
+            "task",
+            "version",
+            "level",
+            "attached",
+            "run_at",
+            "order_at",
+            "expires_at",
+        ),
         *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
         *("claimed_at", "errors", "finished_at", "reason"),
     ),
@@ -38,7 +82,7 @@ TABLES = {
         *("seq", "job_id", "fence", "attempt", "task", "queue", "pool", "worker", "ready_at"),
         *("claimed_at", "started_at", "finished_at", "outcome", "fingerprint"),
     ),
-    "worker": ("id", "capable", "pools", "processes", "started_at", "live_until"),
+    "worker": ("id", "capable", "pools", "processes", "started_at", "live_until", "level"),
     "paused": ("queue",),
     "audit": (
         "seq",
@@ -52,7 +96,7 @@ TABLES = {
         "before",
         "answers",
     ),
-    "migration": ("version", "applied_at"),
+    "migration": ("version", "applied_at", "serves"),
 }
 NEVER_SOUND = {
     *("greatest", "fraction", "infinite", "text", "digits", "bytes", "not utf-8"),

@@ -1,11 +1,13 @@
 """What a worker holds, for whoever ends its jobs in its place; shared deaths; spared leases."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fairlead.core.admin import Migration
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.job import ALONE, MOST_RUNS, Job, State
@@ -215,36 +217,30 @@ async def test_sparing_holds_up_nobody_else(store: Backend, clock: ManualClock) 
     assert (fresh.id != lost.id, fresh.lost) == (True, False)
 
 
-# A file from before shared deaths were counted
+# A file of the version before
 
 
-async def test_a_file_of_the_first_schema_is_brought_up_to_date(
+async def test_a_file_of_an_earlier_schema_is_brought_up_to_date(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    scripts = migrations()
-    with monkeypatch.context() as past:
-        past.setattr(migrate, "migrations", lambda: scripts[:1])
-        old = store_for(url, clock)
-        await old.open()
-        await old.close()
-    with sqlite3.connect(tmp_path / "jobs.db") as raw:
-        columns = [row[1] for row in raw.execute("PRAGMA table_info(fairlead_job)")]
-        assert "shared_deaths" not in columns
-        # As the first version's claim would have left it: a job, running.
-        raw.execute(
-            "INSERT INTO fairlead_job (id, task, version, queue, parked, size, payload, run_at, order_at, "
-            "enqueued_at, attempt, fence, lease_until, worker, claimed_at) "
-            "VALUES ('job-1', 't', 1, 'mail', 0, 2, '{}', 1, 1, 1, 1, 7, ?, 'w1', 1)",
-            (clock.now() + 10 * SECOND,),
-        )
-    raw.close()
+    old = store_for(url, clock)
+    await old.put([new_job()])
+    [running] = await claim(old, worker="w1")
+    await old.close()
+    script = "ALTER TABLE fairlead_job ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey';\n"
+    next_ = Migration(migrate.newest() + 1, "colour", script)
+    scripts = [*migrations(), next_]
+    monkeypatch.setattr(migrate, "migrations", lambda: scripts)
 
     new = store_for(url, clock)
     await new.open()
+    assert [step.applied_at for step in await new.migrations()] == [clock.now()] * len(scripts)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        assert raw.execute("SELECT colour FROM fairlead_job").fetchall() == [("grey",)]
     [job] = await new.held("w1")
-    assert (job.id, job.fence, job.attempt, job.shared_deaths) == ("job-1", 7, 1, 0)
-    assert set(await new.settle([settled(job, IN_COMPANY, clock.now())])) == {"job-1"}
+    assert (job.id, job.fence, job.attempt) == (running.id, running.fence, 1)
+    assert set(await new.settle([settled(job, IN_COMPANY, clock.now())])) == {job.id}
     [job] = await claim(new)
     assert job.shared_deaths == 1
     await new.settle([failed(job, clock.now())])

@@ -32,6 +32,7 @@ from fairlead.core.job import NewJob, State
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import checkpoint, connection, wake
 from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.line import SqliteLine
 from fairlead.stores.sqlite.session import Session
 from fairlead.stores.sqlite.store import SqliteStore
 from tests.words import claim, done, failed, new_job, quiet
@@ -103,9 +104,9 @@ async def test_a_file_that_cannot_be_opened_says_what_to_check(tmp_path: Path) -
 async def test_a_schema_from_the_future_is_refused(file: SqliteStore, path: Path) -> None:
     await file.close()
     with sqlite3.connect(path) as raw:
-        raw.execute("INSERT INTO fairlead_migration VALUES (999, 0)")
+        raw.execute("INSERT INTO fairlead_migration VALUES (999, 0, 2)")
     raw.close()
-    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 3; upgrade this"):
+    with pytest.raises(SchemaOutdated, match="is version 999, this program needs 1; upgrade this"):
         await store_for(f"sqlite:///{path}").open()
     with sqlite3.connect(path) as raw:
         raw.execute("DELETE FROM fairlead_migration WHERE version = 999")
@@ -197,7 +198,7 @@ def test_a_file_that_cannot_be_opened_is_let_go_of(
     before = _open_fds()
     monkeypatch.setattr(where, what, _cannot)
     with pytest.raises(RuntimeError, match="not now"):
-        Session(Place(path), ManualClock())
+        Session(Place(path), SqliteLine(ManualClock()))
     assert made
     assert all(map(_is_closed, made))
     assert _open_fds() == before
@@ -610,12 +611,12 @@ async def test_a_write_of_another_process_wakes(file: SqliteStore, path: Path) -
 
 
 async def test_an_applications_own_commit_wakes_too(file: SqliteStore, path: Path) -> None:
-    from fairlead.stores.sqlite.line import put_rows
+    from fairlead.stores.sqlite.ways import enter
 
     await file.put([new_job()])
     mark = await quiet(file)
     raw = sqlite3.connect(path)
-    put_rows(raw, [new_job()], 0)
+    enter(raw, [new_job()], 0)
     assert await file.wait(0.05, mark) == mark, "nothing is told before the commit"
     raw.commit()
     assert await file.wait(20, mark) != mark
@@ -744,13 +745,13 @@ async def test_the_audit_sees_what_it_should(path: Path) -> None:
     store = store_for(f"sqlite:///{path}", clock)
     wrongs: Sequence[tuple[str, str]] = [
         (
-            "INSERT INTO fairlead_finished SELECT seq, id, queue, task, version, 'done', run_at, "
+            "INSERT INTO fairlead_finished SELECT seq, id, queue, task, version, 1, 0, 'done', run_at, "
             "order_at, NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL "
             "FROM fairlead_job",
             "live and finished at once",
         ),
         (
-            "INSERT INTO fairlead_dead SELECT seq, id, queue, task, version, run_at, order_at, "
+            "INSERT INTO fairlead_dead SELECT seq, id, queue, task, version, 1, 0, run_at, order_at, "
             "NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, 'x' FROM fairlead_job",
             "live and a dead letter at once",
         ),
@@ -766,6 +767,8 @@ async def test_the_audit_sees_what_it_should(path: Path) -> None:
             "runs without a fence",
         ),
         ("UPDATE fairlead_job SET parked = 7", "parked for no known reason"),
+        ("UPDATE fairlead_job SET parked = 2", "parked for something else than it says"),
+        ("UPDATE fairlead_job SET park_key = '1 t'", "parked for something else than it says"),
         (f"UPDATE fairlead_job SET run_at = run_at + {7200 * SECOND}", "before it is due"),
         ("UPDATE fairlead_job SET order_at = order_at - 90000000000", "head start beyond a day"),
         (

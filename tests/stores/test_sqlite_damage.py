@@ -21,16 +21,17 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import ALONE, Job, NewJob, State
+from fairlead.core.job import ALONE, LEVEL, Job, NewJob, State
 from fairlead.core.outcome import Failed, Settlement
 from fairlead.core.queue import Share
 from fairlead.core.selection import select
 from fairlead.core.store import Backend
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import audit as sqlite_audit
-from fairlead.stores.sqlite import heads, sound
+from fairlead.stores.sqlite import heads, migrate, sound
 from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import migrations
+from fairlead.stores.sqlite.ways import Moment
 from tests.fuzz.sqlite import NEVER_SOUND, TABLES, SqliteVictim
 from tests.fuzz.victim import DEEP, GREATEST, Damage
 from tests.words import by, claim, done, new_id, new_job, plan, settled
@@ -478,7 +479,7 @@ async def test_a_name_that_is_not_utf8_is_counted_and_shown(scene: Scene, tmp_pa
 async def test_notes_of_migrations_are_judged_by_the_tables(scene: Scene, tmp_path: Path) -> None:
     """A file whose notes were lost was built anew over its own tables, and could not be opened."""
     await scene.store.close()
-    write(tmp_path, "UPDATE fairlead_migration SET version = -1 WHERE version = 3")
+    write(tmp_path, "UPDATE fairlead_migration SET version = -1 WHERE version = 1")
     assert all(step.applied_at is not None for step in await scene.store.migrations())
     await work_on(scene)
     assert len(await scene.store.repair(by())) == 2
@@ -512,19 +513,21 @@ async def test_what_was_written_anew_meanwhile_is_left_alone(scene: Scene, tmp_p
         sqlite_audit.Damage(sound.WORKERS, "w1", "it was damaged"),
         sqlite_audit.Damage(sound.PAUSED, "other", "it was damaged"),
         sqlite_audit.Damage(sound.ATTEMPTS, 1, "it was there twice"),
-        sqlite_audit.Damage(sound.STEPS, 3, "it was not noted"),
+        sqlite_audit.Damage(sound.STEPS, 1, "it was not noted"),
         sqlite_audit.Damage(sound.LIVE, 10_000, "it is gone"),
     ]
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
         before = list(raw.iterdump())
-        assert [repair(raw, damage, scene.clock.now()) for damage in stale] == [None] * len(stale)
+        assert [repair(raw, damage, Moment(scene.clock.now(), LEVEL)) for damage in stale] == [
+            None
+        ] * len(stale)
         assert list(raw.iterdump()) == before
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_fuzz_knows_every_column(tmp_path: Path, table: str) -> None:
     with closing(sqlite3.connect(":memory:")) as raw:
-        raw.execute("CREATE TABLE fairlead_migration (version INTEGER, applied_at INTEGER)")
+        raw.execute(migrate.NOTES)
         for step in migrations():
             raw.executescript(step.sql)
         rows = raw.execute(f"PRAGMA table_info(fairlead_{table})").fetchall()

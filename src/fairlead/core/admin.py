@@ -269,12 +269,16 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One numbered step of a store's schema, and when it was applied, if it was."""
+    """One numbered step of a store's schema, and when it was applied, if it was.
+
+    `serves` is the least level of the programs that can still use the store after it.
+    """
 
     number: int
     name: str
     sql: str
     applied_at: int | None = None
+    serves: int = 1
 
 
 def missing(steps: Sequence[Migration]) -> list[Migration]:

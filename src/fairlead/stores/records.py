@@ -75,6 +75,7 @@ def record_of(row: Mapping[str, Any]) -> JobRecord:
         attempt=number_of(row["attempt"]),
         crashes=number_of(row["crashes"]),
         shared_deaths=number_of(row["shared_deaths"]),
+        level=number_of(row.get("level", 1)),
         fence=number_of(row["fence"]),
         run_at=number_of(run_at),
         enqueued_at=number_of(instant_of(row["enqueued_at"])),

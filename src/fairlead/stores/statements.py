@@ -6,6 +6,7 @@ from importlib.resources.abc import Traversable
 from fairlead.core.admin import Migration
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_SERVES = re.compile(r"^-- serves: (\d+)$", re.MULTILINE)
 
 
 def named_statements(folder: Traversable) -> dict[str, str]:
@@ -30,7 +31,12 @@ def named_statements(folder: Traversable) -> dict[str, str]:
 
 def numbered_steps(folder: Traversable) -> list[Migration]:
     """Return the scripts that build a schema, in order."""
-    return [
-        Migration(int(file.name[:4]), file.name[5:].removesuffix(".sql"), file.read_text())
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
-    ]
+    return [_step(file) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
+
+
+def _step(file: Traversable) -> Migration:
+    """Read a step. A line `-- serves: 2` says that programs below that level are served no more."""
+    text = file.read_text()
+    serves = _SERVES.search(text)
+    name = file.name[5:].removesuffix(".sql")
+    return Migration(int(file.name[:4]), name, text, serves=int(serves[1]) if serves else 1)

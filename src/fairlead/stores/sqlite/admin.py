@@ -4,7 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,12 +26,10 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, Job, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.records import (
-    FINISHED,
     attempt_of,
     counts_of,
     group_of,
     line_of,
-    number_of,
     places_of,
     record_of,
     running_of,
@@ -40,11 +38,12 @@ from fairlead.stores.records import (
     worker_of,
 )
 from fairlead.stores.sqlite.audit import Damage
-from fairlead.stores.sqlite.line import cancel_waiting, decode_seqs
+from fairlead.stores.sqlite.line import SqliteLine, cancel_waiting, decode_seqs
 from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, tell, to_json
+from fairlead.stores.sqlite.ways import Parked, enter_again, forget, hasten, ids_of, kind_of
 
 _AFTER_ALL_IDS = b"\xff" * 64
 """Bytes come after every text, and nearly all others."""
@@ -183,7 +182,7 @@ def _standing(
     heads: list[Head] = []
     for row in connection.execute(statements()["standing"], values).fetchall():
         with suppress(msgspec.ValidationError):  # Somebody damaged it; a claim moves it out.
-            heads.append(msgspec.convert((*row[:6], bool(row[6]), row[7]), Head))
+            heads.append(msgspec.convert((*row[:6], bool(row[6]), *row[7:]), Head))
     return heads
 
 
@@ -194,10 +193,11 @@ def ahead(connection: sqlite3.Connection, job_id: JobId, now: int) -> int:
 
 def unknown(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:
     """Count the jobs that are parked for want of a capable worker, by task and version."""
-    rows = connection.execute(statements()["unknown_counts"]).fetchall()
+    parked = {"parked": Parked.NO_CAPABLE_WORKER}
+    rows = connection.execute(statements()["park_counts"], parked).fetchall()
     counts: Counter[tuple[str, int]] = Counter()
-    for task, version, number in rows:
-        counts[text_of(task), number_of(version)] += number
+    for key, number in rows:
+        counts[kind_of(text_of(key))] += number
     return dict(counts)
 
 
@@ -248,9 +248,9 @@ class Repaired(NamedTuple):
 class SqliteHand:
     """The changes people make, as the writer runs them: items in, an answer for each."""
 
-    def __init__(self, clock: Clock, look_again: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, line: SqliteLine) -> None:
         self._clock = clock
-        self._look_again = look_again
+        self._line = line
 
     def cancel(
         self, connection: sqlite3.Connection, requests: Sequence[Request]
@@ -265,15 +265,15 @@ class SqliteHand:
         return {job_id: record for job_id, record in found.items() if record is not None}
 
     def _cancel_now(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
-        ids = to_json(list(request.job_ids))
+        by = self._line.moment()
+        which = {"ids": to_json(list(request.job_ids)), "level": by.level}
         touched: list[JobId] = []
         if State.RUNNING in request.states:
-            values = {"ids": ids, "reason": request.reason}
-            touched += _ids(connection, "ask_cancel", values)
+            touched += ids_of(connection, "ask_cancel", {**which, "reason": request.reason})
         if State.WAITING in request.states:
-            waiting = _decode_waiting(ask(connection, "waiting", ids=ids))
+            waiting = _decode_waiting(ask(connection, "waiting", **which))
             seqs = [seq for seq, _ in waiting]
-            refused = cancel_waiting(connection, seqs, request.reason, self._clock.now())
+            refused = cancel_waiting(connection, seqs, request.reason, by)
             touched += [job_id for seq, job_id in waiting if seq not in refused]
         return touched
 
@@ -281,19 +281,14 @@ class SqliteHand:
         self, connection: sqlite3.Connection, requests: Sequence[Request]
     ) -> list[list[JobId]]:
         """Put jobs back into the line, due now."""
-        self._look_again()
+        self._line.look_again()
         return [self._once(connection, each, "revive", self._revive) for each in requests]
 
     def _revive(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
-        ended = to_json([state for state in request.states if state in FINISHED])
-        values = {"ids": to_json(list(request.job_ids)), "now": self._clock.now(), "states": ended}
-        values["dead"] = State.DEAD in request.states
-        revived = _ids(connection, "hasten", values) if State.WAITING in request.states else []
-        for place in ("dead", "finished"):
-            lifted = _ids(connection, f"lift_{place}", values)
-            _ids(connection, f"drop_{place}", {"ids": to_json(lifted), "states": ended})
-            revived += lifted
-        return revived
+        by = self._line.moment()
+        soon = State.WAITING in request.states
+        hastened = hasten(connection, request.job_ids, by) if soon else []
+        return hastened + enter_again(connection, request.job_ids, request.states, by)
 
     def delete(
         self, connection: sqlite3.Connection, requests: Sequence[Request]
@@ -302,12 +297,7 @@ class SqliteHand:
         return [self._once(connection, each, "delete", self._delete) for each in requests]
 
     def _delete(self, connection: sqlite3.Connection, request: Request) -> list[JobId]:
-        ended = to_json([state for state in request.states if state in FINISHED])
-        values = {"ids": to_json(list(request.job_ids)), "states": ended}
-        deleted = _ids(connection, "drop_finished", values)
-        if State.DEAD in request.states:
-            deleted += _ids(connection, "drop_dead", values)
-        return deleted
+        return forget(connection, request.job_ids, request.states, self._line.level)
 
     def _once(
         self, connection: sqlite3.Connection, request: Request, verb: str, do: "_Do"
@@ -331,8 +321,9 @@ class SqliteHand:
         call = _Call(edit.by, mark_of("edit", *edit[:4]))
         if _is_repeat(connection, call):
             return True
-        values = {"id": edit.job_id, "was": edit.was, "payload": edit.payload}
-        done = tell(connection, "edit", version=edit.version, **values) > 0
+        values: dict[str, object] = {"id": edit.job_id, "was": edit.was, "payload": edit.payload}
+        values |= {"version": edit.version, "level": self._line.level}
+        done = tell(connection, "edit", **values) > 0
         if done:
             answers = with_answer(_past(connection, call, edit.was), call.mark, (), ())
             self._note(connection, edit.by, 1, answers, edit.job_id, edit.was)
@@ -383,13 +374,13 @@ class SqliteHand:
     def _repair(
         self, connection: sqlite3.Connection, by: Action, found: Sequence[Damage]
     ) -> Repaired:
-        now = self._clock.now()
+        at = self._line.moment()
         mended: list[str] = []
         refused: dict[tuple[str, object], str] = {}
         for damage in found:
             try:
                 with _in_one_step(connection):
-                    done = repair(connection, damage, now)
+                    done = repair(connection, damage, at)
                 mended += [done] if done else []
             except (sqlite3.IntegrityError, *UNREADABLE) as problem:
                 if not isinstance(problem, sqlite3.IntegrityError):
@@ -466,8 +457,3 @@ def _in_one_step(connection: sqlite3.Connection) -> Iterator[None]:
         raise
     finally:
         connection.execute("RELEASE step")
-
-
-def _ids(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> list[JobId]:
-    """Run a statement that returns the ids of what it changed."""
-    return [job_id for (job_id,) in connection.execute(statements()[statement], values).fetchall()]

@@ -27,6 +27,7 @@ from fairlead.stores.sqlite.sound import (
     exact,
 )
 from fairlead.stores.sqlite.statements import migrations
+from fairlead.stores.sqlite.ways import Moment
 
 Value = TypeVar("Value")
 
@@ -40,27 +41,34 @@ LONGEST_LEASE = 366 * 86_400 * SECOND
 """No worker asks for more; what says more was written by somebody else."""
 
 # Each gives the key of a row and the name that people know it by.
+_OURS = """
+WITH live AS (SELECT * FROM fairlead_job WHERE level <= :level),
+     finished AS (SELECT * FROM fairlead_finished WHERE level <= :level),
+     dead AS (SELECT * FROM fairlead_dead WHERE level <= :level)
+"""
+"""The jobs that this program may judge: what looks damaged of others may be a newer one's way."""
+
 _CHECKS = (
     (
         LIVE,
         "job {} is live and finished at once",
-        "SELECT seq, id FROM fairlead_job WHERE id IN (SELECT id FROM fairlead_finished)",
+        "SELECT seq, id FROM live WHERE id IN (SELECT id FROM fairlead_finished)",
     ),
     (
         LIVE,
         "job {} is live and a dead letter at once",
-        "SELECT seq, id FROM fairlead_job WHERE id IN (SELECT id FROM fairlead_dead)",
+        "SELECT seq, id FROM live WHERE id IN (SELECT id FROM fairlead_dead)",
     ),
     (
         DEAD,
         "job {} is finished and a dead letter at once",
-        "SELECT seq, id FROM fairlead_dead WHERE id IN (SELECT id FROM fairlead_finished)",
+        "SELECT seq, id FROM dead WHERE id IN (SELECT id FROM fairlead_finished)",
     ),
     (
         LIVE,
         "job {} does not agree with itself about running",
         """
-        SELECT seq, id FROM fairlead_job
+        SELECT seq, id FROM live
         WHERE (lease_until > 0) <> (worker IS NOT NULL)
            OR (lease_until > 0) <> (claimed_at IS NOT NULL)
            OR (lease_until = 0 AND cancel IS NOT NULL)
@@ -69,17 +77,17 @@ _CHECKS = (
     (
         LIVE,
         "job {} runs and waits for its time at once",
-        "SELECT seq, id FROM fairlead_job WHERE parked = 1 AND lease_until > 0",
+        "SELECT seq, id FROM live WHERE parked = 1 AND lease_until > 0",
     ),
     (
         LIVE,
         "job {} runs without a fence",
-        "SELECT seq, id FROM fairlead_job WHERE lease_until > 0 AND fence = 0",
+        "SELECT seq, id FROM live WHERE lease_until > 0 AND fence = 0",
     ),
     (
         LIVE,
         "job {} is leased for longer than a year",
-        "SELECT seq, id FROM fairlead_job WHERE lease_until > :ages",
+        "SELECT seq, id FROM live WHERE lease_until > :ages",
     ),
     (
         WORKERS,
@@ -89,18 +97,26 @@ _CHECKS = (
     (
         LIVE,
         "job {} is parked for no known reason",
-        "SELECT seq, id FROM fairlead_job WHERE parked NOT IN (0, 1, 2)",
+        "SELECT seq, id FROM live WHERE parked NOT IN (0, 1, 2)",
+    ),
+    (
+        LIVE,
+        "job {} is parked for something else than it says",
+        """
+        SELECT seq, id FROM live
+        WHERE park_key IS NOT CASE WHEN parked = 2 THEN version || ' ' || task END
+        """,
     ),
     (
         LIVE,
         "job {} stands in the order before it is due",
-        "SELECT seq, id FROM fairlead_job WHERE parked = 0 AND lease_until = 0 AND run_at > :now",
+        "SELECT seq, id FROM live WHERE parked = 0 AND lease_until = 0 AND run_at > :now",
     ),
     (
         LIVE,
         "job {} has a head start beyond a day",
         """
-        SELECT seq, id FROM fairlead_job
+        SELECT seq, id FROM live
         WHERE run_at - order_at NOT BETWEEN -:longest AND :longest
         """,
     ),
@@ -108,19 +124,19 @@ _CHECKS = (
         LIVE,
         "job {} is of another size than it says",
         """
-        SELECT seq, id FROM fairlead_job WHERE size <>
+        SELECT seq, id FROM live WHERE size <>
         length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0)
         """,
     ),
     (
         FINISHED,
         "finished job {} is in a state that is not final",
-        "SELECT seq, id FROM fairlead_finished WHERE state NOT IN ('done', 'cancelled')",
+        "SELECT seq, id FROM finished WHERE state NOT IN ('done', 'cancelled')",
     ),
     (
         DEAD,
         "dead letter {} has no reason",
-        "SELECT seq, id FROM fairlead_dead WHERE reason IS NULL",
+        "SELECT seq, id FROM dead WHERE reason IS NULL",
     ),
     (
         ATTEMPTS,
@@ -151,7 +167,7 @@ class Damage(NamedTuple):
         return self.table.name, self.key
 
 
-def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
+def audit(connection: sqlite3.Connection, by: Moment) -> list[Finding]:
     """Scan everything in one read transaction."""
     findings = []
     connection.execute("BEGIN")
@@ -165,26 +181,27 @@ def audit(connection: sqlite3.Connection, now: int) -> list[Finding]:
             for flaw in flaws(connection)
             if flaw.remedy is not None
         ]
-        findings += [Finding(found.problem, REPAIR) for found in damages(connection, now)]
+        findings += [Finding(found.problem, REPAIR) for found in damages(connection, by)]
     finally:
         connection.execute("ROLLBACK")
     return findings
 
 
-def all_damages(connection: sqlite3.Connection, now: int) -> list[Damage]:
+def all_damages(connection: sqlite3.Connection, by: Moment) -> list[Damage]:
     """Return all that is wrong, by one state of the file."""
     connection.execute("BEGIN")
     try:
-        return list(damages(connection, now))
+        return list(damages(connection, by))
     finally:
         connection.execute("ROLLBACK")
 
 
-def damages(connection: sqlite3.Connection, now: int) -> Iterator[Damage]:
+def damages(connection: sqlite3.Connection, by: Moment) -> Iterator[Damage]:
     """Go through every table of ours and find what is damaged."""
     values = {
-        "now": now + CLOCKS_APART,
-        "ages": now + LONGEST_LEASE,
+        "level": by.level,
+        "now": by.now + CLOCKS_APART,
+        "ages": by.now + LONGEST_LEASE,
         "longest": LONGEST_HEAD_START * SECOND,
         "steps": msgspec.json.encode([step.number for step in migrations()]).decode(),
     }
@@ -192,9 +209,9 @@ def damages(connection: sqlite3.Connection, now: int) -> Iterator[Damage]:
     yield from (Damage(SHAPE, flaw.name, flaw.problem) for flaw in known if flaw.remedy is None)
     with exact(connection):
         for table in TABLES:
-            yield from _as_far_as_read(_unsound(connection, table), known)
+            yield from _as_far_as_read(_unsound(connection, table, by.level), known)
         for table, problem, query in _CHECKS:
-            for key, name in _as_far_as_read(_asked(connection, query, values), known):
+            for key, name in _as_far_as_read(_asked(connection, _OURS + query, values), known):
                 yield Damage(table, key, problem.format(name))
 
 
@@ -213,7 +230,7 @@ def _as_far_as_read(found: Iterator[Value], known: Sequence[Flaw]) -> Iterator[V
             raise
 
 
-def _unsound(connection: sqlite3.Connection, table: Table) -> Iterator[Damage]:
+def _unsound(connection: sqlite3.Connection, table: Table, level: int) -> Iterator[Damage]:
     """Find the rows of a table that hold what they may not."""
     names = list(table.columns)
     key = names.index(table.key)
@@ -228,6 +245,7 @@ def _unsound(connection: sqlite3.Connection, table: Table) -> Iterator[Damage]:
                         look(row[at])
         except (msgspec.MsgspecError, DecodeError):
             for row in some:
-                if problems := table.problems(row):
+                problems = table.problems(row)
+                if problems and not table.is_above(row, level):
                     told = ", ".join(problems.values())
                     yield Damage(table, row[key], f"{table.call(row)} cannot be read: {told}")

@@ -32,6 +32,7 @@ from fairlead.core.selection import (
 from fairlead.stores.looks import Looks
 from fairlead.stores.sqlite.heads import FRONT, After, Row, read_bodies, read_heads, read_many
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, tell, to_json
+from fairlead.stores.sqlite.ways import Moment, Parked, kind_key, park
 
 _decode_names = msgspec.json.Decoder(list[str]).decode
 _decode_places = msgspec.json.Decoder(dict[str, int]).decode
@@ -77,7 +78,7 @@ class Claims:
             self._hear(connection)
         damaged = self._damaged.pop(plan.worker, {})
         place = partial(self._looks.place, plan.worker)
-        reader = Reader(connection, plan, paused, now, place, damaged)
+        reader = Reader(connection, plan, paused, Moment(now, plan.level), place, damaged)
         among = None
         if len(plan.queues) > _HANDFUL and not damaged:
             among = reader.read_ahead(sparse=plan.worker in self._sparse)
@@ -129,14 +130,14 @@ class Reader:
         connection: sqlite3.Connection,
         plan: ClaimPlan,
         paused: Collection[str],
-        now: int,
+        by: Moment,
         place: Callable[[str], tuple[int, str] | None],
         damaged: dict[str, After],
     ) -> None:
         self._connection = connection
         self._plan = plan
         self._paused = paused
-        self._now = now
+        self._by = by
         self._place = place
         self._room = plan.room()
         self._read: dict[str, list[Row]] = {}
@@ -180,7 +181,7 @@ class Reader:
             alike[count][name] = self._after(name)
         found: dict[str, list[Row]] = {}
         for count, places in alike.items():
-            found |= read_many(self._connection, places, count, self._now)
+            found |= read_many(self._connection, places, count, self._by.now)
         return found
 
     def _after(self, name: str) -> After:
@@ -214,7 +215,7 @@ class Reader:
         chunk = self._room.for_queue(queue) * queue.weight // self._plan.lineup.weight + 1
         more = chunk
         while name not in self._ended:
-            found, stopped = read_heads(self._connection, name, after, chunk, self._now)
+            found, stopped = read_heads(self._connection, name, after, chunk, self._by)
             if passed_by is not None and not found and stopped is None:
                 # Nothing is left behind those: begin anew, for there are more to move out.
                 after, passed_by = FRONT, None
@@ -234,16 +235,16 @@ def _lease(
 ) -> list[Job]:
     """Write the leases and return the jobs as they are then, in the order of the rows."""
     until = now + plan.lease
-    bodies = read_bodies(connection, rows, now)
+    bodies = read_bodies(connection, rows, Moment(now, plan.level))
     jobs: list[Job] = []
     alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for queue, row in rows:
-        payload, options, shared = row.payload, row.options, row.shared_deaths
+        payload, options = row.payload, row.options
         if payload is None:
             body = bodies.get(row.seq)
             if body is None:
                 continue
-            payload, options, shared = body
+            payload, options = body
         lost = row.lost
         fence = next_fence(row.fence, now)
         alike[lost, fence].append(row.seq)
@@ -265,7 +266,7 @@ def _lease(
                 until,
                 row.worker or plan.worker,
                 lost,
-                shared,
+                row.shared_deaths,
             )
         )
     for (lost, fence), seqs in alike.items():
@@ -279,8 +280,9 @@ def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) ->
     """Park those of these jobs that no live worker knows."""
     values = {"ids": to_json(ids), "now": now, "latest": LATEST, "longest": LONGEST_TOLD}
     kinds = _decode_kinds(ask(connection, "unknown_kinds", **values))
-    if kinds:
-        tell(connection, "park_unknown", seqs=to_json([seq for *_, seqs in kinds for seq in seqs]))
+    keys = {seq: kind_key(task, version) for _, task, version, *_, seqs in kinds for seq in seqs}
+    if keys:
+        park(connection, Parked.NO_CAPABLE_WORKER, keys)
     return [
         Unknown(
             first,

@@ -27,12 +27,18 @@ def condition(connection: sqlite3.Connection, place: Place) -> Condition:
         "size": _size(place.path),
         "log": f"{mode}, {_size(place.wal)}",
         "durability": place.durability,
-        "schema": f"{version(connection)} of {newest()}",
+        "schema": _schema(connection),
         "sqlite": sqlite3.sqlite_version,
         "file system": _file_system(place.path) or "unknown",
         "room": f"{shutil.disk_usage(place.path.parent).free // _MB:,} MB free",
     }
     return Condition(facts, list(_findings(place)))
+
+
+def _schema(connection: sqlite3.Connection) -> str:
+    """Tell how far the schema is, and how much of it this program knows."""
+    found, known = version(connection), newest()
+    return f"{found} of {known}" if found <= known else f"{found}, of which we know {known}"
 
 
 def _size(path: Path) -> str:

@@ -31,7 +31,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
-from weakref import WeakSet
 
 from fairlead.core.errors import (
     ConfigError,
@@ -43,6 +42,7 @@ from fairlead.core.errors import (
 )
 from fairlead.core.text import brief
 from fairlead.stores.sqlite.access import obstacle
+from fairlead.stores.sqlite.own import Own, note
 from fairlead.stores.sqlite.trust import NotTrusted, Way, check_file, check_side, follow, is_link
 
 Value = TypeVar("Value")
@@ -55,30 +55,6 @@ _TURNSTILE_PATIENCE = 1.0
 _DISTRUST = 10.0
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _creating = threading.Lock()
-
-
-class Own(sqlite3.Connection):
-    """A connection of ours."""
-
-    checkpoints = False
-
-    @property
-    def writes(self) -> bool:
-        """Whether it may have the write lock now."""
-        with suppress(sqlite3.ProgrammingError):  # It is closed.
-            return self.in_transaction or self.checkpoints
-        return False
-
-
-_ours: WeakSet[Own] = WeakSet()
-
-
-def we_write() -> bool:
-    """Say whether a connection of ours, in whatever thread, may have a write lock now."""
-    try:
-        return any(connection.writes for connection in _ours)
-    except RuntimeError:  # Another thread has just connected.
-        return True
 
 
 SIDES = ("-turn", "-checkpoint", "-wal", "-shm", "-journal")
@@ -178,7 +154,7 @@ class Place:
         except BaseException:
             connection.close()
             raise
-        _ours.add(connection)
+        note(connection)
         return connection
 
     def _create(self) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from fairlead.core.clock import SECOND, SystemClock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import IdMaker
-from fairlead.core.job import NewJob
+from fairlead.core.job import LEVEL, NewJob
 from fairlead.stores.sqlite.connection import Place, WriteLock
 from fairlead.stores.sqlite.migrate import migrate
+from fairlead.stores.sqlite.ways import Moment
 
 BATCH = 100
 _PUT = """
@@ -57,7 +58,7 @@ class Floor:
         place = Place(path, durability)
         self._connection = place.connect()
         lock = WriteLock(place)
-        migrate(self._connection, place, lock, SystemClock())
+        migrate(self._connection, place, lock, Moment(SystemClock().now(), LEVEL))
         lock.close()
         # Left to itself, SQLite checkpoints at the end of a commit; that is part of the raw cost.
         self._connection.execute("PRAGMA wal_autocheckpoint = 4000")

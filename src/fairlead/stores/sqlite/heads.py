@@ -12,12 +12,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from fairlead.core.ids import JobId
-from fairlead.core.job import LONGEST_ID, Instant, Place, Runs, Version
+from fairlead.core.job import LONGEST_ID, Instant, Level, Place, Runs, Version
 from fairlead.core.selection import Head
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import NotUtf8, Size, exact, is_id
 from fairlead.stores.sqlite.statements import head_statement, heads_statement
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, to_json
+from fairlead.stores.sqlite.ways import Moment
 
 LARGE = 4_096
 """What is large of a job that has more bytes is read only when the job is chosen."""
@@ -53,6 +54,7 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
     expires_at: Instant | None
     lost: bool
     size: Size
+    level: Level
     seq: int
     payload: str | None
     options: str | None
@@ -68,15 +70,14 @@ class Row(Head, frozen=True, array_like=True, gc=False, kw_only=True):
 _decode = msgspec.json.Decoder(list[Row]).decode
 _decode_many = msgspec.json.Decoder(list[list[Row]]).decode
 _decode_seqs = msgspec.json.Decoder(list[int]).decode
-_decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None, Runs]]).decode
+_decode_large = msgspec.json.Decoder(list[tuple[int, str, str | None]]).decode
 
 
 class Body(NamedTuple):
-    """What is large of a job, or stands behind it in the file."""
+    """What is large of a job."""
 
     payload: str
     options: str | None
-    shared_deaths: int
 
 
 class Found(NamedTuple):
@@ -99,20 +100,20 @@ def read_many(
 
 
 def read_heads(
-    connection: sqlite3.Connection, queue: str, after: After, limit: int, now: int
+    connection: sqlite3.Connection, queue: str, after: After, limit: int, by: Moment
 ) -> Found:
     """Read the next jobs after a place. Those that cannot be read become dead letters."""
-    where = {"queue": queue, "now": now, **after._asdict()}
+    where = {"queue": queue, "now": by.now, **after._asdict()}
     try:
         return Found(_rows(ask(connection, "heads", limit=limit, large=LARGE, **where)))
     except UNREADABLE as problem:
         raise_unless_damage(problem)
     seqs = _decode_seqs(ask(connection, "next_seqs", limit=LOOKED, **where))
-    return _read_one_by_one(connection, seqs, limit, now)
+    return _read_one_by_one(connection, seqs, limit, by)
 
 
 def _read_one_by_one(
-    connection: sqlite3.Connection, seqs: list[int], limit: int, now: int
+    connection: sqlite3.Connection, seqs: list[int], limit: int, by: Moment
 ) -> Found:
     """Find the sound jobs among many; of the others some are moved out, and all stepped over.
 
@@ -126,8 +127,7 @@ def _read_one_by_one(
             rows += _rows(connection.execute(head_statement(), _head(seq)).fetchone()[0])
         except UNREADABLE as problem:
             raise_unless_damage(problem)
-            if len(moved) < MOVED:
-                move_out(connection, seq, now, str(problem))
+            if len(moved) < MOVED and move_out(connection, seq, by, str(problem)):
                 moved.add(seq)
         if len(rows) == limit:
             return Found(rows)
@@ -138,7 +138,7 @@ def _read_one_by_one(
             continue
         if (place := _place(connection, seq)) is not None:
             return Found(rows, place)
-        move_out(connection, seq, now)
+        move_out(connection, seq, by)
     return Found(rows)
 
 
@@ -165,7 +165,7 @@ def _check_ids(rows: Iterable[Row]) -> None:
 
 
 def read_bodies(
-    connection: sqlite3.Connection, rows: Sequence[tuple[str, Row]], now: int
+    connection: sqlite3.Connection, rows: Sequence[tuple[str, Row]], by: Moment
 ) -> dict[int, Body | None]:
     """Read what is large of the chosen jobs; None stands for one that became a dead letter."""
     seqs = [row.seq for _, row in rows if row.payload is None]
@@ -181,11 +181,11 @@ def read_bodies(
             found |= _bodies(connection, [seq])
         except UNREADABLE as problem:
             raise_unless_damage(problem)
-            move_out(connection, seq, now, str(problem))
+            move_out(connection, seq, by, str(problem))
             found[seq] = None
     return found
 
 
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, Body | None]:
     found = _decode_large(ask(connection, "large", seqs=to_json(seqs)))
-    return {seq: Body(payload, options, shared) for seq, payload, options, shared in found}
+    return {seq: Body(payload, options) for seq, payload, options in found}

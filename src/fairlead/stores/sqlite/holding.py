@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 from fairlead.core.errors import WaitsForItself
 from fairlead.stores.foreign import ALCHEMY, ASYNC_ALCHEMY, kind_of
-from fairlead.stores.sqlite.connection import Place, we_write
+from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.own import we_write
 from fairlead.stores.sqlite.talk import plain
 
 _WRITE_LOCK_BYTE = 120

@@ -2,20 +2,30 @@
 
 import sqlite3
 from contextlib import closing
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fairlead.core.admin import Migration
-from fairlead.core.clock import Clock
 from fairlead.core.errors import SchemaOutdated
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
+from fairlead.stores.sqlite.sound import HIGHEST
 from fairlead.stores.sqlite.statements import migrations
+from fairlead.stores.sqlite.talk import Hand
+from fairlead.stores.sqlite.ways import Moment
+from fairlead.stores.steps import check_served
 
 _FOUND = "SELECT 1 FROM sqlite_master WHERE name = 'fairlead_migration'"
 NOTES = """
 CREATE TABLE IF NOT EXISTS fairlead_migration (
-    version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL
+    version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL, serves INTEGER NOT NULL DEFAULT 1
 )
+"""
+# What is damaged of a step that we do not know might have said that it does not serve us.
+_NOTED = f"""
+SELECT version, iif(typeof(applied_at) = 'integer', applied_at, 0),
+       iif(typeof(serves) = 'integer' AND serves > 0, serves, {HIGHEST})
+FROM fairlead_migration WHERE version BETWEEN 1 AND 9999
 """
 _SHAPE = """
 SELECT ours.name, coalesce(part.name, '') FROM sqlite_master AS ours
@@ -31,19 +41,23 @@ def version(connection: sqlite3.Connection) -> int:
     """
     if connection.execute(_FOUND).fetchone() is None:
         return 0
-    noted = max(_times(connection), default=0)
+    noted = max(_notes(connection), default=0)
     return noted if noted >= newest() else max(noted, _built(connection))
 
 
 def _built(connection: sqlite3.Connection) -> int:
-    """Return the number of the migration after which a new file looks like this one."""
+    """Return the number of the last migration of which all is there.
+
+    There may be more: what a newer program added.
+    """
     ours = _shape(connection)
+    built = 0
     with closing(sqlite3.connect(":memory:")) as new:
         for step in migrations():
             build(new, step)
-            if _shape(new) == ours:
-                return step.number
-    return 0
+            if _shape(new) <= ours:
+                built = step.number
+    return built
 
 
 def _shape(connection: sqlite3.Connection) -> set[tuple[str, str]]:
@@ -51,32 +65,41 @@ def _shape(connection: sqlite3.Connection) -> set[tuple[str, str]]:
     return set(connection.execute(_SHAPE).fetchall())
 
 
-def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, clock: Clock) -> None:
-    """Apply what is missing. Several processes may do this at once; each step happens once."""
-    needed = newest()
+def migrate(connection: sqlite3.Connection, place: Place, lock: WriteLock, by: Moment) -> None:
+    """Apply what is missing. Several processes may do this at once; each step happens once.
+
+    What newer programs applied is left to them, as long as it serves this one.
+    """
+    patiently(place, lambda: check_steps(connection, by.level))
     found = patiently(place, lambda: version(connection))
-    if found > needed:
-        raise SchemaOutdated(found, needed)
     for step in migrations():
         if step.number > found:
             try:
-                _apply(connection, lock, step, clock.now())
+                _apply(connection, lock, step, by.now)
             except sqlite3.Error as problem:
                 raise typed(problem, place) from problem
 
 
-def check_current(place: Place) -> None:
-    """Raise unless the schema is up to date; needs no write lock.
+def check_steps(connection: Hand, level: int) -> None:
+    """Raise if a newer program applied a step that does not serve programs of this level."""
+    check_served(
+        ((number, note.serves) for number, note in _notes(connection).items()), newest(), level
+    )
+
+
+def check_current(place: Place, level: int) -> None:
+    """Raise unless this program can use the schema as it is; needs no write lock.
 
     For a caller inside a transaction of its own: it may hold the write lock,
     which a migration would wait for in vain.
     """
     connection = place.open()
     try:
+        patiently(place, lambda: check_steps(connection, level))
         found = patiently(place, lambda: version(connection))
     finally:
         connection.close()
-    if found != newest():
+    if found < newest():
         raise SchemaOutdated(found, newest())
 
 
@@ -85,32 +108,36 @@ def newest() -> int:
     return migrations()[-1].number
 
 
-def applied(place: Place) -> list[Migration]:
+def applied(place: Place, level: int) -> list[Migration]:
     """Return every step of the schema, with the time it was applied, if it was; applies none."""
     if not place.path.exists():
         place.check_folder()
         return migrations()
     connection = place.open()
     try:
-        times = patiently(place, lambda: _times(connection))
+        patiently(place, lambda: check_steps(connection, level))
+        notes = patiently(place, lambda: _notes(connection))
         found = patiently(place, lambda: version(connection))
     finally:
         connection.close()
-    if found > newest():
-        raise SchemaOutdated(found, newest())
+    times = {number: note.applied_at for number, note in notes.items()}
     # A step that is there without a note was applied at some time that nobody knows.
     times = dict.fromkeys(range(1, found + 1), 0) | times
     return [replace(step, applied_at=times.get(step.number)) for step in migrations()]
 
 
-def _times(connection: sqlite3.Connection) -> dict[int, int]:
+class _Note(NamedTuple):
+    """What is stored of a step that was applied."""
+
+    applied_at: int
+    serves: int
+
+
+def _notes(connection: Hand) -> dict[int, _Note]:
     if connection.execute(_FOUND).fetchone() is None:
         return {}
-    rows = connection.execute(
-        "SELECT version, iif(typeof(applied_at) = 'integer', applied_at, 0) "
-        "FROM fairlead_migration WHERE version BETWEEN 1 AND 9999"
-    )
-    return dict(rows.fetchall())
+    rows = connection.execute(_NOTED).fetchall()
+    return {number: _Note(applied_at, serves) for number, applied_at, serves in rows}
 
 
 def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now: int) -> None:
@@ -121,8 +148,8 @@ def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now
             connection.execute(NOTES)
             build(connection, step)
             connection.execute(
-                "INSERT INTO fairlead_migration (version, applied_at) VALUES (?, ?)",
-                (step.number, now),
+                "INSERT INTO fairlead_migration (version, applied_at, serves) VALUES (?, ?, ?)",
+                (step.number, now, step.serves),
             )
         connection.execute("COMMIT")
     except BaseException:

@@ -15,7 +15,7 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
-from fairlead.core.job import LONGEST_HEAD_START, PastAttempt, Reason, decode_errors
+from fairlead.core.job import LONGEST_HEAD_START, PastAttempt, Reason, State, decode_errors
 from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, SHAPE, Damage
 from fairlead.stores.sqlite.shape import mend
 from fairlead.stores.sqlite.sound import (
@@ -30,12 +30,14 @@ from fairlead.stores.sqlite.sound import (
     Table,
     exact,
 )
+from fairlead.stores.sqlite.statements import migrations
+from fairlead.stores.sqlite.ways import End, Moment, Parked, kind_key, leave
 
 Row = dict[str, Any]
 
 _MARKS = frozenset(
     {
-        *("seq", "parked", "order_at", "lease_until", "worker", "claimed_at", "cancel"),
+        *("seq", "parked", "park_key", "order_at", "lease_until", "worker", "claimed_at", "cancel"),
         *("size", "shared_deaths", "errors"),
     }
 )
@@ -61,6 +63,14 @@ class Seen(NamedTuple):
     sound: Row
     problems: Mapping[str, str]
 
+    def changed(self, *but: str) -> Row:
+        """Return what is sound now and was not before, except these columns."""
+        return {
+            name: value
+            for name, value in self.sound.items()
+            if name not in but and (name in self.problems or value != self.stored[name])
+        }
+
 
 def see(connection: sqlite3.Connection, table: Table, key: object, now: int) -> Seen | None:
     """Read a row, whatever is in it; None if it is gone."""
@@ -77,10 +87,14 @@ def see(connection: sqlite3.Connection, table: Table, key: object, now: int) -> 
     return Seen(stored, sound, problems)
 
 
-def move_out(connection: sqlite3.Connection, seq: int, now: int, problem: str = "") -> str | None:
-    """Make a dead letter of a live job; says what was done, None if the job is gone."""
+def move_out(connection: sqlite3.Connection, seq: int, by: Moment, problem: str = "") -> str | None:
+    """Make a dead letter of a live job; says what was done.
+
+    None, if the job is gone, or a newer program's: what looks damaged may be its way.
+    """
+    now = by.now
     seen = see(connection, LIVE, seq, now)
-    if seen is None:
+    if seen is None or LIVE.is_above(list(seen.stored.values()), by.level):
         return None
     sound = seen.sound
     problems = list(seen.problems.values())
@@ -91,14 +105,14 @@ def move_out(connection: sqlite3.Connection, seq: int, now: int, problem: str = 
         problems.append(problem or "it does not fit where it belongs")
     told = f"the stored row cannot be read: {', '.join(problems)}"
     _set_order(sound)
-    dead = {**sound, "errors": _remembered(sound, told, now), "finished_at": now}
-    del dead["seq"]
-    dead["reason"] = Reason.UNREADABLE.value
+    sound["errors"] = _remembered(sound, told, now)
     if type(seen.stored["options"]) is str:
-        dead["options"] = seen.stored["options"]  # However they are: they can be looked at.
-    dead = {name: dead[name] for name in DEAD.columns if name in dead}
-    connection.execute(DEAD.added_row(dead), tuple(dead.values()))
-    connection.execute("DELETE FROM fairlead_job WHERE seq = ?", (seq,))
+        sound["options"] = seen.stored["options"]  # However they are: they can be looked at.
+    changed = seen.changed("seq")
+    connection.execute(LIVE.changed_row(changed, seq), (*changed.values(), seq))
+    refused = leave(connection, End(State.DEAD, reason=Reason.UNREADABLE), {seq: None}, now)
+    if refused:
+        raise refused[seq]
     return f"job {sound['id']} is a dead letter now: {', '.join(problems)}"
 
 
@@ -119,20 +133,21 @@ def _remembered(sound: Row, told: str, now: int) -> str:
     return _encode([*decode_errors(sound["errors"]), past]).decode()
 
 
-def repair(connection: sqlite3.Connection, damage: Damage, now: int) -> str | None:
+def repair(connection: sqlite3.Connection, damage: Damage, by: Moment) -> str | None:
     """Put one row right; says what was done, None if nothing had to be."""
+    now = by.now
     if damage.table is SHAPE:
         return mend(connection, str(damage.key))
     seen = see(connection, damage.table, damage.key, now)
     if damage.table is STEPS:
         return _repair_step(connection, damage.key, seen, now)
-    if seen is None:
+    if seen is None or damage.table.is_above(list(seen.stored.values()), by.level):
         return None
     if damage.table in (ATTEMPTS, WORKERS, PAUSED):
         return _remove(connection, damage, seen, now)
     if damage.table is LIVE:
         if set(seen.problems) - _MARKS or _elsewhere(connection, seen.sound["id"]):
-            return move_out(connection, seen.stored["seq"], now)
+            return move_out(connection, seen.stored["seq"], by)
         _agree(seen, now)
     else:
         _finish_well(connection, damage.table, seen.sound)
@@ -145,10 +160,13 @@ def _repair_step(
     """Note that a step was applied, which there is in the tables; forget one that never was."""
     if seen is not None and not seen.problems:
         return None
+    serves: dict[object, int] = {step.number: step.serves for step in migrations()}
+    if seen is not None and "version" not in seen.problems and key not in serves:
+        return None  # What a newer program did is for it to say.
     connection.execute(STEPS.removed_row(key), (key,))
     if seen is not None and "version" in seen.problems:
         return f"step {key} of the schema is forgotten: there is no such step"
-    connection.execute(STEPS.added_row(STEPS.columns), (key, now))
+    connection.execute(STEPS.added_row(STEPS.columns), (key, now, serves[key]))
     return f"step {key} of the schema is noted as applied"
 
 
@@ -194,12 +212,14 @@ def _agree(seen: Seen, now: int) -> None:
     else:
         sound |= {"lease_until": 0, "worker": None, "claimed_at": None, "cancel": None}
     _set_order(sound)
-    if sound["parked"] not in (0, 1, 2):
+    if sound["parked"] not in (0, *Parked):
         sound["parked"] = 0
-    if running and sound["parked"] == 1:
+    if running and sound["parked"] == Parked.NOT_DUE:
         sound["parked"] = 0
     elif not running and sound["parked"] == 0 and sound["run_at"] > now + CLOCKS_APART:
-        sound["parked"] = 1
+        sound["parked"] = int(Parked.NOT_DUE)
+    unknown = sound["parked"] == Parked.NO_CAPABLE_WORKER
+    sound["park_key"] = kind_key(sound["task"], sound["version"]) if unknown else None
     sound["size"] = len(sound["payload"].encode()) + len((sound["options"] or "").encode())
 
 
@@ -214,11 +234,7 @@ def _set_order(sound: Row) -> None:
 
 def _write(connection: sqlite3.Connection, table: Table, key: object, seen: Seen) -> str | None:
     """Write what is sound now and was not before."""
-    changed = {
-        name: value
-        for name, value in seen.sound.items()
-        if name in seen.problems or value != seen.stored[name]
-    }
+    changed = seen.changed()
     if not changed:
         return None
     name = table.call(list(seen.sound.values()))

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TypeVar
 
-from fairlead.core.clock import Clock
+from fairlead.core.errors import StoreError
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently
+from fairlead.stores.sqlite.line import SqliteLine
 from fairlead.stores.sqlite.migrate import migrate
+from fairlead.stores.sqlite.own import Own
+from fairlead.stores.sqlite.served import Served
 from fairlead.stores.sqlite.wake import Watch, watch_file
 from fairlead.stores.sqlite.writer import Writer, WriterClosed
 
@@ -19,16 +22,17 @@ Answer = TypeVar("Answer")
 class Session:
     """What is open: the writer, connections for reading, and a watch per event loop."""
 
-    def __init__(self, place: Place, clock: Clock) -> None:
+    def __init__(self, place: Place, line: SqliteLine) -> None:
         self._place = place
+        self.served = Served(line)
         with ExitStack() as opened:
             first = opened.enter_context(closing(place.connect()))
             with closing(WriteLock(place)) as lock:
-                migrate(first, place, lock, clock)
-            self.writer = Writer(place)
+                migrate(first, place, lock, line.moment())
+            self.writer = Writer(place, self.served)
             opened.pop_all()
         first.text_factory = _lenient
-        self._idle: list[sqlite3.Connection] = [first]
+        self._idle: list[Own] = [first]
         self._reading = 0
         self._closing = False
         self._change = threading.Condition()
@@ -44,11 +48,11 @@ class Session:
             if self._closing:
                 raise WriterClosed
             self._reading += 1
-            connection: sqlite3.Connection | None = self._idle.pop() if self._idle else None
+            connection: Own | None = self._idle.pop() if self._idle else None
         try:
             if connection is None:
                 connection = self._reader()
-            return patiently(self._place, lambda: question(connection))
+            return self._ask(connection, question)
         finally:
             with self._change:
                 self._reading -= 1
@@ -56,7 +60,16 @@ class Session:
                     self._idle.append(connection)
                 self._change.notify_all()
 
-    def _reader(self) -> sqlite3.Connection:
+    def _ask(self, connection: Own, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        try:
+            answer = patiently(self._place, lambda: question(connection))
+        except StoreError:
+            self.served.explain(connection)
+            raise
+        self.served.check(connection)
+        return answer
+
+    def _reader(self) -> Own:
         """Connect for people: a text that somebody damaged is shown as far as it can be read."""
         connection = self._place.connect()
         connection.text_factory = _lenient

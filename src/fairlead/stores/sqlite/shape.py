@@ -12,11 +12,14 @@ from contextlib import closing
 from functools import cache
 from typing import NamedTuple
 
-from fairlead.stores.sqlite.migrate import NOTES, build
+from fairlead.stores.sqlite.migrate import NOTES, build, newest, version
 from fairlead.stores.sqlite.statements import migrations
 
 _ALL = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 _COMMENT = re.compile(r"--[^\n]*")
+_AROUND = re.compile(r" ?([(),]) ?")
+
+_REFUSES = re.compile(r"\b(check|references|unique|generated|as)\b", re.IGNORECASE)
 
 _LOST = "restore a backup, for its rows are lost"
 
@@ -32,7 +35,7 @@ class Thing(NamedTuple):
     @property
     def shape(self) -> tuple[str, str]:
         """What it is, however its statement was laid out."""
-        return self.kind, " ".join(_COMMENT.sub("", self.sql).split())
+        return self.kind, _AROUND.sub(r"\1", " ".join(_COMMENT.sub("", self.sql).split()))
 
     @property
     def drop(self) -> str:
@@ -50,16 +53,22 @@ class Flaw(NamedTuple):
 
 
 def flaws(connection: sqlite3.Connection) -> Iterator[Flaw]:
-    """Find what of ours is missing or different, and what somebody added to it."""
+    """Find what of ours is missing or different, and what somebody added to it.
+
+    After steps of a newer program, what is different is of its making.
+    """
     found = _things(connection)
+    is_newer = version(connection) > newest()
     for name, ours in _ours().items():
         theirs = found.get(name)
-        if theirs is not None and theirs.shape == ours.shape:
+        if theirs is not None and (theirs.shape == ours.shape or _grew(ours, theirs)):
+            continue
+        if is_newer and _kind_of(theirs) == ours.kind:
             continue
         if ours.kind == "index" and _kind_of(found.get(ours.table)) != "table":
             continue  # It went with its table, which is told already.
         yield _flaw(ours, theirs)
-    for name, other in found.items():
+    for name, other in () if is_newer else found.items():
         if name not in _ours() and other.table.lower() in _ours() and _meddles(other):
             yield Flaw(
                 name,
@@ -68,6 +77,17 @@ def flaws(connection: sqlite3.Connection) -> Iterator[Flaw]:
                 f"look at it, and unless you need it: DROP {other.kind.upper()} {_quoted(other)}",
                 grave=False,
             )
+
+
+def _grew(ours: Thing, theirs: Thing) -> bool:
+    """Say whether a table is ours with further columns, which cannot refuse what we write.
+
+    A newer program may have added them; a column that is added has a default, or may be empty.
+    """
+    kind, text = ours.shape
+    body, _, end = text.rpartition(")")
+    more = theirs.shape[1].removeprefix(f"{body},").removesuffix(f"){end}")
+    return theirs.shape == (kind, f"{body},{more}){end}") and not _REFUSES.search(more)
 
 
 def _flaw(ours: Thing, theirs: Thing | None) -> Flaw:

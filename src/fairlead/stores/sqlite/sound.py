@@ -20,6 +20,7 @@ from fairlead.core.job import (
     ALONE,
     LONGEST_ID,
     Instant,
+    Level,
     PastAttempt,
     Place,
     Reason,
@@ -35,11 +36,15 @@ LONGEST_NAME = 1_000
 AT_ONCE = 100
 """How many rows are looked at together."""
 
+HIGHEST = 1_000
+"""As high as levels go."""
+
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # The greatest of all ends SQLite's counting: after it, numbers are given out at random.
 Seq = Annotated[int, msgspec.Meta(lt=2**63 - 1)]
+Bits = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Step = Annotated[int, msgspec.Meta(ge=1, le=9_999)]
 
 _new_id = IdMaker()
@@ -133,6 +138,13 @@ class Table(NamedTuple):
             found.pop(name, None)
         return found
 
+    def is_above(self, row: Sequence[object], level: int) -> bool:
+        """Say whether a row is that of a newer program: what looks damaged may be its way."""
+        if "level" not in self.columns:
+            return False
+        found = row[list(self.columns).index("level")]
+        return isinstance(found, int) and level < found <= HIGHEST
+
 
 def _marks(names: Sequence[str]) -> str:
     return ", ".join("?" * len(names))
@@ -218,6 +230,8 @@ _CALL = {
     "queue": _NAME,
     "task": _NAME,
     "version": Column(Version, _ONE),
+    "level": Column(Level, _ONE),
+    "attached": Column(Bits, _ZERO),
     "run_at": _AT,
     "order_at": Column(Place, _at_once),
     "expires_at": _AT_OR_NOTHING,
@@ -240,6 +254,7 @@ LIVE = Table(
     {
         **_CALL,
         "parked": Column(int, _ZERO),
+        "park_key": Column(str | None, _NOTHING),
         "lease_until": Column(Instant, _at_once),
         "cancel": Column(str | None, _NOTHING),
         "size": Column(Size, _ZERO),
@@ -301,6 +316,7 @@ WORKERS = Table(
         "processes": Column(Runs, _ONE),
         "started_at": _AT,
         "live_until": _AT,
+        "level": Column(Level, _ONE),
     },
 )
 PAUSED = Table("fairlead_paused", "the pause of queue {}", "queue", "queue", {"queue": _NAME})
@@ -327,7 +343,7 @@ STEPS = Table(
     "step {} of the schema",
     "version",
     "version",
-    {"version": Column(Step, _ZERO), "applied_at": _AT},
+    {"version": Column(Step, _ZERO), "applied_at": _AT, "serves": Column(Level, _ONE)},
 )
 TABLES = (LIVE, FINISHED, DEAD, ATTEMPTS, WORKERS, PAUSED, NOTES, STEPS)
 

@@ -12,8 +12,21 @@ _HERE = files("fairlead.stores.sqlite")
 
 @cache
 def statements() -> dict[str, str]:
-    """Return every statement by its name."""
-    return named_statements(_HERE.joinpath("sql"))
+    """Return every statement by its name.
+
+    One that says `{place}` exists for each place of jobs that ended, and `bring_back` for each part
+    that says which jobs come back.
+    """
+    found = named_statements(_HERE.joinpath("sql"))
+    for name, text in list(found.items()):
+        if "{place}" in text:
+            for place in ("dead", "finished"):
+                whole = text.replace("{place}", place).replace("{ended}", found[f"ended_{place}"])
+                found[f"{name}_{place}"] = whole
+        if name.startswith("which_"):
+            whole = found["bring_back"].replace("{which}", text)
+            found[name.replace("which", "bring_back", 1)] = whole
+    return found
 
 
 @cache
@@ -39,6 +52,6 @@ def heads_statement() -> str:
 
 @cache
 def put_statement(rows: int) -> str:
-    """Return the put for this many jobs: the tuple of `put.sql`, repeated."""
+    """Return the put for this many jobs: the tuple of `put`, repeated."""
     head, tuple_, tail = re.split(r"(\(\?[^)]*\))", statements()["put"])
     return head + ", ".join([tuple_] * rows) + tail

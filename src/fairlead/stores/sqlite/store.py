@@ -42,12 +42,13 @@ from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, typed
 from fairlead.stores.sqlite.foreign import Shared, check_file, explained, shared, within
-from fairlead.stores.sqlite.line import SqliteLine, complete, put_rows
+from fairlead.stores.sqlite.line import SqliteLine, complete
 from fairlead.stores.sqlite.migrate import applied, check_current
 from fairlead.stores.sqlite.session import Session
 from fairlead.stores.sqlite.sound import AT_ONCE
 from fairlead.stores.sqlite.talk import ask
 from fairlead.stores.sqlite.transaction import AsyncConnection, atransaction, transaction
+from fairlead.stores.sqlite.ways import enter
 from fairlead.stores.sqlite.writer import Verb, WriterClosed
 
 Item = TypeVar("Item")
@@ -63,10 +64,19 @@ class SqliteStore(Backend):
         self._place = place
         self._clock = clock or SystemClock()
         self._line = SqliteLine(self._clock)
-        self._hand = admin.SqliteHand(self._clock, self._line.look_again)
+        self._hand = admin.SqliteHand(self._clock, self._line)
         self._session: Session | None = None
         self._opening = threading.Lock()
         _stores.add(self)
+
+    @property
+    def level(self) -> int:
+        """What this program knows to do with jobs."""
+        return self._line.level
+
+    @level.setter
+    def level(self, level: int) -> None:
+        self._line.level = level
 
     # Opening
 
@@ -99,7 +109,7 @@ class SqliteStore(Backend):
     def _open(self) -> Session:
         with self._opening:
             if self._session is None:
-                self._session = Session(self._place, self._clock)
+                self._session = Session(self._place, self._line)
             return self._session
 
     def close_before_fork(self) -> None:
@@ -182,7 +192,9 @@ class SqliteStore(Backend):
         if not jobs and mine.commits_itself:
             raise commits_itself()
         with explained(mine):
-            return put_rows(mine, jobs, self._clock.now())
+            fresh = enter(mine, jobs, self._clock.now())
+            self._open().served.check_on(mine)
+            return fresh
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Give a connection that has the write lock, for one transaction."""
@@ -208,7 +220,9 @@ class SqliteStore(Backend):
         self._check_shared(mine)
         with explained(mine):
             try:
-                return complete(mine, settlement, self._clock.now())
+                ruled = complete(mine, settlement, self._line.moment())
+                self._open().served.check_on(mine)
+                return ruled
             except sqlite3.IntegrityError as problem:
                 raise typed(problem, self._place) from problem
 
@@ -216,7 +230,7 @@ class SqliteStore(Backend):
         check_file(self._place, mine)
         if self._session is None:
             if mine.in_transaction:
-                check_current(self._place)
+                check_current(self._place, self.level)
             self._open()
 
     async def claim(self, plan: ClaimPlan) -> Claim:
@@ -380,8 +394,7 @@ class SqliteStore(Backend):
 
     async def audit(self) -> list[Finding]:
         """Check that every job is in exactly one place and every mark agrees."""
-        now = self._clock.now()
-        return await self._read(lambda connection: audit(connection, now))
+        return await self._read(partial(audit, by=self._line.moment()))
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds, some at a time.
@@ -391,9 +404,9 @@ class SqliteStore(Backend):
         """
         mended: list[str] = []
         refused: dict[tuple[str, object], str] = {}
-        now = self._clock.now()
+        look = partial(all_damages, by=self._line.moment())
         while True:
-            found = await self._read(lambda connection: all_damages(connection, now))
+            found = await self._read(look)
             open_ = [damage for damage in found if damage.place not in refused]
             before = len(mended)
             for at in range(0, len(open_), AT_ONCE):
@@ -410,7 +423,7 @@ class SqliteStore(Backend):
 
     async def migrations(self) -> list[Migration]:
         """Return the steps of the schema and whether each was applied."""
-        return await asyncio.to_thread(applied, self._place)
+        return await asyncio.to_thread(applied, self._place, self.level)
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

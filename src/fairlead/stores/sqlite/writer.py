@@ -22,10 +22,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Generic, TypeVar
 
-from fairlead.core.errors import StoreError, StoreUnavailable, Unanswered, WaitsForItself
+from fairlead.core.errors import (
+    SchemaOutdated,
+    StoreError,
+    StoreUnavailable,
+    Unanswered,
+    WaitsForItself,
+)
 from fairlead.stores.sqlite.checkpoint import Checkpointer
 from fairlead.stores.sqlite.connection import Place, WriteLock, is_disk_error, typed
 from fairlead.stores.sqlite.holding import check_task, check_thread
+from fairlead.stores.sqlite.own import Own
+from fairlead.stores.sqlite.served import Served
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -73,13 +81,14 @@ class WriterClosed(Exception):
 class Writer:
     """The one writing connection of this process, and its group commit."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, served: Served) -> None:
         self._place = place
+        self._served = served
         with ExitStack() as opened:
             self._lock = opened.enter_context(closing(WriteLock(place)))
             connection = opened.enter_context(closing(place.connect()))
             self._checkpointer = opened.enter_context(closing(Checkpointer(place)))
-            self._connection: sqlite3.Connection | None = connection
+            self._connection: Own | None = connection
             self._pending: deque[_Request[Any, Any]] = deque()
             self._turn = threading.Lock()
             self._bell = threading.Event()
@@ -204,12 +213,8 @@ class Writer:
             self._lock.begin(connection, since, look)
             self._gather(batch)
             self.check_file()
-            if len(batch) == 1:
-                # Alone it needs no savepoint: if it fails, so does the transaction.
-                batch[0].succeed(batch[0].verb(connection, batch[0].items))
-            else:
-                for verb in dict.fromkeys(request.verb for request in batch):
-                    self._do(connection, verb, [r for r in batch if r.verb == verb])
+            self._do_all(connection, batch)
+            self._served.check(connection)
             self._commit(connection)
         except _Aside:
             return False
@@ -221,8 +226,9 @@ class Writer:
                 # Locked out: those whose time is up. Anything else is everybody's trouble.
                 locked = isinstance(problem, StoreUnavailable)
                 batch = self._overdue() if locked else self._gather(batch)
+            outdated = isinstance(problem, SchemaOutdated)
             for request in batch:
-                request.error = request.error or self._told(problem)
+                request.error = (None if outdated else request.error) or self._told(problem)
         except BaseException:
             # Only the caller in whose thread this happens was interrupted; others go on. With
             # no transaction left to roll back, the interrupt came after the commit.
@@ -235,6 +241,19 @@ class Writer:
         self._answer(batch)
         self._log_is_long = self._log_is_long or self._checkpointer.is_due()
         return True
+
+    def _do_all(self, connection: Own, batch: list[_Request[Any, Any]]) -> None:
+        if len(batch) > 1:
+            for verb in dict.fromkeys(request.verb for request in batch):
+                self._do(connection, verb, [r for r in batch if r.verb == verb])
+            return
+        # Alone it needs no savepoint: if it fails, so does the transaction.
+        for request in batch:
+            try:
+                request.succeed(request.verb(connection, request.items))
+            except sqlite3.Error:
+                self._served.explain(connection)
+                raise
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         """Commit; after an error of the disk nobody knows whether the log has it."""

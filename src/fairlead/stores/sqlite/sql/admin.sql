@@ -131,7 +131,7 @@ WHERE lease_until > :now GROUP BY 1, 2, 3
 -- name: standing
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
 -- and those that were parked and can be run now. Each kind has an index of its own.
-SELECT id, task, version, order_at, run_at, expires_at, lease_until > 0, size
+SELECT id, task, version, order_at, run_at, expires_at, lease_until > 0, size, level
 FROM (
     SELECT * FROM (
         SELECT * FROM fairlead_job
@@ -146,8 +146,8 @@ FROM (
     )
     UNION ALL
     SELECT * FROM (
-        SELECT * FROM fairlead_job INDEXED BY fairlead_job_unknown
-        WHERE parked = 2 AND queue = :queue AND lease_until <= :now AND run_at <= :now
+        SELECT * FROM fairlead_job INDEXED BY fairlead_job_parked
+        WHERE parked > 1 AND parked = 2 AND queue = :queue AND lease_until <= :now AND run_at <= :now
           AND (:capable IS NULL OR EXISTS (
               SELECT 1 FROM json_each(:capable) AS known
               WHERE known.key = task AND known.value >= version
@@ -171,17 +171,15 @@ SELECT (
       AND (other.order_at, other.id) < (job.order_at, job.id)
 )
 
--- name: unknown_counts
-SELECT task, version, count(*) FROM fairlead_job WHERE parked = 2 GROUP BY task, version
-
 -- name: waiting
 -- Which of these jobs wait, and so can be cancelled at once.
 SELECT json_group_array(json_array(seq, id)) FROM fairlead_job
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0
+WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0 AND level <= :level
 
 -- name: ask_cancel
 UPDATE fairlead_job SET cancel = :reason
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until > 0 AND cancel IS NULL
+  AND level <= :level
 RETURNING id
 
 -- name: pause
@@ -193,56 +191,9 @@ DELETE FROM fairlead_paused WHERE queue = :queue
 -- name: paused
 SELECT queue FROM fairlead_paused
 
--- name: lift_dead
--- Final jobs that are to run again, into the line. One whose id is in the line already stays.
-INSERT INTO fairlead_job
-    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
-     options, fence, shared_deaths, errors)
-SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
-       iif(expires_at <= :now, NULL, expires_at), enqueued_at,
-       length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
-       payload, options, fence,
-       iif(crashes > 0, 3, 0), errors
-FROM fairlead_dead WHERE :dead AND id IN (SELECT value FROM json_each(:ids))
-ON CONFLICT (id) DO NOTHING
-RETURNING id
-
--- name: lift_finished
-INSERT INTO fairlead_job
-    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, size, payload,
-     options, fence, shared_deaths, errors)
-SELECT id, queue, task, version, 0, :now, :now - (run_at - order_at),
-       iif(expires_at <= :now, NULL, expires_at), enqueued_at,
-       length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
-       payload, options, fence,
-       iif(crashes > 0, 3, 0), errors
-FROM fairlead_finished
-WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FROM json_each(:ids))
-ON CONFLICT (id) DO NOTHING
-RETURNING id
-
--- name: hasten
--- Waiting jobs that are to run now and not later, with their count begun anew.
-UPDATE fairlead_job
-SET order_at = :now - (run_at - order_at), run_at = :now,
-    expires_at = iif(expires_at <= :now, NULL, expires_at),
-    parked = iif(parked = 1, 0, parked), attempt = 0, crashes = 0,
-    shared_deaths = iif(crashes > 0, max(shared_deaths, 3), shared_deaths)
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until = 0 AND run_at > :now
-  AND typeof(run_at) = 'integer' AND typeof(order_at) = 'integer'
-RETURNING id
-
--- name: drop_dead
-DELETE FROM fairlead_dead WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id
-
--- name: drop_finished
-DELETE FROM fairlead_finished
-WHERE state IN (SELECT value FROM json_each(:states)) AND id IN (SELECT value FROM json_each(:ids))
-RETURNING id
-
 -- name: edit
 UPDATE fairlead_dead SET payload = :payload, version = :version
-WHERE id = :id AND payload = :was
+WHERE id = :id AND payload = :was AND level <= :level
 
 -- name: note
 -- One action is one line, however many calls it takes, with the time of the last. An id that another
@@ -264,12 +215,12 @@ SELECT done_at, who, verb, target, count, before FROM fairlead_audit
 WHERE job_id = :job_id ORDER BY seq DESC LIMIT :limit
 
 -- name: announce
-INSERT INTO fairlead_worker (id, capable, pools, processes, started_at, live_until)
-VALUES (:id, :capable, :pools, :processes, :now, :until)
+INSERT INTO fairlead_worker (id, capable, pools, processes, started_at, live_until, level)
+VALUES (:id, :capable, :pools, :processes, :now, :until, :level)
 ON CONFLICT (id) DO UPDATE SET
     capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
-    live_until = excluded.live_until
+    live_until = excluded.live_until, level = excluded.level
 
 -- name: workers
-SELECT id, capable, pools, processes, started_at, live_until FROM fairlead_worker
+SELECT id, capable, pools, processes, started_at, live_until, level FROM fairlead_worker
 WHERE live_until > :now AND live_until <= :latest ORDER BY id

@@ -3,9 +3,10 @@
 -- who knows them, that expired.
 SELECT json_array(
     EXISTS (SELECT 1 FROM fairlead_job WHERE parked = 1 AND run_at <= :now),
-    EXISTS (SELECT 1 FROM fairlead_job WHERE parked = 2),
+    EXISTS (SELECT 1 FROM fairlead_job WHERE parked > 1 AND parked = 2),
     EXISTS (
-        SELECT 1 FROM fairlead_job WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0
+        SELECT 1 FROM fairlead_job
+        WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0 AND level <= :level
     ),
     (SELECT json_group_array(queue) FROM fairlead_paused WHERE typeof(queue) = 'text')
 )
@@ -13,22 +14,21 @@ SELECT json_array(
 -- name: heads
 -- The next waiting jobs of a queue after a place in its order, in order. Running jobs are in
 -- the order too, and are stepped over until their lease has passed. Large options and payloads are
--- left where they are, and with them the column behind them. A number of shared deaths that is none reads
--- as 3: such a job runs alone. What a lost run leaves must be readable at its
--- settlement: if it is not, `lost` is neither true nor false.
+-- left where they are. A number of shared deaths that is none reads as 3: such a job runs alone. What
+-- a lost run leaves must be readable at its settlement: if it is not, `lost` is neither true nor false.
 SELECT json_group_array(json_array(
-    id, task, version, order_at, run_at, expires_at, json(lost), size, seq, payload, options,
+    id, task, version, order_at, run_at, expires_at, json(lost), size, level, seq, payload, options,
     attempt, crashes, shared_deaths, fence, enqueued_at, claimed_at, worker
 ))
 FROM (
-    SELECT id, task, version, order_at, run_at, expires_at, size, seq, attempt, crashes,
+    SELECT id, task, version, order_at, run_at, expires_at, size, level, seq, attempt, crashes,
            fence, enqueued_at, claimed_at, worker,
            CASE WHEN lease_until = 0 THEN 'false'
                 WHEN typeof(lease_until) = 'integer' AND lease_until > 0
                  AND typeof(cancel) IN ('null', 'text') THEN 'true' END AS lost,
            CASE WHEN size <= :large THEN options END AS options,
            CASE WHEN size <= :large THEN payload END AS payload,
-           CASE WHEN size > :large OR shared_deaths = 0 THEN 0
+           CASE WHEN shared_deaths = 0 THEN 0
                 WHEN typeof(shared_deaths) = 'integer' AND shared_deaths BETWEEN 1 AND 1000000000
                 THEN shared_deaths ELSE 3 END AS shared_deaths
     FROM fairlead_job INDEXED BY fairlead_job_order
@@ -64,8 +64,7 @@ FROM (
 
 -- name: large
 -- What `heads` left out of these jobs.
-SELECT json_group_array(json_array(seq, payload, options,
-    iif(typeof(shared_deaths) = 'integer' AND shared_deaths BETWEEN 0 AND 1000000000, shared_deaths, 3)))
+SELECT json_group_array(json_array(seq, payload, options))
 FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: next_seqs
@@ -113,10 +112,6 @@ WHERE NOT EXISTS (
     WHERE live_until > :now AND live_until <= :latest
       AND known.key = kind.task AND known.type = 'integer' AND known.value >= kind.version
 )
-
--- name: park_unknown
--- They leave the order. A lost run keeps its passed lease, and is claimed as lost when it comes back.
-UPDATE fairlead_job SET parked = 2 WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: held
 -- Seldom asked, so it may read the whole table; an index on the worker would slow every claim.

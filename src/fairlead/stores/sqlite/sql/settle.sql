@@ -6,7 +6,7 @@ SELECT json_group_array(json_array(
 ))
 FROM json_each(:ids) AS wanted
 CROSS JOIN fairlead_job AS job ON job.id = wanted.value
-WHERE job.lease_until > 0
+WHERE job.lease_until > 0 AND job.level <= :level
 
 -- name: take_write_lock
 -- Changes nothing. First in an application's transaction, so that what is read after it stays
@@ -40,45 +40,6 @@ SET errors = json_insert(
 )
 FROM json_each(:runs) AS run
 WHERE fairlead_job.seq = CAST(run.key AS INTEGER)
-
--- name: finish
--- :results maps sequence numbers to results.
-INSERT INTO fairlead_finished
-    (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload, options,
-     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result)
-SELECT job.id, job.queue, job.task, job.version, :state, job.run_at, job.order_at,
-       job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt - :uncounted,
-       job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason,
-       ended.value
-FROM json_each(:results) AS ended
-CROSS JOIN fairlead_job AS job ON job.seq = CAST(ended.key AS INTEGER)
-
--- name: bury
--- As finish does; a dead letter has no result.
-INSERT INTO fairlead_dead
-    (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
-SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at,
-       job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt - :uncounted,
-       job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason
-FROM json_each(:results) AS ended
-CROSS JOIN fairlead_job AS job ON job.seq = CAST(ended.key AS INTEGER)
-
--- name: remove
-DELETE FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
-
--- name: requeue
--- :times maps sequence numbers to new due times; without one the job keeps its place.
-UPDATE fairlead_job
-SET attempt = attempt - :uncounted,
-    crashes = crashes + :crashed,
-    shared_deaths = :shared_deaths,
-    order_at = order_at - run_at + coalesce(again.value, run_at),
-    run_at = coalesce(again.value, run_at),
-    parked = coalesce(again.value, run_at) > :now,
-    lease_until = 0, worker = NULL, claimed_at = NULL
-FROM json_each(:times) AS again
-WHERE fairlead_job.seq = CAST(again.key AS INTEGER)
 
 -- name: runs_under
 -- The sequence number of a job that runs under this fence, whatever else is wrong with it.

@@ -1,31 +1,7 @@
--- name: promote
-UPDATE fairlead_job SET parked = 0
-WHERE seq IN (
-    SELECT seq FROM fairlead_job WHERE parked = 1 AND run_at <= :now ORDER BY run_at LIMIT :batch
-)
-
--- name: unknown
--- The tasks that jobs are parked for.
-SELECT json_group_array(json_array(task, version))
-FROM (
-    SELECT DISTINCT task, version FROM fairlead_job
-    WHERE parked = 2 AND typeof(task) = 'text' AND typeof(version) = 'integer'
-)
-
--- name: bring_back
--- The tasks are those of :known, a JSON array of [task, version] pairs.
-UPDATE fairlead_job SET parked = 0
-WHERE seq IN (
-    SELECT job.seq FROM json_each(:known) AS known
-    CROSS JOIN fairlead_job AS job
-      ON job.parked = 2 AND job.task = json_extract(known.value, '$[0]') AND job.version = json_extract(known.value, '$[1]')
-    LIMIT :batch
-)
-
 -- name: expired
 SELECT json_group_array(seq) FROM (
     SELECT seq FROM fairlead_job
-    WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0
+    WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0 AND level <= :level
     ORDER BY expires_at LIMIT :batch
 )
 
@@ -36,7 +12,7 @@ SELECT min(run_at) FROM fairlead_job WHERE parked = 1 AND run_at > :now AND run_
 DELETE FROM fairlead_finished
 WHERE seq IN (
     SELECT seq FROM fairlead_finished
-    WHERE finished_at < :before ORDER BY finished_at LIMIT :batch
+    WHERE finished_at < :before AND level <= :level ORDER BY finished_at LIMIT :batch
 )
 
 -- name: prune_attempts
