@@ -18,6 +18,7 @@ import pytest
 
 from fairlead.core.admin import NOT_MENDED, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.entries import Change
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
@@ -71,6 +72,12 @@ async def put_scene(url: str) -> Scene:
     mortal = [new_job(expires_in=DAY, options='{"tags":["a"]}') for _ in range(3)]
     await store.put([*later, *mortal])
     await store.pause("other", by())
+    await store.entries.write(
+        [
+            Change("kind", "a", "1", due_at=5, expires_at=clock.now() + DAY),
+            *(Change("kind", "b", "2", owner=each.id) for each in (*runs, later[0])),
+        ]
+    )
     victims = {
         "finished": ended[0].id,
         "dead": ended[2].id,

@@ -18,6 +18,7 @@ from fairlead.stores.sqlite.sound import (
     AT_ONCE,
     ATTEMPTS,
     DEAD,
+    ENTRIES,
     FINISHED,
     LIVE,
     STEPS,
@@ -137,6 +138,22 @@ _CHECKS = (
         DEAD,
         "dead letter {} has no reason",
         "SELECT seq, id FROM dead WHERE reason IS NULL",
+    ),
+    (
+        ENTRIES,
+        "entry {} belongs to a job that is not in the line",
+        """
+        SELECT seq, key FROM fairlead_entry
+        WHERE owner <> '' AND owner NOT IN (SELECT id FROM fairlead_job)
+        """,
+    ),
+    (
+        LIVE,
+        "job {} does not say that it has entries",
+        """
+        SELECT seq, id FROM live
+        WHERE attached & 1 = 0 AND id IN (SELECT owner FROM fairlead_entry)
+        """,
     ),
     (
         ATTEMPTS,

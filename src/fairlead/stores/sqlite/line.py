@@ -18,7 +18,7 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import LATEST, LEVEL, NewJob, Reason, State, read
+from fairlead.core.job import LATEST, LEVEL, Attached, NewJob, Reason, State, read
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     Claim,
@@ -28,6 +28,7 @@ from fairlead.core.selection import (
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.foreign import commits_itself
 from fairlead.stores.sqlite.claim import Claims
+from fairlead.stores.sqlite.entries import owners_among, prune
 from fairlead.stores.sqlite.foreign import Shared
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import HIGHEST, decode_capable, exact
@@ -69,6 +70,7 @@ class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int
     worker: str | None
     claimed_at: int | None
+    attached: int
 
 
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
@@ -224,6 +226,7 @@ class SqliteLine:
             expired=_expire(connection, by),
             pruned_jobs=forget_old(connection, before, by.level),
             pruned_attempts=tell(connection, "prune_attempts", before=before, batch=BATCH),
+            pruned_entries=prune(connection, by.now),
         )
         if done.promoted:
             self.look_again()
@@ -278,6 +281,7 @@ def _write_settlements(
     Returns what could not be written, by sequence number, and why: such a job has ended already.
     """
     ended: defaultdict[End, dict[int, object]] = defaultdict(dict)
+    owners = {job.seq for job, _ in valid if job.attached & Attached.ENTRIES}
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
     for job, s in valid:
@@ -297,8 +301,10 @@ def _write_settlements(
         tell(connection, "remember", runs=to_json(failed))
     for end, jobs in ended.items():
         whole = {seq: jobs[seq] for seq in jobs.keys() - refused} if refused else jobs
-        go = wait_again if end.state is State.WAITING else leave
-        refused |= go(connection, end, whole, now)
+        if end.state is State.WAITING:
+            refused |= wait_again(connection, end, whole, now)
+        else:
+            refused |= leave(connection, end, whole, now, owners)
     return refused
 
 
@@ -323,7 +329,7 @@ def cancel_waiting(
     if not seqs:
         return set()
     end = End(State.CANCELLED, reason=reason)
-    refused = leave(connection, end, dict.fromkeys(seqs), by.now)
+    refused = leave(connection, end, dict.fromkeys(seqs), by.now, owners_among(connection, seqs))
     for seq, problem in refused.items():
         move_out(connection, seq, by, str(problem))
     return set(refused)

@@ -15,12 +15,21 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
-from fairlead.core.job import LONGEST_HEAD_START, PastAttempt, Reason, State, decode_errors
+from fairlead.core.job import (
+    LONGEST_HEAD_START,
+    Attached,
+    PastAttempt,
+    Reason,
+    State,
+    decode_errors,
+)
 from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, SHAPE, Damage
+from fairlead.stores.sqlite.entries import owners_among
 from fairlead.stores.sqlite.shape import mend
 from fairlead.stores.sqlite.sound import (
     ATTEMPTS,
     DEAD,
+    ENTRIES,
     FINISHED,
     LIVE,
     NOTES,
@@ -38,7 +47,7 @@ Row = dict[str, Any]
 _MARKS = frozenset(
     {
         *("seq", "parked", "park_key", "order_at", "lease_until", "worker", "claimed_at", "cancel"),
-        *("size", "shared_deaths", "errors"),
+        *("size", "shared_deaths", "errors", "attached"),
     }
 )
 """The columns of a live job that follow from others, or without which it can run all the same."""
@@ -51,6 +60,11 @@ _SEQS = {
 }
 
 _LOGGED = "SELECT 1 FROM fairlead_attempt WHERE job_id = ? AND fence = ? AND seq <> ?"
+
+_LIVES = "SELECT 1 FROM fairlead_job WHERE id = ?"
+_OWNS = "SELECT 1 FROM fairlead_entry WHERE owner = ? AND owner <> ''"
+
+_OWN_ANEW = "UPDATE fairlead_entry SET owner = ? WHERE owner = ? AND owner <> ''"
 
 _new_id = IdMaker()
 _encode = msgspec.json.Encoder().encode
@@ -110,7 +124,11 @@ def move_out(connection: sqlite3.Connection, seq: int, by: Moment, problem: str 
         sound["options"] = seen.stored["options"]  # However they are: they can be looked at.
     changed = seen.changed("seq")
     connection.execute(LIVE.changed_row(changed, seq), (*changed.values(), seq))
-    refused = leave(connection, End(State.DEAD, reason=Reason.UNREADABLE), {seq: None}, now)
+    if "id" in changed:
+        connection.execute(_OWN_ANEW, (sound["id"], seen.stored["id"]))
+    owners = owners_among(connection, [seq])
+    end = End(State.DEAD, reason=Reason.UNREADABLE)
+    refused = leave(connection, end, {seq: None}, now, owners)
     if refused:
         raise refused[seq]
     return f"job {sound['id']} is a dead letter now: {', '.join(problems)}"
@@ -143,12 +161,14 @@ def repair(connection: sqlite3.Connection, damage: Damage, by: Moment) -> str | 
         return _repair_step(connection, damage.key, seen, now)
     if seen is None or damage.table.is_above(list(seen.stored.values()), by.level):
         return None
-    if damage.table in (ATTEMPTS, WORKERS, PAUSED):
+    if damage.table in (ATTEMPTS, WORKERS, PAUSED, ENTRIES):
         return _remove(connection, damage, seen, now)
     if damage.table is LIVE:
         if set(seen.problems) - _MARKS or _elsewhere(connection, seen.sound["id"]):
             return move_out(connection, seen.stored["seq"], by)
         _agree(seen, now)
+        if connection.execute(_OWNS, (seen.sound["id"],)).fetchone():
+            seen.sound["attached"] |= Attached.ENTRIES
     else:
         _finish_well(connection, damage.table, seen.sound)
     return _write(connection, damage.table, damage.key, seen)
@@ -172,15 +192,23 @@ def _repair_step(
 
 def _remove(connection: sqlite3.Connection, damage: Damage, seen: Seen, now: int) -> str | None:
     """Remove a row, unless it was written anew since somebody saw the damage."""
-    ages = damage.table is WORKERS and seen.sound["live_until"] > now + LONGEST_LEASE
-    if not seen.problems and not ages:
-        if damage.table is not ATTEMPTS:
-            return None
-        run = (seen.stored["job_id"], seen.stored["fence"], damage.key)
-        if not connection.execute(_LOGGED, run).fetchone():
-            return None
+    if not seen.problems and not _is_odd(connection, damage, seen, now):
+        return None
     connection.execute(damage.table.removed_row(damage.key), (damage.key,))
     return f"removed, because {damage.problem}"
+
+
+def _is_odd(connection: sqlite3.Connection, damage: Damage, seen: Seen, now: int) -> bool:
+    """Say whether a row should not be there, though each of its columns is sound."""
+    if damage.table is WORKERS:
+        return bool(seen.sound["live_until"] > now + LONGEST_LEASE)
+    if damage.table is ATTEMPTS:
+        run = (seen.stored["job_id"], seen.stored["fence"], damage.key)
+        return connection.execute(_LOGGED, run).fetchone() is not None
+    if damage.table is ENTRIES:
+        owner = seen.stored["owner"]
+        return owner != "" and connection.execute(_LIVES, (owner,)).fetchone() is None
+    return False
 
 
 def _finish_well(connection: sqlite3.Connection, table: Table, sound: Row) -> None:

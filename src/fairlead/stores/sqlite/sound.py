@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from fairlead.core.admin import PoolShare
+from fairlead.core.entries import LONGEST_KEY, LONGEST_KIND, Entry
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import (
@@ -41,6 +42,9 @@ HIGHEST = 1_000
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+Kind = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KIND)]
+Owner = Annotated[str, msgspec.Meta(max_length=LONGEST_ID)]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # The greatest of all ends SQLite's counting: after it, numbers are given out at random.
 Seq = Annotated[int, msgspec.Meta(lt=2**63 - 1)]
@@ -50,6 +54,7 @@ Step = Annotated[int, msgspec.Meta(ge=1, le=9_999)]
 _new_id = IdMaker()
 _decode_errors = msgspec.json.Decoder(tuple[PastAttempt, ...]).decode
 decode_capable = msgspec.json.Decoder(dict[str, int]).decode
+_decode_entries = msgspec.json.Decoder(list[Entry]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
 
@@ -181,6 +186,10 @@ def _look_at_errors(text: str) -> None:
     read(_decode_errors, "the history of a job", text)
 
 
+def _look_at_entries(text: str) -> None:
+    read(_decode_entries, "the entries of a job", text)
+
+
 def _look_at_capable(text: str) -> None:
     read(decode_capable, "what a worker knows", text)
 
@@ -261,7 +270,12 @@ LIVE = Table(
         "shared_deaths": Column(Runs, _always(ALONE)),
     },
 )
-_ENDED = {**_CALL, "finished_at": _AT, "reason": _TEXT_OR_NOTHING}
+_ENDED = {
+    **_CALL,
+    "finished_at": _AT,
+    "reason": _TEXT_OR_NOTHING,
+    "entries": Column(str | None, _NOTHING, _look_at_entries),
+}
 FINISHED = Table(
     "fairlead_finished",
     "finished job {}",
@@ -338,6 +352,22 @@ NOTES = Table(
         "answers": _TEXT,
     },
 )
+ENTRIES = Table(
+    "fairlead_entry",
+    "entry {}",
+    "key",
+    "seq",
+    {
+        "seq": _SEQ,
+        "kind": Column(Kind, _NOTHING),
+        "owner": Column(Owner, _NOTHING),
+        "key": Column(Key, _NOTHING),
+        "version": Column(Instant, _ZERO),
+        "due_at": _AT_OR_NOTHING,
+        "expires_at": _AT_OR_NOTHING,
+        "value": Column(str, _NOTHING),
+    },
+)
 STEPS = Table(
     "fairlead_migration",
     "step {} of the schema",
@@ -345,7 +375,7 @@ STEPS = Table(
     "version",
     {"version": Column(Step, _ZERO), "applied_at": _AT, "serves": Column(Level, _ONE)},
 )
-TABLES = (LIVE, FINISHED, DEAD, ATTEMPTS, WORKERS, PAUSED, NOTES, STEPS)
+TABLES = (LIVE, FINISHED, DEAD, ATTEMPTS, WORKERS, PAUSED, NOTES, ENTRIES, STEPS)
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from fairlead.stores.sqlite.admin import Edit, Request
 from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place, typed
+from fairlead.stores.sqlite.entries import SqliteEntries
 from fairlead.stores.sqlite.foreign import Shared, check_file, explained, shared, within
 from fairlead.stores.sqlite.line import SqliteLine, complete
 from fairlead.stores.sqlite.migrate import applied, check_current
@@ -65,6 +66,7 @@ class SqliteStore(Backend):
         self._clock = clock or SystemClock()
         self._line = SqliteLine(self._clock)
         self._hand = admin.SqliteHand(self._clock, self._line)
+        self.entries = SqliteEntries(self._clock, self._read, self._write, lambda: self.level)
         self._session: Session | None = None
         self._opening = threading.Lock()
         _stores.add(self)

@@ -69,7 +69,8 @@ CREATE TABLE fairlead_finished (
     errors      TEXT,
     finished_at INTEGER NOT NULL,
     reason      TEXT,
-    result      TEXT
+    result      TEXT,
+    entries     TEXT
 );
 CREATE INDEX fairlead_finished_at ON fairlead_finished (finished_at);
 
@@ -95,8 +96,27 @@ CREATE TABLE fairlead_dead (
     claimed_at  INTEGER,
     errors      TEXT,
     finished_at INTEGER NOT NULL,
-    reason      TEXT
+    reason      TEXT,
+    entries     TEXT
 );
+
+-- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a
+-- job that has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at,
+-- expires_at].
+CREATE TABLE fairlead_entry (
+    seq        INTEGER PRIMARY KEY,
+    kind       TEXT    NOT NULL,
+    owner      TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    version    INTEGER NOT NULL,
+    due_at     INTEGER,
+    expires_at INTEGER,
+    value      TEXT    NOT NULL,
+    UNIQUE (kind, owner, key)
+);
+CREATE INDEX fairlead_entry_due     ON fairlead_entry (kind, owner, due_at, key) WHERE due_at IS NOT NULL;
+CREATE INDEX fairlead_entry_expires ON fairlead_entry (expires_at)           WHERE expires_at IS NOT NULL;
+CREATE INDEX fairlead_entry_owner   ON fairlead_entry (owner)                WHERE owner <> '';
 
 -- The attempt log: one line per ended run, in the order they ended.
 CREATE TABLE fairlead_attempt (

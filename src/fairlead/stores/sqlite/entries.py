@@ -1,0 +1,199 @@
+"""Small values beside the jobs, in a table of their own; those of an ended job lie in its row."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from fairlead.core.clock import Clock
+from fairlead.core.entries import (
+    Change,
+    Entries,
+    Entry,
+    Name,
+    Wanted,
+    change_all,
+    check_changes,
+    meant,
+    name_of,
+    past_all,
+)
+from fairlead.core.errors import LeaseLost
+from fairlead.core.ids import JobId
+from fairlead.core.store import BATCH
+from fairlead.stores.sqlite.sound import exact
+from fairlead.stores.sqlite.statements import statements
+from fairlead.stores.sqlite.talk import (
+    UNREADABLE,
+    Hand,
+    ask,
+    raise_unless_damage,
+    tell,
+    to_json,
+)
+
+Answer = TypeVar("Answer")
+
+_decode = msgspec.json.Decoder(list[Entry]).decode
+_decode_ids = msgspec.json.Decoder(list[JobId]).decode
+_decode_seqs = msgspec.json.Decoder(list[int]).decode
+_decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
+_COLUMNS = ", ".join(Entry.__struct_fields__)
+
+
+class Request(NamedTuple):
+    """What somebody wants written, and under which fence."""
+
+    changes: Sequence[Change]
+    fence: tuple[JobId, int] | None
+
+
+Write = Callable[[Any, Sequence[Request]], Awaitable[Sequence[list[int | None] | None]]]
+
+
+class Read(Protocol):
+    """How a question reaches a connection for reading."""
+
+    async def __call__(self, question: Callable[[sqlite3.Connection], Answer], /) -> Answer:
+        """Ask it."""
+
+
+class SqliteEntries(Entries):
+    """Entries in the file; what is written goes through the writer, as everything does."""
+
+    def __init__(self, clock: Clock, read: Read, write: Write, level: Callable[[], int]) -> None:
+        self._clock = clock
+        self._read = read
+        self._write_through = write
+        self._level = level
+
+    async def read(self, wanted: Wanted) -> list[Entry]:
+        """Return entries that have not expired."""
+        now = self._clock.now()
+        return await self._read(lambda connection: _found(connection, wanted, now))
+
+    async def write(
+        self, changes: Sequence[Change], fence: tuple[JobId, int] | None = None
+    ) -> list[int | None]:
+        """Write entries, each if the version it expects is there."""
+        check_changes(changes)
+        [answers] = await self._write_through(self._write, [Request(changes, fence)])
+        if answers is None:
+            assert fence is not None
+            raise LeaseLost(fence[0])
+        return answers
+
+    def _write(
+        self, connection: sqlite3.Connection, requests: Sequence[Request]
+    ) -> list[list[int | None] | None]:
+        now = self._clock.now()
+        return [_written(connection, request, self._level(), now) for request in requests]
+
+
+def _found(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Entry]:
+    owner = wanted.owner or ""
+    values = {"kind": wanted.kind, "owner": owner, "limit": wanted.limit, "now": now}
+    if wanted.keys is not None:
+        names = [(wanted.kind, owner, key) for key in wanted.keys]
+        found = _entries(connection, "entries_named", names=to_json(names))
+    elif wanted.due_before is not None:
+        found = _entries(connection, "entries_due", due_before=wanted.due_before, **values)
+    else:
+        span = {"after": wanted.after, "prefix": wanted.prefix, "past": past_all(wanted.prefix)}
+        found = _entries(connection, "entry_range", **span, **values)
+    if not found and wanted.owner is not None:
+        found = _packed(connection, wanted.owner)
+    return meant(wanted, found, now)
+
+
+def _packed(connection: sqlite3.Connection, owner: JobId) -> list[Entry]:
+    """Return the entries of a job that has ended; none, if somebody damaged them."""
+    try:
+        row = connection.execute(statements()["entries_packed"], {"owner": owner}).fetchone()
+        return list(_readable(_decode_rows(row[0]))) if row else []
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+        return []
+
+
+def _entries(connection: sqlite3.Connection, statement: str, **values: object) -> list[Entry]:
+    """Return the entries that a statement finds; a damaged one is passed over."""
+    rows = statements()[statement]
+    whole = f"SELECT json_group_array(json_array({_COLUMNS})) FROM ({rows})"
+    try:
+        return _decode(connection.execute(whole, values).fetchone()[0])
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+    with exact(connection):
+        return list(_readable(connection.execute(rows, values).fetchall()))
+
+
+def _readable(rows: Iterable[Sequence[Any]]) -> Iterator[Entry]:
+    for row in rows:
+        with suppress(msgspec.ValidationError):
+            yield msgspec.convert(list(row), Entry)
+
+
+def _written(
+    connection: sqlite3.Connection, request: Request, level: int, now: int
+) -> list[int | None] | None:
+    if request.fence is not None:
+        job_id, fence = request.fence
+        if ask(connection, "runs_under", id=job_id, fence=fence) is None:
+            return None
+    names = {name_of(change) for change in request.changes}
+    owners = to_json(sorted({owner for _, owner, _ in names if owner is not None}))
+    live = set(_decode_ids(ask(connection, "live_owners", ids=owners, level=level)))
+    there = _entries(connection, "entries_named", names=_told(names))
+    found = {name_of(entry): entry for entry in there}
+    answers, written = change_all(request.changes, found, live, now)
+    rows = [
+        (
+            each.kind,
+            each.owner or "",
+            each.key,
+            each.value,
+            each.version,
+            each.due_at,
+            each.expires_at,
+        )
+        for each in written.values()
+        if each is not None
+    ]
+    if rows:
+        tell(connection, "write_entries", entries=to_json(rows))
+        tell(connection, "attach_entries", ids=to_json(sorted({row[1] for row in rows})))
+    if gone := [name for name, entry in written.items() if entry is None]:
+        tell(connection, "remove_entries", names=_told(gone))
+    return answers
+
+
+def _told(names: Collection[Name]) -> str:
+    return to_json([(kind, owner or "", key) for kind, owner, key in names])
+
+
+def prune(connection: sqlite3.Connection, now: int) -> int:
+    """Remove some of what has expired; returns how many."""
+    return tell(connection, "prune_entries", now=now, batch=BATCH)
+
+
+# On the ways of their owners
+
+
+def owners_among(connection: Hand, seqs: Collection[int]) -> set[int]:
+    """Return those of these jobs that own entries."""
+    return set(_decode_seqs(ask(connection, "with_entries", seqs=to_json(list(seqs)))))
+
+
+def pack(connection: Hand, place: str, owners: Collection[int]) -> None:
+    """Put the entries of jobs that leave the line into the rows that these have now."""
+    seqs = to_json(list(owners))
+    connection.execute(statements()[f"pack_entries_{place}"], {"seqs": seqs})
+    tell(connection, "drop_entries", seqs=seqs)
+
+
+def unpack(connection: Hand, place: str, owners: Collection[JobId]) -> None:
+    """Take the entries of jobs that come back out of the rows in which these still are."""
+    tell(connection, f"unpack_entries_{place}", ids=to_json(list(owners)))
