@@ -28,7 +28,7 @@ _PARKED = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER, 3: None}
 
 FINISHED = frozenset({State.DONE, State.CANCELLED})
 
-_decode_capable = msgspec.json.Decoder(dict[str, int]).decode
+_decode_capable = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
 
@@ -135,14 +135,16 @@ def waiting_of(rows: Iterable[tuple[Any, str, int, Any]]) -> dict[str, Waiting]:
 def worker_of(name: object, capable: object, pools: object, *rest: object) -> Worker:
     """Return a worker as it announced itself; what cannot be read of it, it does not know."""
     numbers = [number_of(value) for value in rest]
-    return Worker(text_of(name), _known(capable), _pools(pools), *numbers)
+    return Worker(text_of(name), known_tasks(capable), _pools(pools), *numbers)
 
 
-def _known(capable: object) -> dict[str, int]:
+def known_tasks(capable: object) -> dict[str, int]:
+    """Return what a worker knows, as far as this program can tell; a newer one may say more."""
     try:
-        return read(_decode_capable, "what a worker knows", text_of(capable))
+        told = read(_decode_capable, "what a worker knows", text_of(capable))
     except DecodeError:
         return {}
+    return {task: version for task, version in told.items() if type(version) is int}
 
 
 def _pools(pools: object) -> tuple[PoolShare, ...]:

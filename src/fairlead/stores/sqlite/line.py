@@ -9,16 +9,14 @@ long the list is.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
-from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import LATEST, LEVEL, Attached, NewJob, Reason, State, read
+from fairlead.core.job import LATEST, LEVEL, Attached, NewJob, Reason, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     Claim,
@@ -27,11 +25,12 @@ from fairlead.core.selection import (
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.foreign import commits_itself
+from fairlead.stores.records import known_tasks
 from fairlead.stores.sqlite.claim import Claims
 from fairlead.stores.sqlite.entries import owners_among, prune
 from fairlead.stores.sqlite.foreign import Shared
 from fairlead.stores.sqlite.repair import move_out
-from fairlead.stores.sqlite.sound import HIGHEST, decode_capable, exact
+from fairlead.stores.sqlite.sound import HIGHEST, exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import (
     UNREADABLE,
@@ -215,9 +214,8 @@ class SqliteLine:
         known: dict[str, int] = {}
         live = {"now": by.now, "latest": LATEST}
         for (capable,) in connection.execute(statements()["known"], live).fetchall():
-            with suppress(DecodeError):  # The audit tells of it; what the others know counts.
-                for task, version in read(decode_capable, "what a worker knows", capable).items():
-                    known[task] = max(version, known.get(task, 0))
+            for task, version in known_tasks(capable).items():
+                known[task] = max(version, known.get(task, 0))
         before = by.now - keep
         tell(connection, "prune_workers", before=before)
         done = Upkeep(
@@ -280,7 +278,8 @@ def _write_settlements(
 
     Returns what could not be written, by sequence number, and why: such a job has ended already.
     """
-    ended: defaultdict[End, dict[int, object]] = defaultdict(dict)
+    ended: defaultdict[tuple[State, bool, bool, int, str | None], dict[int, object]]
+    ended = defaultdict(dict)
     owners = {job.seq for job, _ in valid if job.attached & Attached.ENTRIES}
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
@@ -291,7 +290,7 @@ def _write_settlements(
             past = s.remembered(job.attempt, job.worker, job.claimed_at or now, now)
             failed[job.seq] = to_json(past)
         runs[s.outcome, s.pool, mark][job.seq] = s.started_at
-        end = End(s.state, s.counts, s.crashed, s.shared_deaths, s.reason)
+        end = (s.state, s.counts, s.crashed, s.shared_deaths, s.reason)
         ended[end][job.seq] = s.run_at if s.state is State.WAITING else s.result
     refused: Refused = {}
     for (outcome, pool, mark), started in runs.items():
@@ -301,10 +300,10 @@ def _write_settlements(
         tell(connection, "remember", runs=to_json(failed))
     for end, jobs in ended.items():
         whole = {seq: jobs[seq] for seq in jobs.keys() - refused} if refused else jobs
-        if end.state is State.WAITING:
-            refused |= wait_again(connection, end, whole, now)
+        if end[0] is State.WAITING:
+            refused |= wait_again(connection, End(*end), whole, now)
         else:
-            refused |= leave(connection, end, whole, now, owners)
+            refused |= leave(connection, End(*end), whole, now, owners)
     return refused
 
 

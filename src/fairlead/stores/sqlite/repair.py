@@ -15,14 +15,7 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
-from fairlead.core.job import (
-    LONGEST_HEAD_START,
-    Attached,
-    PastAttempt,
-    Reason,
-    State,
-    decode_errors,
-)
+from fairlead.core.job import LONGEST_HEAD_START, Attached, PastAttempt, Reason, State
 from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, SHAPE, Damage
 from fairlead.stores.sqlite.entries import owners_among
 from fairlead.stores.sqlite.shape import mend
@@ -68,6 +61,7 @@ _OWN_ANEW = "UPDATE fairlead_entry SET owner = ? WHERE owner = ? AND owner <> ''
 
 _new_id = IdMaker()
 _encode = msgspec.json.Encoder().encode
+_decode_history = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Seen(NamedTuple):
@@ -135,7 +129,9 @@ def move_out(connection: sqlite3.Connection, seq: int, by: Moment, problem: str 
 
 
 def _remembered(sound: Row, told: str, now: int) -> str:
-    """Return the history of a job with what is wrong with it."""
+    """Return the history of a job with what is wrong with it; the rest of it stays as it is."""
+    before = sound["errors"]
+    history = [] if before is None else _decode_history(before)
     failure = described("Unreadable", told)
     past = PastAttempt(
         attempt=0,
@@ -148,7 +144,7 @@ def _remembered(sound: Row, told: str, now: int) -> str:
         message=failure.message,
         fingerprint=failure.fingerprint,
     )
-    return _encode([*decode_errors(sound["errors"]), past]).decode()
+    return _encode([*history, past]).decode()
 
 
 def repair(connection: sqlite3.Connection, damage: Damage, by: Moment) -> str | None:

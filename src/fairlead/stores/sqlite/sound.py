@@ -53,7 +53,7 @@ Step = Annotated[int, msgspec.Meta(ge=1, le=9_999)]
 
 _new_id = IdMaker()
 _decode_errors = msgspec.json.Decoder(tuple[PastAttempt, ...]).decode
-decode_capable = msgspec.json.Decoder(dict[str, int]).decode
+_decode_capable = msgspec.json.Decoder(dict[str, int]).decode
 _decode_entries = msgspec.json.Decoder(list[Entry]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
@@ -191,7 +191,7 @@ def _look_at_entries(text: str) -> None:
 
 
 def _look_at_capable(text: str) -> None:
-    read(decode_capable, "what a worker knows", text)
+    read(_decode_capable, "what a worker knows", text)
 
 
 def _look_at_pools(text: str) -> None:

@@ -1,0 +1,519 @@
+"""A newer program shares the file: what it adds is passed over, kept, and left to it (P14)."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import SchemaOutdated
+from fairlead.core.admin import Filter, Migration, PoolShare, Worker
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.job import Attached, Gate, JobRecord, NewJob, State
+from fairlead.core.outcome import Crashed, Settlement
+from fairlead.core.queue import Share
+from fairlead.stores import store_for
+from fairlead.stores.sqlite import migrate
+from fairlead.stores.sqlite.migrate import newest
+from fairlead.stores.sqlite.store import SqliteStore
+from tests.words import by, claim, done, failed, new_job, plan, settled
+
+DAY = 86_400 * SECOND
+TABLES = ("job", "finished", "dead", "attempt", "worker", "paused", "audit", "migration")
+DECLINED = "upgrade this program"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def store(path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    store = store_for(f"sqlite:///{path}", clock)
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def write(path: Path, script: str) -> None:
+    """Do to the file what a newer program would."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.executescript(script)
+
+
+def rows(path: Path, query: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as raw:
+        return raw.execute(query).fetchall()
+
+
+async def found(store: SqliteStore, job: NewJob) -> JobRecord:
+    record = await store.find(job.id)
+    assert record is not None
+    return record
+
+
+# Tables that grow
+
+
+GREW = [
+    *(f"ALTER TABLE fairlead_{name} ADD COLUMN colour TEXT" for name in TABLES),
+    *(
+        f"ALTER TABLE fairlead_{name} ADD COLUMN size_2 INTEGER NOT NULL DEFAULT 7"
+        for name in TABLES
+    ),
+    "CREATE TABLE fairlead_entry (kind TEXT, key TEXT, PRIMARY KEY (kind, key))",
+    "CREATE INDEX fairlead_job_colour ON fairlead_job (colour)",
+    "CREATE VIEW fairlead_entry_record AS SELECT * FROM fairlead_entry",
+]
+
+
+async def work(store: SqliteStore, clock: ManualClock) -> None:
+    """Do with jobs all that can be done with them."""
+    await store.announce(Worker("w1", {"t": 1}), DAY)
+    jobs = [new_job() for _ in range(6)]
+    await store.put([*jobs, new_job(delay=SECOND), new_job("strange", expires_in=SECOND)])
+    running = await claim(store, capable={"t": 1})
+    assert len(running) == 6
+    assert len(await store.extend([(job.id, job.fence) for job in running], DAY)) == 6
+    good, dead, again, lost, wanted, left = running
+    death = Settlement(dead.id, dead.fence, State.DEAD, "failed", reason="permanent")
+    ends = [done(good, "1"), death, failed(again, clock.now()), settled(lost, Crashed("SIGKILL"))]
+    assert len(await store.settle(ends)) == 4
+    await store.cancel([again.id, wanted.id], "no", by())
+    assert await store.revive([dead.id], [State.DEAD], by()) == [dead.id]
+    assert await store.delete([good.id], [State.DONE], by()) == [good.id]
+    await store.pause("mail", by())
+    await store.resume("mail", by())
+    clock.advance(2)
+    assert {job.id for job in await claim(store, capable={"t": 1})} >= {dead.id}
+    await store.settle([done(left)])
+    clock.advance(30 * DAY // SECOND)
+    while rest := await claim(store):
+        await store.settle([done(job) for job in rest])
+    assert (await store.upkeep(DAY)).pruned_jobs > 0
+    clock.advance(30 * DAY // SECOND)
+    await store.upkeep(DAY)
+    assert await store.recent(0) == []
+    assert await store.count() == {}
+    assert await store.workers() == []
+
+
+async def test_columns_tables_and_indexes_that_a_newer_program_adds_harm_nothing(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    await work(store, clock)
+    write(path, ";".join(GREW))
+    await work(store, clock)
+    assert await store.audit() == []
+    assert await store.repair(by()) == []
+    again = store_for(store.url, clock)
+    assert [step.applied_at for step in await again.migrations()] == [
+        step.applied_at for step in await store.migrations()
+    ]
+    await work(again, clock)
+    await again.close()
+
+
+async def test_a_column_that_was_added_stays_with_a_job_that_stays(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    write(path, f"{GREW[0]}; UPDATE fairlead_job SET colour = 'red'")
+    [job] = await claim(store)
+    await store.settle([failed(job, clock.now())])
+    assert rows(path, "SELECT colour FROM fairlead_job") == [("red",)]
+
+
+async def test_notes_that_were_lost_are_judged_by_tables_that_grew(
+    store: SqliteStore, path: Path
+) -> None:
+    write(path, f"{';'.join(GREW)}; DELETE FROM fairlead_migration")
+    assert all(step.applied_at is not None for step in await store.migrations())
+    again = store_for(store.url)
+    await again.put([new_job()])
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    "column", ["more CHECK (more > 0)", "more REFERENCES fairlead_job", "more AS (seq)"]
+)
+async def test_a_column_that_can_refuse_what_is_written_is_told(
+    store: SqliteStore, path: Path, column: str
+) -> None:
+    write(path, f"ALTER TABLE fairlead_job ADD COLUMN {column}")
+    [told] = await store.audit()
+    assert told.problem.startswith("the table fairlead_job was changed")
+
+
+# Values that grow
+
+
+async def test_what_is_not_known_of_a_stored_value_is_kept(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    """Through a failure, an end as damaged, and back into the line."""
+    options = '{"tags":["a"],"mood":{"is":"good"}}'
+    new = new_job(options=options)
+    await store.put([new])
+    [job] = await claim(store)
+    await store.settle([failed(job, clock.now())])
+    more = "json_set(errors, '$[0].mood', 'bad')"
+    write(path, f"UPDATE fairlead_job SET errors = {more}, run_at = 0, order_at = 0, parked = 0")
+    [job] = await claim(store)
+    await store.settle([failed(job, clock.now())])
+    write(path, "UPDATE fairlead_job SET crashes = 'many', run_at = 0, order_at = 0, parked = 0")
+    assert await claim(store) == []
+    dead = await found(store, new)
+    assert (dead.state, dead.reason, len(dead.errors)) == (State.DEAD, "unreadable", 3)
+    await store.revive([new.id], [State.DEAD], by())
+    [kept] = rows(path, "SELECT json_extract(errors, '$[0].mood'), options FROM fairlead_job")
+    assert kept == ("bad", options)
+    assert await store.jobs(Filter(tags=("a",))) != []
+    assert await store.audit() == []
+
+
+async def test_a_worker_may_say_more_of_itself_than_is_known(
+    store: SqliteStore, path: Path
+) -> None:
+    await store.announce(Worker("w1", {"t": 1}, (PoolShare("p", 3, (Share("mail", 1),)),)), DAY)
+    newer = """
+        UPDATE fairlead_worker SET level = 2, capable = '{"t":1,"u":{"version":3},"v":2}',
+        pools = json_set(pools, '$[0].mood', 'good', '$[0].queues[0].mood', 'bad')
+    """
+    write(path, newer)
+    [worker] = await store.workers()
+    assert (dict(worker.capable), worker.level) == ({"t": 1, "v": 2}, 2)
+    assert [(pool.name, pool.slots) for pool in worker.pools] == [("p", 3)]
+    assert await store.audit() == []
+    await store.put([new_job("v", version=2), new_job("unheard of")])
+    claimed = await store.claim(plan(capable={"t": 1}))
+    assert [kind.task for kind in claimed.parked] == ["unheard of"]
+
+
+async def test_a_worker_tells_its_level(store: SqliteStore) -> None:
+    await store.announce(Worker("w1", {}, level=3), DAY)
+    assert [worker.level for worker in await store.workers()] == [3]
+    await store.announce(Worker("w1", {}, level=4), DAY)
+    assert [worker.level for worker in await store.workers()] == [4]
+
+
+# Jobs of a newer program
+
+
+async def test_what_is_attached_to_a_job_goes_with_it(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    new = new_job()
+    await store.put([new])
+    hangs = int(Attached.ENTRIES | Attached.KEY)
+    write(path, f"UPDATE fairlead_job SET attached = {hangs}")
+    for state in (State.DEAD, State.DONE):
+        [job] = await claim(store)
+        await store.settle([Settlement(job.id, job.fence, state, "failed", reason="so")])
+        place = "dead" if state is State.DEAD else "finished"
+        assert rows(path, f"SELECT attached FROM fairlead_{place}") == [(hangs,)]
+        await store.revive([new.id], [state], by())
+        assert rows(path, "SELECT attached FROM fairlead_job") == [(hangs,)]
+    write(path, "UPDATE fairlead_job SET crashes = -1")
+    assert await claim(store) == []
+    assert rows(path, "SELECT attached FROM fairlead_dead") == [(hangs,)]
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["attempt = 'two and a half'", "parked = 9, park_key = 'later'", "size = -1", "options = '['"],
+)
+async def test_what_looks_damaged_of_a_newer_job_is_its_programs_business(
+    store: SqliteStore, path: Path, way: str
+) -> None:
+    newer, older = new_job(level=2), new_job()
+    await store.put([newer, older])
+    write(path, f"UPDATE fairlead_job SET {way} WHERE level = 2")
+    before = rows(path, "SELECT * FROM fairlead_job WHERE level = 2")
+    [job] = await claim(store)
+    assert job.id == older.id
+    await store.upkeep(DAY)
+    assert await store.audit() == []
+    assert await store.repair(by()) == []
+    assert rows(path, "SELECT * FROM fairlead_job WHERE level = 2") == before
+
+
+async def test_a_newer_run_that_looks_damaged_is_not_moved_out_by_its_settlement(
+    store: SqliteStore, path: Path
+) -> None:
+    await store.put([new_job(level=2)])
+    [job] = await claim(store, level=2)
+    write(path, "UPDATE fairlead_job SET claimed_at = 'yesterday'")
+    assert await store.settle([done(job)]) == {}
+    assert rows(path, "SELECT id FROM fairlead_job") == [(job.id,)]
+    store.level = 2
+    assert await store.settle([done(job)]) == {}
+    assert (await store.count())["mail"] == {State.DEAD: 1}
+
+
+@pytest.mark.parametrize("level", ["'x'", "0", "1001", "-5", "2.5"])
+async def test_a_level_that_is_none_is_damage(store: SqliteStore, path: Path, level: str) -> None:
+    waiting, running = new_job(), new_job()
+    await store.put([running])
+    [job] = await claim(store)
+    await store.put([waiting])
+    write(path, f"UPDATE fairlead_job SET level = {level}")
+    assert len(await store.audit()) == 2
+    assert await claim(store) == []
+    record = await found(store, waiting)
+    assert (record.state, record.reason, record.level) == (State.DEAD, "unreadable", 1)
+    await store.repair(by())
+    assert await store.audit() == []
+    assert (await found(store, running)).id == job.id
+
+
+# Parking
+
+
+async def test_jobs_park_under_a_reason_and_a_key(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    kinds = [("a b", 1), ("a b", 2), ("c", 2)]
+    await store.put([new_job(task, version=version) for task, version in kinds for _ in range(2)])
+    await store.put([new_job(delay=SECOND)])
+    await store.claim(plan(capable={"x": 1}))
+    parked = "SELECT parked, park_key, count(*) FROM fairlead_job GROUP BY 1, 2 ORDER BY 1, 2"
+    assert rows(path, parked) == [(1, None, 1), (2, "1 a b", 2), (2, "2 a b", 2), (2, "2 c", 2)]
+    assert await store.unknown() == dict.fromkeys(kinds, 2)
+    assert len(await claim(store, capable={"a b": 1})) == 2
+    clock.advance(1)
+    await store.upkeep(DAY)
+    assert rows(path, parked) == [(0, None, 3), (2, "2 a b", 2), (2, "2 c", 2)]
+    [parked_job, *_] = await store.jobs(Filter(tasks=("c",)))
+    assert parked_job.gate is Gate.NO_CAPABLE_WORKER
+    await store.announce(Worker("w", {"c": 3, "a b": 2}), DAY)
+    assert await store.unknown() == {}
+    assert rows(path, "SELECT count(*) FROM fairlead_job WHERE park_key IS NULL") == [(7,)]
+
+
+async def test_a_lost_run_that_parked_and_ends_after_all_is_parked_no_more(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    await store.put([new_job("strange")])
+    [job] = await claim(store, lease=1)
+    clock.advance(2)
+    assert len((await store.claim(plan(capable={"t": 1}))).parked) == 1
+    assert set(await store.settle([failed(job, clock.now())])) == {job.id}
+    assert rows(path, "SELECT parked, park_key FROM fairlead_job") == [(1, None)]
+    assert await store.audit() == []
+
+
+async def test_a_key_that_somebody_damaged_harms_no_other(store: SqliteStore, path: Path) -> None:
+    await store.put([new_job("a"), new_job("b"), new_job("c"), new_job("d")])
+    await store.claim(plan(capable={"t": 1}))
+    write(
+        path,
+        """
+        UPDATE fairlead_job SET park_key = NULL WHERE task = 'a';
+        UPDATE fairlead_job SET park_key = x'ff' WHERE task = 'b';
+        UPDATE fairlead_job SET park_key = CAST(x'ff' AS TEXT) WHERE task = 'c';
+        """,
+    )
+    know = {"a": 1, "b": 1, "c": 1, "d": 1}
+    assert [job.task for job in await claim(store, capable=know)] == ["d"]
+    assert len(await store.unknown()) > 0
+    assert {each.problem.partition(" ")[0] for each in await store.audit()} == {"job"}
+    await store.repair(by())
+    assert await store.audit() == []
+    assert {job.task for job in await claim(store, capable=know)} == {"a", "b", "c"}
+
+
+async def test_what_jobs_are_parked_for_is_found_without_reading_them_all(
+    store: SqliteStore, path: Path
+) -> None:
+    """Each claim asks while there are any."""
+    jobs = [new_job("a"), *(new_job("b") for _ in range(3_000)), new_job("c")]
+    await store.put(jobs)
+    while (await store.claim(plan(capable={"t": 1}))).parked:
+        pass
+    statement = "SELECT count(*) FROM fairlead_job WHERE parked = 2"
+    assert rows(path, statement) == [(len(jobs),)]
+    assert (await _steps(store)) < 300
+
+
+async def _steps(store: SqliteStore) -> int:
+    """Count how often SQLite calls back while a claim that knows nothing is made."""
+    connection = (await store._opened()).writer._connection
+    assert connection is not None
+    counted = [0]
+
+    def count() -> int:
+        counted[0] += 1
+        return 0
+
+    connection.set_progress_handler(count, 10)
+    await store.claim(plan(capable={"t": 1}))
+    connection.set_progress_handler(None, 0)
+    return counted[0]
+
+
+# Steps of a newer program
+
+
+def add_step(path: Path, serves: int) -> None:
+    """Apply the next step, as a newer program would."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute("ALTER TABLE fairlead_job ADD COLUMN colour TEXT")
+        note = "INSERT INTO fairlead_migration (version, applied_at, serves) VALUES (?, 1, ?)"
+        raw.execute(note, (newest() + 1, serves))
+        raw.execute("COMMIT")
+
+
+Do = Callable[[SqliteStore, NewJob], Any]
+
+
+async def _claim(store: SqliteStore, job: NewJob) -> object:
+    return await store.claim(plan())
+
+
+async def _settle(store: SqliteStore, job: NewJob) -> object:
+    record = await found(store, job)
+    return await store.settle([Settlement(job.id, record.fence, State.DONE, "done")])
+
+
+VERBS: dict[str, Do] = {
+    "put": lambda store, _: store.put([new_job()]),
+    "claim": _claim,
+    "extend": lambda store, job: store.extend([(job.id, 1)], DAY),
+    "cancel": lambda store, job: store.cancel([job.id], "no", by()),
+    "announce": lambda store, _: store.announce(Worker("w", {}), DAY),
+    "upkeep": lambda store, _: store.upkeep(DAY),
+    "find": lambda store, job: store.find(job.id),
+    "count": lambda store, _: store.count(),
+    "audit": lambda store, _: store.audit(),
+}
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_program_that_is_no_longer_served_changes_nothing_more(
+    store: SqliteStore, path: Path, verb: str, warm: bool
+) -> None:
+    """Whether it ran the statement before or not; and not only the first time."""
+    job = new_job()
+    await store.put([job])
+    if warm:
+        await VERBS[verb](store, job)
+    add_step(path, serves=2)
+    before = rows(path, "SELECT * FROM fairlead_job")
+    for _ in range(2):
+        with pytest.raises(SchemaOutdated, match=DECLINED):
+            await VERBS[verb](store, job)
+    assert rows(path, "SELECT * FROM fairlead_job") == before
+    store.level = 2
+    await VERBS[verb](store, job)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_program_that_is_still_served_goes_on(
+    store: SqliteStore, path: Path, verb: str
+) -> None:
+    job = new_job()
+    await store.put([job])
+    add_step(path, serves=1)
+    await VERBS[verb](store, job)
+    again = store_for(store.url)
+    assert isinstance(again, SqliteStore)
+    await VERBS[verb](again, job)
+    await again.close()
+
+
+async def test_a_producer_in_a_transaction_is_told_too(store: SqliteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as mine:
+        store.put_within(mine, [new_job()])
+        mine.commit()
+        add_step(path, serves=2)
+        with pytest.raises(SchemaOutdated, match=DECLINED):
+            store.put_within(mine, [new_job()])
+        mine.rollback()
+    assert rows(path, "SELECT count(*) FROM fairlead_job") == [(1,)]
+    cold = store_for(store.url)
+    with closing(sqlite3.connect(path)) as mine:
+        mine.execute("CREATE TABLE orders (id)")
+        mine.execute("INSERT INTO orders VALUES (1)")
+        with pytest.raises(SchemaOutdated, match=DECLINED):
+            cold.put_within(mine, [new_job()])
+    await cold.close()
+
+
+async def test_a_run_does_not_commit_on_a_schema_that_serves_it_no_longer(
+    store: SqliteStore, path: Path
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    add_step(path, serves=2)
+    with pytest.raises(SchemaOutdated, match=DECLINED), store.transaction() as connection:
+        store.complete_within(connection, done(job))
+    assert rows(path, "SELECT id FROM fairlead_job") == [(job.id,)]
+
+
+async def test_an_error_of_a_newer_schema_is_told_as_what_it_is(
+    store: SqliteStore, path: Path
+) -> None:
+    """The statements of an older program may not even compile there."""
+    await store.put([new_job()])
+    add_step(path, serves=2)
+    write(path, "ALTER TABLE fairlead_job RENAME COLUMN fence TO gate")
+    for do in (store.put([new_job()]), store.claim(plan()), store.waiting()):
+        with pytest.raises(SchemaOutdated, match=DECLINED):
+            await do
+
+
+async def test_after_newer_steps_what_differs_is_of_their_making(
+    store: SqliteStore, path: Path
+) -> None:
+    changed = """
+        DROP VIEW fairlead_dead_record;
+        CREATE VIEW fairlead_dead_record AS
+        SELECT *, 'dead' AS state, 0 AS parked, NULL AS lease_until, 0 AS cancel_requested,
+               NULL AS result, 0 AS shared_deaths, 5 AS more FROM fairlead_dead;
+        CREATE TRIGGER counted AFTER INSERT ON fairlead_dead BEGIN SELECT 1; END;
+    """
+    write(path, changed)
+    assert len(await store.audit()) == 2
+    add_step(path, serves=1)
+    assert await store.audit() == []
+    assert await store.repair(by()) == []
+    assert (
+        "more"
+        in rows(path, "SELECT sql FROM sqlite_master WHERE name = 'fairlead_dead_record'")[0][0]
+    )
+    write(path, "DROP INDEX fairlead_finished_at")
+    assert [each.problem for each in await store.audit()] == [
+        "the index fairlead_finished_at is missing"
+    ]
+    assert len(await store.repair(by())) == 1
+
+
+async def test_a_step_that_cannot_be_read_serves_nobody_who_does_not_know_it(
+    store: SqliteStore, path: Path
+) -> None:
+    add_step(path, serves=1)
+    write(path, f"UPDATE fairlead_migration SET serves = 'all' WHERE version = {newest() + 1}")
+    with pytest.raises(SchemaOutdated, match=DECLINED):
+        await store_for(store.url).open()
+
+
+async def test_the_step_of_a_program_is_stored_with_whom_it_serves(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows(path, "SELECT version, serves FROM fairlead_migration") == [(1, 1)]
+    steps = [*migrate.migrations(), Migration(2, "colour", "CREATE TABLE more (id);\n", serves=2)]
+    with monkeypatch.context() as future:
+        future.setattr(migrate, "migrations", lambda: steps)
+        newer = store_for(store.url)
+        await newer.open()
+        await newer.close()
+    assert rows(path, "SELECT version, serves FROM fairlead_migration") == [(1, 1), (2, 2)]
+    with pytest.raises(SchemaOutdated, match="is version 2, this program needs 1; upgrade"):
+        await store.put([new_job()])
