@@ -216,7 +216,7 @@ async def test_a_keeper_survives_whatever_a_duty_raises(
 
     for name in ("upkeep", "announce"):
         monkeypatch.setattr(any_app.store, name, broken(name))
-    monkeypatch.setattr("fairlead.runtime.keeper.UPKEEP_SECONDS", 0.01)
+    monkeypatch.setattr("fairlead.runtime.upkeep.UPKEEP_SECONDS", 0.01)
     heard = Heard(any_app)
     task = any_app.task(name="t")(lambda: 7)
     async with any_app.worker(lease=0.2):

@@ -7,6 +7,7 @@ written anew here, as small as possible.
 """
 
 import asyncio
+import math
 import traceback
 import warnings
 from collections import deque
@@ -25,12 +26,14 @@ from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Crashed, Failed
 from fairlead.core.queue import Queue
 from fairlead.core.task import Registry
-from fairlead.runtime import group_runner, points, revoke, worker
+from fairlead.runtime import group_runner, keeper, points, revoke, worker
 from fairlead.runtime.board import UNCLEAR, Board
 from fairlead.runtime.group import Group
 from fairlead.runtime.keeper import Keeper, News
+from fairlead.runtime.service import Service
 from fairlead.runtime.solo import Word
 from fairlead.runtime.takeover import Death, past_limit, take_over
+from fairlead.runtime.upkeep import upkeep
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import PoolPlan, Terms, Workshop
 from fairlead.stores.memory.store import MemoryStore
@@ -48,6 +51,8 @@ QUEUES = (Queue("letters", weight=3), Queue("papers"))
 ALARMS = Queue("alarms", critical=True, tasks=["note"])
 LONGEST_RECOVERY = 900.0
 """Seconds after the last fault within which every job must have come to an end."""
+STEP_WITHIN = 120.0
+"""Seconds after the last fault within which every service must have done a step."""
 
 
 class Plan(PoolPlan, frozen=True):
@@ -113,29 +118,30 @@ class Tree:
             raise
 
     async def _run(self) -> None:
-        keeper = self._keeper = Keeper(
+        self._keeper = Keeper(
             self._workshop, self.name, self._boards, self._tell, self._tell_blocked
         )
         while True:
             try:
-                await keeper.begin()
+                await self._keeper.begin()
                 break
             except StoreError:
                 await asyncio.sleep(1.0)
-        keeping = asyncio.create_task(keeper.run())
+        keeping = asyncio.create_task(self._keeper.run())
         while self.stopping is None or self.children or self._burying:
             self._watch()
             await asyncio.sleep(WATCH)
             if keeping.done():
                 keeping.result()
         keeping.cancel()
+        await asyncio.wait([keeping])
         pairs = [(job.id, job.fence) for job, _ in self._unclear]
         try:
             if pairs:
                 await self._workshop.store.extend(pairs, 0)
         except StoreError:
             pass
-        await keeper.leave()
+        await self._keeper.leave()
         self.world.loop.kill(self.supervisor)
 
     def _boards(self) -> dict[str, Board]:
@@ -231,6 +237,8 @@ class World:
         self.on_point: Callable[[Child, str], bool] = lambda _child, _name: False
         self._boots = 0
         self.tell_all = False
+        self._moods = Random(seed + 3)
+        self._stepped: dict[Process, float] = {}
 
     # Parts
 
@@ -388,6 +396,7 @@ class World:
         real, group_runner.Hand = group_runner.Hand, SimulatedHand  # type: ignore[assignment,misc]
         ticks = worker.TICK, revoke.TICK
         worker.TICK = revoke.TICK = TICK
+        services, keeper.SERVICES = keeper.SERVICES, (upkeep, self._moody)
         points.listen(self.pass_point)
         try:
             with warnings.catch_warnings():
@@ -396,6 +405,7 @@ class World:
         finally:
             points.listen(None)
             worker.TICK, revoke.TICK = ticks
+            keeper.SERVICES = services
             group_runner.Hand = real  # type: ignore[misc]
 
     async def _live(self, scenario: Any) -> None:
@@ -406,6 +416,7 @@ class World:
         self.faults_end = self.loop.time()
         self.network.rates = Rates()
         await self._until_all_ended()
+        await self._until_services_step()
         auditing.cancel()
         self._audit()
 
@@ -418,6 +429,31 @@ class World:
             self._note_expired()
             for queue in QUEUES:  # A repeated pause may have come after its resume.
                 at_once(self.store.resume(queue.name, by()))
+
+    async def _until_services_step(self) -> None:
+        """Whatever a service did while there were faults, it goes on afterwards."""
+        while any(map(self._stands, self.trees)) and not self.witness.broken:
+            await asyncio.sleep(2.0)
+            if self.loop.time() > self.faults_end + STEP_WITHIN:
+                self.witness.complain("a service goes on")
+
+    def _stands(self, tree: Tree) -> bool:
+        stepped = self._stepped.get(tree.supervisor, 0.0)
+        return tree.supervisor.alive and tree.stopping is None and stepped < self.faults_end
+
+    def _moody(self, _workshop: Workshop) -> Service:
+        """Return a service that fails, hangs and talks nonsense, as long as there are faults."""
+
+        async def step() -> float:
+            self._stepped[here()] = self.loop.time()
+            mood = self._moods.random() if self.faults_end == math.inf else 1.0
+            if mood < 0.1:
+                raise RecursionError("a bad mood")
+            if mood < 0.2:
+                await asyncio.Event().wait()
+            return math.nan if mood < 0.3 else 4.0
+
+        return Service("be in a mood", step, limit=6.0)
 
     def _note_expired(self) -> None:
         for job_id, fact in self.witness.facts.items():

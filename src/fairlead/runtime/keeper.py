@@ -1,4 +1,4 @@
-"""Keep what is in hand: renew leases, announce the worker, do the store's housekeeping.
+"""Keep what is in hand: renew leases, announce the worker; and run the services beside the line.
 
 Runs outside the processes whose handlers might block it: in the supervisor, or,
 for a worker inside another program, in a thread of its own. What goes wrong with one job, or
@@ -18,10 +18,13 @@ from fairlead.runtime.board import Board
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.revoke import Revoker
 from fairlead.runtime.run import Pair
+from fairlead.runtime.service import Service, Services
 from fairlead.runtime.split import in_parts
+from fairlead.runtime.upkeep import upkeep
 from fairlead.runtime.workshop import Workshop
 
-UPKEEP_SECONDS = 10.0
+SERVICES: tuple[Callable[[Workshop], Service], ...] = (upkeep,)
+"""What runs beside the line, in every worker."""
 
 
 class News(msgspec.Struct, frozen=True):
@@ -57,14 +60,17 @@ class Keeper:
             worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
         )
         self._troubles = Troubles(worker, workshop.events)
-        self._more = False  # Whether the last round of upkeep left something to do at once.
+        self._services = Services(workshop, worker, [make(workshop) for make in SERVICES])
 
     async def run(self) -> None:
-        """Beat, announce, give back what cannot start, and do housekeeping, for ever."""
+        """Beat, announce, give back what cannot start, and run the services, for ever.
+
+        Who cancels it ends the services first: while one of their steps runs, leases are renewed.
+        """
         async with asyncio.TaskGroup() as duties:
             duties.create_task(self._beat_forever())
-            duties.create_task(self._upkeep_forever())
             duties.create_task(self._revoker.run())
+            await self._services.run()
 
     async def begin(self) -> None:
         """Announce the worker before it claims anything.
@@ -197,14 +203,3 @@ class Keeper:
                 jobs = await self._troubles.found(f"what {worker} has claimed", held)
                 found |= {(job.id, job.fence): worker for job in jobs}
         return found
-
-    async def _upkeep_forever(self) -> None:
-        while True:
-            with suppress(StoreError):  # The heartbeat tells of an outage.
-                await self._try("do the store's housekeeping", self._upkeep)
-            pause = UPKEEP_SECONDS * self._workshop.random.uniform(0.5, 1.5)
-            await asyncio.sleep(0.05 if self._more else pause)
-
-    async def _upkeep(self) -> None:
-        self._more = False
-        self._more = (await self._workshop.store.upkeep(self._workshop.keep)).more

@@ -100,6 +100,8 @@ class Supervisor:
             for child in self._children:
                 child.kill()
             self._guardian.close()
+            # No service does anything after the worker has left.
+            await asyncio.wait([keeping], timeout=self._terms.patience)
         await self._let_go()
         await self._keeper.leave()
         self._events.emit(WorkerStopped(self._worker))
