@@ -14,7 +14,7 @@ import redis
 
 from fairlead.core.ids import JobId
 from fairlead.stores.redis.address import Address
-from fairlead.stores.redis.keys import PARTS, Keys
+from fairlead.stores.redis.keys import HASHES, PARTS, Keys
 from tests.fuzz.victim import NUMBERS, TEXTS, Damage, Victim
 
 QUEUE, STOPPED = "mail", "stopped"
@@ -26,6 +26,7 @@ BODY = {
     "priority": "number",
     "enqueued_at": "number",
     "expires_at": "number",
+    "level": "level",
     "options": "text",
     "payload": "text",
 }
@@ -36,26 +37,22 @@ STANDING = {
     "crashes": "number",
     "shared_deaths": "number",
     "order_at": "number",
-    "parked": "flag",
+    "gate": "text",
     "worker": "text",
     "claimed_at": "number",
     "cancel": "text",
     "lines": "list",
-}
-RUN = {
-    **STANDING,
     "task": "text",
     "version": "number",
     "head_start": "number",
     "enqueued_at": "number",
     "expires_at": "number",
-}
-END = {
-    **STANDING,
     "state": "text",
     "finished_at": "number",
     "reason": "text",
     "result": "text",
+    "level": "level",
+    "attached": "number",
 }
 PAST = {
     "attempt": "number",
@@ -88,6 +85,7 @@ WORKER = {
     "capable": "map",
     "pools": "list",
     "processes": "number",
+    "level": "level",
 }
 ACT = {
     "done_at": "number",
@@ -101,19 +99,24 @@ ACT = {
 }
 ARRAYS = {
     "body": BODY,
-    "run": RUN,
-    "end": END,
+    "standing": STANDING,
     "past": PAST,
     "line": LINE,
     "worker": WORKER,
     "act": ACT,
 }
-SCORED = ("ready", "due", "leases", "lost", "unknown", "expiring", "done", "cancelled", "dead")
+SCORED = ("ready", "due", "leases", "lost", "parked", "expiring", "done", "cancelled", "dead")
 
 NESTED = b"\x91" * 3_000 + b"\xc0"
 NOT_UTF8 = b"\xa3\xff\xfe\x80"
 """A text of MessagePack that is none."""
-FLAGS: dict[str, object] = {"number": 1, "text": "yes", "nothing": None, "other": "other"}
+LEVELS: dict[str, object] = {
+    "nothing": None,
+    "text": "1",
+    "zero": 0,
+    "fraction": 1.5,
+    "huge": 2**40,
+}
 LISTS: dict[str, object] = {
     "nothing": None,
     "number": 7,
@@ -137,7 +140,7 @@ MAPS: dict[str, object] = {
 VALUES: dict[str, Mapping[str, object]] = {
     "number": NUMBERS,
     "text": TEXTS,
-    "flag": FLAGS,
+    "level": LEVELS,
     "list": LISTS,
     "map": MAPS,
 }
@@ -148,8 +151,8 @@ WHOLE: dict[str, bytes | None] = {
     "number": pack(5),
     "map": pack({"a": 1}),
     "too short": pack([1]),
-    "nothings": pack([None] * 16),
-    "texts": pack(["x"] * 16),
+    "nothings": pack([None] * 22),
+    "texts": pack(["x"] * 22),
     "no list": pack("[]"),
     "cut": b"\xdc\x00\x10\x01",
     "nested": NESTED,
@@ -208,7 +211,7 @@ SHARED = {
     "number": "string",
 }
 OWN = {**dict.fromkeys(PARTS, "zset"), "log": "list"}
-OWN |= dict.fromkeys(("bodies", "runs", "errors", "ends", "gone", "settings", "acted"), "hash")
+OWN |= dict.fromkeys(HASHES, "hash")
 
 
 class RedisVictim(Victim):
@@ -223,7 +226,7 @@ class RedisVictim(Victim):
         *("inf", "minus inf", "late fraction", "huge"),
         *("string", "set", "hash", "zset", "stream"),
     }
-    anything_goes = ("worker.pools", "settings.paused", "end.cancel", "act.answers")
+    anything_goes = ("worker.pools", "paused.since", "act.answers")
 
     def __init__(self, url: str, writer: Any = None) -> None:
         address = Address.of(url)
@@ -253,8 +256,9 @@ class RedisVictim(Victim):
         for field in ("acts.member", "queues.member", "strays.id", "workers.id", "bodies.id"):
             yield from (Damage(field, kind) for kind in MEMBERS)
         yield from (Damage("strays.queue", kind) for kind in MEMBERS if MEMBERS[kind] is not None)
-        for field in ("log_start", "apart", "paused", "later"):
+        for field in ("log_start", "apart", "later"):
             yield from (Damage(f"settings.{field}", kind) for kind in COUNTS)
+        yield from (Damage("paused.since", kind) for kind in COUNTS)
         for field in ("schema.version", "schema.at", "number.value", "batch.time"):
             yield from (Damage(field, kind) for kind in COUNTS)
         yield from (Damage("errors.whole", kind) for kind in WHOLE)
@@ -271,6 +275,7 @@ class RedisVictim(Victim):
             "own": self._type,
             "shared": self._type,
             "settings": self._setting,
+            "paused": self._setting,
             "schema": self._schema,
             "number": self._number,
             "gone": self._gone,
@@ -331,7 +336,7 @@ class RedisVictim(Victim):
         if place == "act":
             key = self._key("acted", random.choice([QUEUE, STOPPED]))
             return key, random.choice(sorted(self._redis.hkeys(key)) or [b""])
-        parts = {"body": "bodies", "run": "runs", "end": "ends", "past": "errors"}
+        parts = {"body": "bodies", "standing": "standings", "past": "errors"}
         return self._key(parts[place]), job_id
 
     def _write(self, key: str, name: bytes, text: bytes | None) -> bool:
@@ -376,9 +381,9 @@ class RedisVictim(Victim):
     def _mark(self, place: str, field: str, kind: str, job_id: bytes, _random: Random) -> bool:
         key = self._key(place)
         member = job_id
-        if place == "unknown":
+        if place == "parked":
             found = [each for each in self._redis.zrange(key, 0, -1) if each.endswith(job_id)]
-            member = found[0] if found else b"good\x000000000001\x00w" + job_id
+            member = found[0] if found else b"no_capable_worker\x00good\x000000000001\x00w" + job_id
         score = self._redis.zscore(key, member)
         if field == "twice":
             return score is None and self._do("ZADD", key, 0, member)
@@ -418,9 +423,9 @@ class RedisVictim(Victim):
 
     # What is of no job
 
-    def _setting(self, _place: str, field: str, kind: str, _job: bytes, random: Random) -> bool:
-        queue = STOPPED if field == "paused" else QUEUE
-        return self._do("HSET", self._key("settings", queue), field, COUNTS[kind])
+    def _setting(self, place: str, field: str, kind: str, _job: bytes, random: Random) -> bool:
+        queue = STOPPED if place == "paused" else QUEUE
+        return self._do("HSET", self._key(place, queue), field, COUNTS[kind])
 
     def _schema(self, _place: str, field: str, kind: str, _job: bytes, _random: Random) -> bool:
         pair = (COUNTS[kind], 1) if field == "version" else (1, COUNTS[kind])

@@ -46,7 +46,7 @@ _CALLS = ("FCALL", "FCALL_RO")
 _ID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
 _LEASE = 2
 """Where a claim tells its lease."""
-_FENCED = {"settle": 2, "extend": 2}
+_FENCED = {"settle": 3, "extend": 2}
 """Where a verb tells jobs with their fences."""
 
 
@@ -83,7 +83,9 @@ async def _mend(url: str) -> None:
     """Damage a job and a line of the attempt log, and let them be mended."""
     keys, [node] = Keys(Address.of(url).prefix), Address.of(url).nodes
     owner: Any = redis.Redis(host=node.host, port=node.port)
-    owner.hset(keys.key(QUEUE, "ends"), owner.hkeys(keys.key(QUEUE, "ends"))[0], "damaged")
+    owner.hset(
+        keys.key(QUEUE, "standings"), owner.zrange(keys.key(QUEUE, "done"), 0, 0)[0], "damaged"
+    )
     owner.lset(keys.key(QUEUE, "log"), 0, "damaged")
     store = store_for(url)
     assert len(await store.repair(Action(str(new_id()), "fuzz", "repair", "the fuzz"))) >= 2
@@ -184,7 +186,7 @@ class RoleVictim(RedisVictim):
         return values
 
     def _fence(self, job_id: JobId) -> int:
-        text = self._redis.hget(self._key("runs"), job_id)
+        text = self._redis.hget(self._key("standings"), job_id)
         try:
             fence = msgspec.msgpack.decode(text or b"\x91\x00")[0]
         except (ValueError, LookupError, TypeError, RecursionError):

@@ -183,15 +183,21 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
     none, ids = b"\x80", b"\x90"
     calls = {
         "look": [("1", number, ""), (number, "1", "")],
-        "standing": [("ready", number, "1"), ("ready", "0", number)],
+        "places": [("ready", number, "1"), ("ready", "0", number)],
         "batches": [(number, "1"), ("0", number)],
         "bring_back": [("", none, number)],
-        "upkeep": [("", "1", none, number), ("", number, none, "1"), (number, "1", none, "1")],
+        "upkeep": [
+            ("", "1", none, number, "1"),
+            ("", number, none, "1", "1"),
+            (number, "1", none, "1", "1"),
+            ("", "1", none, "1", number),
+        ],
         "extend": [("", number, ids)],
         "claim": [
-            ("", "w", number, "", "", "", "1", "1", "", ""),
-            ("", "w", "1", "", "", "", number, "1", "", ""),
-            ("", "w", "1", "", "", "", "1", number, "", ""),
+            ("", "w", number, "", "", "", "1", "1", "1", "", ""),
+            ("", "w", "1", "", "", "", number, "1", "1", "", ""),
+            ("", "w", "1", "", "", "", "1", number, "1", "", ""),
+            ("", "w", "1", "", "", "", "1", "1", number, "", ""),
         ],
     }
     keys = Keys(Address.of(redis_url).prefix)
@@ -226,7 +232,7 @@ async def test_nobody_claims_under_a_name_that_nobody_can_read(
     """It is written into all jobs of the claim, and they would be unreadable."""
     job = new_job()
     await store.put([job])
-    values = ("1", "", "", "", "1", "1000", "", "")
+    values = ("1", "", "", "", "1", "1", "1000", "", "")
     asked = call(Keys(Address.of(redis_url).prefix), "claim", "mail", "", name, *values)
     with pytest.raises(redis.exceptions.ResponseError, match="1 to 1,000 bytes of UTF-8"):
         redis_server.execute(*asked)
@@ -317,7 +323,7 @@ async def test_a_job_without_a_task_is_refused_as_the_first_of_a_put_too(
     store: Backend, redis_url: str, redis_server: RedisServer
 ) -> None:
     keys = Keys(Address.of(redis_url).prefix)
-    job = [new_job().id, None, "mail", "{}", None, 2**52, 0, None, None, None, None]
+    job = [new_job().id, None, "{}", None, 2**52, 0, None, None, None, None, 1]
     with pytest.raises(redis.exceptions.ResponseError):
         redis_server.execute(*call(keys, "put", "mail", "", msgspec.msgpack.encode([job]), "", ""))
     assert await store.count() == {}
@@ -370,12 +376,12 @@ async def test_fences_never_go_back_when_the_server_loses_its_last_second(tmp_pa
     [
         b"garbage",
         b"",
-        b"\x97",
+        b"\x98",
         msgspec.msgpack.encode(["t", 1, 0]),
-        msgspec.msgpack.encode([1, "t", 0, 0, None, None, "{}"]),
-        msgspec.msgpack.encode(["t", 1, 0, 0, None, None, 7]),
-        msgspec.msgpack.encode(["t", 1, 0, 0, None, None, b"\xff\xfe"]),
-        msgspec.msgpack.encode(["t", 1, 0, 0, None, 7, "{}"]),
+        msgspec.msgpack.encode([1, "t", 0, 0, None, 1, None, "{}"]),
+        msgspec.msgpack.encode(["t", 1, 0, 0, None, 1, None, 7]),
+        msgspec.msgpack.encode(["t", 1, 0, 0, None, 1, None, b"\xff\xfe"]),
+        msgspec.msgpack.encode(["t", 1, 0, 0, None, 1, 7, "{}"]),
         msgspec.msgpack.encode({"task": "t"}),
     ],
 )
@@ -409,7 +415,7 @@ async def test_a_lease_whose_run_is_missing_does_not_hold_its_job_for_ever(
 ) -> None:
     await store.put([new_job()])
     [job] = await claim(store, lease=0.001)
-    redis_server.execute("HDEL", key(redis_url, "runs"), job.id)
+    redis_server.execute("HDEL", key(redis_url, "standings"), job.id)
     assert any(job.id in finding.problem for finding in await store.audit())
     await asyncio.sleep(0.01)
     assert await claim(store) == []

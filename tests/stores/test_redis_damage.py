@@ -198,7 +198,8 @@ async def test_a_score_without_end_is_mended(yard: Yard, part: str) -> None:
 async def test_parked_jobs_come_back_whatever_score_stands_among_them(yard: Yard) -> None:
     jobs = await put(yard.store, 2, task="b")
     await claim(yard.store, capable={"a": 1})
-    yard.do("ZADD", "unknown", "-inf", b"zz\x000000000001\x00wghost")
+    ghost = b"no_capable_worker\x00zz\x000000000001\x00wghost"
+    yard.do("ZADD", "parked", "-inf", ghost)
     assert ids_of(await claim(yard.store, capable={"b": 1})) == ids_of(jobs)
 
 
@@ -217,7 +218,7 @@ async def test_a_mark_of_an_end_that_never_was_forgets_no_job(yard: Yard) -> Non
     assert ids_of(await claim(yard.store)) == [job.id]
 
 
-@pytest.mark.parametrize("where", ["leases", "lost", "ready", "unknown"])
+@pytest.mark.parametrize("where", ["leases", "lost", "ready", "parked"])
 @pytest.mark.parametrize("mended", ["by a claim", "by a repair"])
 async def test_a_job_whose_run_cannot_be_read_does_not_begin_anew(
     yard: Yard, where: str, mended: str
@@ -225,14 +226,14 @@ async def test_a_job_whose_run_cannot_be_read_does_not_begin_anew(
     """Nobody knows how often it ran; one with an outside effect must not simply repeat it."""
     await put(yard.store)
     [job] = await claim(yard.store, lease=0)
-    if where in ("lost", "unknown"):
-        capable = {"other": 1} if where == "unknown" else None
+    if where in ("lost", "parked"):
+        capable = {"other": 1} if where == "parked" else None
         await claim(yard.store, spare_lost=where == "lost", capable=capable)
     if where == "ready":
         await yard.store.settle([returned(job)])
     [found] = [part for part in ("leases", "lost", "ready") if yard.do("ZCARD", part)] or [where]
     assert found == where
-    yard.do("HSET", "runs", job.id, b"garbage")
+    yard.do("HSET", "standings", job.id, b"garbage")
     if mended == "by a repair":
         assert "made it a dead letter" in await yard.repair()
     for _ in range(2):
@@ -248,8 +249,8 @@ async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> 
     """The others of its batch are settled, and its own job can be replayed."""
     await put(yard.store, 2)
     jobs = await claim(yard.store, lease=0.3)
-    run = msgspec.msgpack.decode(yard.do("HGET", "runs", jobs[0].id))
-    yard.do("HSET", "runs", jobs[0].id, pack([fence, *run[1:]]))
+    run = msgspec.msgpack.decode(yard.do("HGET", "standings", jobs[0].id))
+    yard.do("HSET", "standings", jobs[0].id, pack([fence, *run[1:]]))
     assert jobs[0].id in await yard.problems()
     pairs = [(job.id, job.fence) for job in jobs]
     assert [each.id for each in await yard.store.extend(pairs, 20 * SECOND)] == [jobs[1].id]
@@ -284,7 +285,7 @@ async def test_a_key_of_another_type_stops_its_own_queue_only(yard: Yard, part: 
     jobs = await claim(yard.store)
     assert jobs
     await yard.store.settle([done(job) for job in jobs])
-    if part not in ("bodies", "leases", "runs"):
+    if part not in ("bodies", "leases", "standings"):
         assert await yard.store.find(victim[0].id) is not None
     assert await yard.store.audit() == []
 
@@ -501,7 +502,7 @@ async def test_a_repair_that_cannot_mend_all_says_what_it_mended(
         return None
 
     [job] = await put(yard.store)
-    yard.do("HSET", "runs", job.id, "damaged")
+    yard.do("HSET", "standings", job.id, "damaged")
     yard.server.sadd(yard.keys.queues, b"\xff")
     monkeypatch.setattr(Repair, "_strike_queue", nothing)
     assert [job.id in each for each in await yard.store.repair(by())] == [True]
@@ -511,7 +512,7 @@ async def test_a_repair_that_cannot_mend_all_says_what_it_mended(
 
 async def test_a_repair_goes_on_past_what_the_server_refuses(yard: Yard) -> None:
     [job] = await put(yard.store)
-    yard.do("HSET", "runs", job.id, "damaged")
+    yard.do("HSET", "standings", job.id, "damaged")
     yard.do("HSET", "settings", "apart", "many", "log_start", "soon")
     await put(yard.store, id="stray")
     yard.server.hdel(yard.keys.strays, "stray")
@@ -631,10 +632,10 @@ async def test_numbers_of_lines_that_cannot_be_cost_no_run_and_no_result(
     await put(yard.store, 2)
     [first, second] = await claim(yard.store)
     await yard.store.settle([done(first, "7"), returned(second)])
-    for part, job in (("ends", first), ("runs", second)):
-        fields = msgspec.msgpack.decode(yard.do("HGET", part, job.id))
+    for job in (first, second):
+        fields = msgspec.msgpack.decode(yard.do("HGET", "standings", job.id))
         fields[10] = numbers
-        yard.do("HSET", part, job.id, pack(fields))
+        yard.do("HSET", "standings", job.id, pack(fields))
     told = await yard.repair()
     assert told.count("put it right") == 2
     found, again = await yard.store.find(first.id), await yard.store.find(second.id)
@@ -882,6 +883,6 @@ async def test_an_act_on_a_sick_and_a_sound_queue_tells_of_the_sound_one(yard: Y
 async def test_a_text_is_checked_as_utf8(yard: Yard, text: str | bytes, is_text: bool) -> None:
     [job] = await put(yard.store)
     raw = text.encode() if isinstance(text, str) else text
-    values = pack(["t", 1, 0, 0, None, None])
-    yard.do("HSET", "bodies", job.id, b"\x97" + values[1:] + b"\xd9" + bytes([len(raw)]) + raw)
+    values = pack(["t", 1, 0, 0, None, 1, None])
+    yard.do("HSET", "bodies", job.id, b"\x98" + values[1:] + b"\xd9" + bytes([len(raw)]) + raw)
     assert ("cannot be read" in await yard.problems()) is not is_text

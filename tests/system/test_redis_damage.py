@@ -28,38 +28,40 @@ NAN, ENDLESS = float("nan"), float("inf")
 BODIES: dict[str, Any] = {
     "no msgpack": b"\xc1garbage",
     "nothing": b"",
-    "cut": b"\x97\xa1t",
+    "cut": b"\x98\xa1t",
     "a number": pack(5),
     "a map": pack({"task": "t"}),
-    "too short": pack(["t", 1, 0, 0, None, None]),
-    "too long": pack(["t", 1, 0, 0, None, None, "{}", 8]),
-    "no text": b"\x97\xa2\xff\xfe" + pack(["", 1, 0, 0, None, None, "{}"])[2:],
-    "task": pack([7, 1, 0, 0, None, None, "{}"]),
-    "task with a zero": pack(["t\0t", 1, 0, 0, None, None, "{}"]),
-    "version": pack(["t", "1", 0, 0, None, None, "{}"]),
-    "version and a half": pack(["t", 1.5, 0, 0, None, None, "{}"]),
-    "priority": pack(["t", 1, "0", 0, None, None, "{}"]),
-    "priority that is no number": pack(["t", 1, NAN, 0, None, None, "{}"]),
-    "priority without end": pack(["t", 1, ENDLESS, 0, None, None, "{}"]),
-    "priority of a century": pack(["t", 1, -(10**10), 0, None, None, "{}"]),
-    "enqueued_at": pack(["t", 1, 0, [], None, None, "{}"]),
-    "expires_at": pack(["t", 1, 0, 0, "soon", None, "{}"]),
-    "expires_at is a list": pack(["t", 1, 0, 0, [], None, "{}"]),
-    "options": pack(["t", 1, 0, 0, None, 7, "{}"]),
-    "payload": pack(["t", 1, 0, 0, None, None, 7]),
-    "payload is no text": pack(["t", 1, 0, 0, None, None, b"\xff"]),
+    "too short": pack(["t", 1, 0, 0, None, 1, None]),
+    "longer than it says": pack(["t", 1, 0, 0, None, 1, None, "{}"]) + b"\x08",
+    "no text": b"\x98\xa2\xff\xfe" + pack(["", 1, 0, 0, None, 1, None, "{}"])[2:],
+    "task": pack([7, 1, 0, 0, None, 1, None, "{}"]),
+    "task with a zero": pack(["t\0t", 1, 0, 0, None, 1, None, "{}"]),
+    "version": pack(["t", "1", 0, 0, None, 1, None, "{}"]),
+    "version and a half": pack(["t", 1.5, 0, 0, None, 1, None, "{}"]),
+    "priority": pack(["t", 1, "0", 0, None, 1, None, "{}"]),
+    "priority that is no number": pack(["t", 1, NAN, 0, None, 1, None, "{}"]),
+    "priority without end": pack(["t", 1, ENDLESS, 0, None, 1, None, "{}"]),
+    "priority of a century": pack(["t", 1, -(10**10), 0, None, 1, None, "{}"]),
+    "enqueued_at": pack(["t", 1, 0, [], None, 1, None, "{}"]),
+    "expires_at": pack(["t", 1, 0, 0, "soon", 1, None, "{}"]),
+    "expires_at is a list": pack(["t", 1, 0, 0, [], 1, None, "{}"]),
+    "level": pack(["t", 1, 0, 0, None, 0, None, "{}"]),
+    "level is a text": pack(["t", 1, 0, 0, None, "1", None, "{}"]),
+    "options": pack(["t", 1, 0, 0, None, 1, 7, "{}"]),
+    "payload": pack(["t", 1, 0, 0, None, 1, None, 7]),
+    "payload is no text": pack(["t", 1, 0, 0, None, 1, None, b"\xff"]),
 }
 RUNS: dict[str, Any] = {
     "missing": None,
     "no msgpack": b"\xc1garbage",
     "nothing": b"",
-    "cut": b"\xdc\x00\x10\x01",
+    "cut": b"\xdc\x00\x16\x01",
     "a number": pack(5),
     "too short": pack([1, 1]),
     "a map": pack({"fence": 1}),
-    "texts": pack(["x"] * 16),
-    "nothings": pack([None] * 16),
-    "numbers": pack([1] * 16),
+    "texts": pack(["x"] * 22),
+    "nothings": pack([None] * 22),
+    "numbers": pack([1] * 22),
 }
 
 
@@ -196,7 +198,7 @@ async def test_damaged_runs_harm_only_themselves(
     """Their jobs become dead letters, or are named by the audit."""
     some, others = await victims(store, len(RUNS), where)
     for victim, run in zip(some, RUNS.values(), strict=True):
-        vandal.spoil("runs", victim.id, run)
+        vandal.spoil("standings", victim.id, run)
         if where == "again":
             vandal.do("ZADD", "expiring", 1, victim.id)
     await look(store)
@@ -236,7 +238,7 @@ async def test_a_mark_of_nothing_among_the_parked_harms_nobody(
 ) -> None:
     others = [new_job() for _ in range(3)]
     await store.put(others)
-    vandal.do("ZADD", "unknown", 0, member)
+    vandal.do("ZADD", "parked", 0, member)
     await work_off(store, *others)
     await look(store)
 
@@ -260,13 +262,13 @@ async def test_damaged_errors_of_a_job_do_not_keep_it_from_its_end(
     assert len(await store.jobs(ALL)) == 2
 
 
-@pytest.mark.parametrize("text", [b"garbage", b"", pack(5), pack([1, 2]), pack(["x"] * 15)])
+@pytest.mark.parametrize("text", [b"garbage", b"", pack(5), pack([1, 2]), pack(["x"] * 22)])
 async def test_a_damaged_end_harms_only_itself(store: Backend, vandal: Vandal, text: bytes) -> None:
     """Lists go on, the audit names it, upkeep forgets it when its time has come."""
     await store.put([new_job() for _ in range(4)])
     victim, *others = await claim(store, MAIL)
     await store.settle([done(job) for job in (victim, *others)])
-    vandal.spoil("ends", victim.id, text)
+    vandal.spoil("standings", victim.id, text)
     await look(store)
     assert await named(store, victim)
     by = Action("1", "me", "delete", "all")
@@ -300,7 +302,7 @@ def test_workers_and_people_get_past_the_damage(redis_shop: RedisShop) -> None:
     tree = redis_shop.start("--lease", "1")
     redis_shop.until_up()
     jobs = redis_shop.put_many("quick", 20, delay=0.7)
-    damaged = {jobs[3]: "garbage", jobs[11]: pack(["shop.quick", 1, 0, 0, None, None, 7])}
+    damaged = {jobs[3]: "garbage", jobs[11]: pack(["shop.quick", 1, 0, 0, None, 1, None, 7])}
     for job, body in damaged.items():
         redis_shop.do("HSET", redis_shop.key("loop", "bodies"), job, body)
     lost = jobs[7]

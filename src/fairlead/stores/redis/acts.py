@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 import msgspec
 
@@ -17,26 +16,14 @@ from fairlead.core.admin import Action, AuditLine
 from fairlead.core.clock import Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Runs, read
+from fairlead.core.job import read
 from fairlead.stores.redis.keys import NOWHERE, Keys
+from fairlead.stores.redis.layout import Act
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import Instant, pack, score_of
+from fairlead.stores.redis.records import pack, score_of
 from fairlead.stores.redis.talk import Conversation, call, call_on, moment, present, spared
 
 _PIECE = 200
-
-
-class _Line(msgspec.Struct, frozen=True, array_like=True):
-    """What a queue keeps of an action."""
-
-    done_at: Instant
-    who: str
-    verb: str
-    target: str
-    count: Runs
-    before: str | None
-    job_id: str | None
-    answers: Any = ""
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -47,7 +34,7 @@ class _Told(msgspec.Struct, frozen=True):
     job_id: str | None
 
 
-_line = msgspec.msgpack.Decoder(_Line).decode
+_line = msgspec.msgpack.Decoder(Act).decode
 
 
 class Acts:
@@ -123,7 +110,7 @@ class Acts:
             )
         ]
         answers = yield from spared(asked, [None] * len(actions))
-        lines: dict[bytes, list[tuple[int, _Line]]] = {}
+        lines: dict[bytes, list[tuple[int, Act]]] = {}
         for texts, numbers in zip(answers[::2], answers[1::2], strict=True):
             for action, text, number in zip(actions, texts, numbers, strict=True):
                 if text is not None and number is not None:
@@ -147,12 +134,12 @@ def _key_of(by: Action) -> str:
     return f"{by.id} {hashlib.sha256(told).hexdigest()[:16]}"
 
 
-def line_of(text: bytes) -> _Line:
+def line_of(text: bytes) -> Act:
     """Return what a queue keeps of an action."""
     return read(_line, "a line of the audit log", text)
 
 
-def _joined(lines: list[tuple[int, _Line]]) -> _Told:
+def _joined(lines: list[tuple[int, Act]]) -> _Told:
     number, first = min(lines, key=lambda each: each[0])
     count = sum(line.count for _, line in lines)
     last = max(line.done_at for _, line in lines)

@@ -26,7 +26,7 @@ from fairlead.stores.redis.history import History
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import kept_of, pack, score_of
+from fairlead.stores.redis.records import kept_of, pack, score_of, task_of
 from fairlead.stores.redis.talk import (
     Command,
     Conversation,
@@ -110,15 +110,17 @@ class Hand:
         """Count the jobs that are parked for want of a capable worker, by task and version."""
         counts: dict[tuple[str, int], int] = {}
         for queue in (yield from self._queues.names()):
-            for task, version, waiting, lost in (yield from self._listing.parked(queue)):
-                counts[task, version] = counts.get((task, version), 0) + waiting + lost
+            for kind, waiting, lost in (yield from self._listing.parked(queue)):
+                wanted = task_of(kind)
+                if wanted is not None:
+                    counts[wanted] = counts.get(wanted, 0) + waiting + lost
         return counts
 
     def paused(self) -> Conversation[set[str]]:
         """Return the names of the paused queues."""
         names = yield from self._queues.names()
         answers = yield from spared(
-            [("HEXISTS", self._keys.key(name, "settings"), "paused") for name in names], 0
+            [("HEXISTS", self._keys.key(name, "paused"), "since") for name in names], 0
         )
         return {name for name, is_paused in zip(names, answers, strict=True) if is_paused}
 
@@ -176,7 +178,7 @@ class Hand:
         self, queue: str, part: str, rank: int
     ) -> Conversation[tuple[int, list[tuple[tuple[int, bytes], int]]]]:
         """Return how many jobs from a rank on were looked at, and the place and run_at of those."""
-        asked = call(self._keys, "standing", queue, part, rank, _STANDING_AT_ONCE)
+        asked = call(self._keys, "places", queue, part, rank, _STANDING_AT_ONCE)
         [[looked, found]] = yield from spared([asked], (0, []))
         jobs = zip(found[::3], found[1::3], found[2::3], strict=True)
         return looked, [((order_at, raw_id), run_at) for raw_id, order_at, run_at in jobs]
@@ -202,7 +204,7 @@ class Hand:
         for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 6), strict=True):
             oldest = yield from self._oldest(queue, firsts, now)
             retrying = (yield from self._listing.retrying(queue, now)) if later else 0
-            parked = sum(each[2] for each in (yield from self._listing.parked(queue)))
+            parked = sum(waiting for _, waiting, _ in (yield from self._listing.parked(queue)))
             counts = ((ready or 0) + (due or 0), (later or 0) - retrying, retrying, parked)
             if any(counts):
                 found[queue] = Waiting(*counts, oldest if oldest <= now else None)
@@ -240,9 +242,10 @@ class Hand:
         reason: str,
         by: Action,
         states: Collection[State],
+        level: int,
     ) -> Conversation[dict[JobId, JobRecord]]:
         """Cancel waiting jobs at once, and mark running ones."""
-        values = (pack(sorted(states)), reason)
+        values = (level, pack(sorted(states)), reason)
         answers = yield from self._act("cancel", job_ids, by, values, ENDED)
         touched: dict[JobId, JobRecord] = {}
         for queue, ids, several in answers:
@@ -253,29 +256,29 @@ class Hand:
         return touched
 
     def revive(
-        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action, level: int
     ) -> Conversation[list[JobId]]:
         """Let jobs run again, or sooner."""
-        answers = yield from self._act("revive", job_ids, by, (pack(sorted(states)),), WORK)
+        answers = yield from self._act("revive", job_ids, by, (level, pack(sorted(states))), WORK)
         return _in_order(job_ids, answers)
 
     def edit(
-        self, job_id: JobId, was: str, payload: str, version: int, by: Action
+        self, job_id: JobId, was: str, payload: str, version: int, by: Action, level: int
     ) -> Conversation[bool]:
         """Replace the payload of a dead letter, if it still is `was`."""
         self._queues.drop([job_id])
         for queue in (yield from self._queues.where([job_id])):
             told = yield from self._acts.told(by, [job_id])
-            values = (self._at(), job_id, was, payload, version, told)
+            values = (self._at(), job_id, level, was, payload, version, told)
             [is_done] = yield [call(self._keys, "edit", queue, *values)]
             return bool(is_done)
         return False
 
     def delete(
-        self, job_ids: Collection[JobId], states: Collection[State], by: Action
+        self, job_ids: Collection[JobId], states: Collection[State], by: Action, level: int
     ) -> Conversation[list[JobId]]:
         """Forget final jobs for good."""
-        answers = yield from self._act("delete", job_ids, by, (pack(sorted(states)),), None)
+        answers = yield from self._act("delete", job_ids, by, (level, pack(sorted(states))), None)
         for queue, ids, _ in answers:
             yield from self._queues.strike([each.decode() for each in ids], queue)
         return _in_order(job_ids, answers)
@@ -361,12 +364,13 @@ def _head(
     run_at: int,
     expires_at: int | None,
     lost: int,
+    level: int,
     size: int,
 ) -> Head:
     """Return a job as `look.lua` tells of it."""
     name = JobId(raw_id.decode())
     known_as = task.decode(errors="replace")
-    return Head(name, known_as, version, order_at, run_at, expires_at, lost == 1, size)
+    return Head(name, known_as, version, order_at, run_at, expires_at, lost == 1, size, level)
 
 
 def _is_past(

@@ -17,10 +17,10 @@ from fairlead.core.job import decode_options
 from fairlead.stores.redis.acts import line_of
 from fairlead.stores.redis.condition import VERSION, count_of, steps_of
 from fairlead.stores.redis.history import PIECE
-from fairlead.stores.redis.keys import NOWHERE, PARTS, Keys
+from fairlead.stores.redis.keys import HASHES, NOWHERE, PARTS, Keys
+from fairlead.stores.redis.layout import LATEST
 from fairlead.stores.redis.queues import Queues, is_stray, name_of
 from fairlead.stores.redis.records import (
-    LATEST,
     MOST_COUNTED,
     batch_without,
     ended_at,
@@ -36,11 +36,10 @@ from fairlead.stores.redis.talk import Command, Conversation, call, moment, pres
 LONGEST_LEASE = 366 * 86_400 * SECOND
 """No worker asks for more; what says more was written by somebody else."""
 _PARTS = (
-    *("bodies", "runs", "errors", "ends"),
-    *("ready", "due", "leases", "lost", "unknown", "expiring"),
+    *("bodies", "standings", "errors"),
+    *("ready", "due", "leases", "lost", "parked", "expiring"),
     *("done", "cancelled", "dead"),
 )
-_HASHES = frozenset({"bodies", "runs", "errors", "ends", "gone", "settings", "acted"})
 _REMEDY = "fairlead doctor --repair"
 
 
@@ -206,7 +205,7 @@ def _check_types(
 
 
 def _size_of(part: str) -> str:
-    if part in _HASHES:
+    if part in HASHES:
         return "HLEN"
     return "LLEN" if part == "log" else "ZCARD"
 
@@ -216,7 +215,7 @@ def _check_settings(keys: Keys, queue: str) -> Conversation[list[Damage]]:
 
     def wrong(name: bytes, value: bytes) -> str | None:
         number = count_of(value)
-        if name == b"paused" or (name == b"apart" and number is not None):
+        if name == b"apart" and number is not None:
             return None
         if name == b"log_start" and number is not None and number <= MOST_COUNTED:
             return None

@@ -13,7 +13,7 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob, State
+from fairlead.core.job import LEVEL, Job, NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import LONGEST_TOLD, Claim, ClaimPlan, Head, Looked, Unknown, can_run
 from fairlead.stores.looks import Looks
@@ -53,6 +53,7 @@ class Claims:
         self._looks = Looks()
         self._looks_guard = threading.Lock()
         self.seen = Seen(clock)
+        self._level = LEVEL
 
     # What happens beside claims
 
@@ -126,6 +127,7 @@ class Claims:
         hears no news cannot rely on what it knows: it asks a few more that had nothing.
         """
         capable: Word = "" if plan.capable is None else pack(plan.capable)
+        self._level = plan.level
         self.seen.serve(plan.lineup, capable)
         yield from self._look()
         asked = Shares(plan, self.seen.among(plan.lineup))
@@ -199,7 +201,7 @@ class Claims:
         """Ask each queue for so many jobs."""
         asked_at: Word = "" if plan.asked_at is None else plan.asked_at
         spare = "1" if plan.spare_lost else "0"
-        shared = (self._at(), plan.worker, plan.lease, capable, spare, asked_at)
+        shared = (self._at(), plan.worker, plan.lease, capable, spare, asked_at, plan.level)
         parts = [self._part(plan.worker, queue, n, most_bytes) for queue, n in wanted.items()]
         return (yield from ask_each(self._keys, "claim", shared, parts))
 
@@ -255,7 +257,7 @@ class Claims:
         for some in pieces(list(names), _AT_A_GLANCE):
             tick = self.seen.tick
             answers = yield from ask_each(
-                self._keys, "glance", (self._at(),), [Part(name) for name in some]
+                self._keys, "glance", (self._at(), self._level), [Part(name) for name in some]
             )
             for name, answer in zip(some, answers, strict=True):
                 if isinstance(answer, StoreError):
@@ -284,7 +286,8 @@ class Claims:
         for queue, over in stepped.items():
             unknown, unreadable = _unknown(over, workers)
             if unknown or unreadable:
-                lists = (pack(list(unknown.values())), pack(unreadable))
+                kinds = [(*kind, ids) for kind, ids in unknown.items()]
+                lists = (pack(kinds), pack(unreadable))
                 asked.append((queue, list(unknown)))
                 commands.append(call(self._keys, "park", queue, self._at(), *lists, LONGEST_TOLD))
         if not commands:

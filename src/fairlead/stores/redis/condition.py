@@ -13,8 +13,8 @@ from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.layout import LATEST
 from fairlead.stores.redis.nodes import Nodes
-from fairlead.stores.redis.records import LATEST
 from fairlead.stores.redis.talk import Conversation, Tried, spared
 
 VERSION = 1

@@ -21,16 +21,17 @@ from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.condition import Server, begin
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, settings
+from fairlead.stores.redis.layout import Body, in_lua
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.problems import typed
 from fairlead.stores.redis.records import lines_of, pack
 
 BATCH = 100
 _QUEUE = "default"
-_PARTS = ("bodies", "runs", "ends", "ready", "leases", "done", "log")
+_PARTS = ("bodies", "standings", "ready", "leases", "done", "log")
 _KEYS = """
-local bodies, runs, ends, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local leases, done, log = KEYS[5], KEYS[6], KEYS[7]
+local bodies, standings, ready = KEYS[1], KEYS[2], KEYS[3]
+local leases, done, log = KEYS[4], KEYS[5], KEYS[6]
 local call, pack, unpack_some = redis.call, cmsgpack.pack, cmsgpack.unpack_limit
 """
 # Takes when they were enqueued, then id and body of each.
@@ -42,9 +43,9 @@ end
 call('HSET', bodies, unpack(ARGV, 2))
 call('ZADD', ready, unpack(turns))
 """
-# Takes how many at most; answers ids and bodies. What all runs of a batch have in common is packed
-# once; the bytes before it say how many values follow.
-_CLAIM = rf"""{_KEYS}
+# Takes how many at most; answers ids and bodies. What all standings of a batch have in common is
+# packed once.
+_CLAIM = in_lua(rf"""{_KEYS}
 local found = call('ZPOPMIN', ready, ARGV[1])
 if #found == 0 then return {{ {{}}, {{}} }} end
 local time = call('TIME')
@@ -52,43 +53,43 @@ local now = time[1] * 1000000 + time[2]
 local ids, written, until_when = {{}}, {{}}, {{}}
 for n = 1, #found, 2 do ids[#ids + 1] = found[n] end
 local texts = call('HMGET', bodies, unpack(ids))
-local first = '\220\0\16' .. pack(now, now + 20000000, 1, 0, false)
-local then_same = pack(false, 'raw-worker-of-benchmark', now, nil) .. '\144'
+local first = @STANDING .. pack(now, now + 20000000, 1, 0, 0)
+local then_same = pack(nil, 'raw-worker-of-benchmark', now, nil, {{}})
+local last = nil<STANDING state..result> .. pack(1, 0)
 for n = 1, #ids do
   local _, task, version, priority, enqueued_at = unpack_some(texts[n], 4, 1)
   written[n * 2 - 1] = ids[n]
   written[n * 2] = first .. pack(tonumber(found[n * 2])) .. then_same
-    .. pack(task, version, priority, enqueued_at, nil)
+    .. pack(task, version, priority, enqueued_at, nil) .. last
   until_when[n * 2 - 1], until_when[n * 2] = now + 20000000, ids[n]
 end
-call('HSET', runs, unpack(written))
+call('HSET', standings, unpack(written))
 call('ZADD', leases, unpack(until_when))
 return {{ ids, texts }}
-"""
+""")
 # Takes ids.
-_SETTLE = rf"""{_KEYS}
+_SETTLE = in_lua(rf"""{_KEYS}
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local texts = call('HMGET', runs, unpack(ARGV))
-local last = '\145' .. pack(call('LLEN', log), 'done', now, nil, nil)
+local texts = call('HMGET', standings, unpack(ARGV))
+local last = '\145' .. pack(call('LLEN', log)) .. nil<STANDING task..expires_at>
+  .. pack('done', now, nil, nil, 1, 0)
 local lines, endings, when_done = {{}}, {{}}, {{}}
 for n = 1, #ARGV do
-  local _, fence, _, attempt, _, _, order_at, _, worker, claimed_at, _, _, task =
-    unpack_some(texts[n], 12, 3)
-  lines[n] = '\155' .. pack(ARGV[n], fence, attempt, task, 'default', worker, order_at,
+  local _, <STANDING fence..task> = unpack_some(texts[n], STANDING.TASK, 3)
+  lines[n] = @LINE .. pack(ARGV[n], fence, attempt, task, 'default', worker, order_at,
     claimed_at, claimed_at, 'done', nil)
   endings[n * 2 - 1] = ARGV[n]
-  endings[n * 2] = '\159' .. pack(fence, 0, attempt, 0, false, order_at, false, worker,
+  endings[n * 2] = @STANDING .. pack(fence, 0, attempt, 0, 0, order_at, nil, worker,
     claimed_at, nil) .. last
   when_done[n * 2 - 1], when_done[n * 2] = now, ARGV[n]
 end
-call('HDEL', runs, unpack(ARGV))
 call('ZREM', leases, unpack(ARGV))
-call('HSET', ends, unpack(endings))
+call('HSET', standings, unpack(endings))
 call('ZADD', done, unpack(when_done))
 local count = '\220' .. string.char(math.floor(#lines / 256), #lines % 256)
 call('RPUSH', log, string.format('%016.0f', now) .. count .. table.concat(lines))
-"""
+""")
 _PATIENCE = 10.0
 
 
@@ -106,8 +107,11 @@ class Floor:
         now = seconds * SECOND + rest
         words = []
         for job in jobs:
-            values = (job.task, job.version, job.priority, now, None, job.options, job.payload)
-            words += [job.id, pack(values)]
+            body = Body(
+                *(job.task, job.version, job.priority, now, None),
+                *(job.level, job.options, job.payload),
+            )
+            words += [job.id, pack(body)]
         pieces = [words[first : first + 2 * batch] for first in range(0, len(words), 2 * batch)]
         put = self._client.script_load(_PUT)
         began = time.perf_counter()

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import msgspec
 
 from fairlead.stores.redis.keys import HASHES, LINE, PARTS
+from fairlead.stores.redis.layout import in_lua
 
 _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "announce": (),
@@ -20,9 +21,9 @@ _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "here": (),
     "register": (),
     "put": ("bodies", "ready", "due", "expiring", "settings"),
-    "extend": ("runs", "leases", "lost"),
-    "records": ("bodies", "runs", "errors", "ends", "ready", "due"),
-    "glance": ("ready", "due", "leases", "lost", "unknown", "expiring", "settings"),
+    "extend": ("standings", "leases", "lost"),
+    "records": ("bodies", "standings", "errors", "ready", "due"),
+    "glance": ("bodies", "ready", "due", "leases", "lost", "parked", "expiring", "paused"),
     **dict.fromkeys(("cancel", "delete", "edit", "note", "pause", "revive"), PARTS),
 }
 """The keys of a queue that a function gets, if they are others than those of the line.
@@ -32,7 +33,10 @@ can do with few keys, and only those who act need the ones of the audit log. Lea
 as long as their own keys are sound.
 """
 _READ_ONLY = "no-writes"
-_SHARED = ("clock", "calls", "keys", "moves", "orders", "checks")
+_SHARED = (
+    *("clock", "calls", "keys", "arrays", "sound", "line", "tasks", "moves", "acts"),
+    *("accepting", "orders", "settling", "checks", "mending"),
+)
 """The files that are no verbs, in an order in which each finds what it needs."""
 _PROBES = {
     **{part: f"call('ZSCORE', {part}, '')\n" for part in PARTS},
@@ -89,7 +93,7 @@ class Library(msgspec.Struct, frozen=True):
 def _read() -> Library:
     folder = files(__package__) / "lua"
     texts = {
-        each.name.removesuffix(".lua"): each.read_text(encoding="utf-8")
+        each.name.removesuffix(".lua"): in_lua(each.read_text(encoding="utf-8"))
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
@@ -137,9 +141,9 @@ def _registered(verb: str, text: str) -> str:
         f"\ndo -- {verb}\n"
         f"{_asking_for_all(probes) if verb in _ASKS_FOR_ALL else ''}"
         "local function run(KEYS, at, ARGV)\n"
-        f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
+        f"call = redis.call\n{', '.join(PARTS)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
-        f"{'has_asked = false' if verb in _ASKS_FOR_ALL else ''}\n"
+        f"{'has_asked, ask_for_all = false, ask' if verb in _ASKS_FOR_ALL else ''}\n"
         f"{probes if asks_first else ''}"
         f"{text.partition(chr(10))[2]}end\n"
         f"redis.register_function{{ function_name = LIBRARY .. '_{verb}', flags = {{ {flags} }}, "
@@ -149,7 +153,7 @@ def _registered(verb: str, text: str) -> str:
 
 def _asking_for_all(probes: str) -> str:
     return (
-        "local has_asked\nlocal function ask_for_all()\nif has_asked then return end\n"
+        "local has_asked\nlocal function ask()\nif has_asked then return end\n"
         f"{probes}has_asked = true\nend\n"
     )
 

@@ -3,16 +3,16 @@
 from functools import lru_cache
 
 LINE = (
-    *("bodies", "runs", "errors", "ends"),
+    *("bodies", "standings", "errors"),
     *("ready", "due", "leases", "lost"),
-    *("unknown", "expiring"),
+    *("parked", "expiring"),
     *("done", "cancelled", "dead", "gone"),
-    *("log", "settings"),
+    *("log", "paused", "settings"),
 )
 """The keys of one queue that its jobs are kept under, in the order in which functions get them."""
 PARTS = (*LINE, "acts", "acted")
 """All keys of one queue: those, and what people did there."""
-HASHES = ("bodies", "runs", "errors", "ends", "gone", "settings", "acted")
+HASHES = ("bodies", "standings", "errors", "gone", "paused", "settings", "acted")
 """Which of them are hashes. The log is a list, all others are sorted sets."""
 
 NOWHERE = "*"

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from msgspec.structs import astuple
-
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError, EnqueueError, StoreError, StoreRefused
@@ -19,6 +17,7 @@ from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.redis.claims import Claims
 from fairlead.stores.redis.crew import announced
 from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.layout import put_of, settlement_of
 from fairlead.stores.redis.listing import kept_in
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
@@ -116,7 +115,7 @@ class RedisLine:
         return [_taken(new, (job.id, job.queue)) for job in jobs]
 
     def _put(self, queue: str, some: Sequence[NewJob], bell: Bell) -> Command:
-        values = pack([astuple(job) for job in some])
+        values = pack([put_of(job) for job in some])
         return self._call("put", queue, self._at(), values, self._keys.news, bell.work(queue))
 
     # Claim
@@ -126,7 +125,7 @@ class RedisLine:
         claim, damaged = yield from self.claims.claim(plan, hears=hears)
         if damaged:
             with suppress(StoreError):  # They are met again when their leases pass.
-                yield from self.settle(damaged)
+                yield from self.settle(damaged, plan.level)
         return claim
 
     # Extend and settle
@@ -176,7 +175,7 @@ class RedisLine:
         return grouped
 
     def settle(
-        self, settlements: Sequence[Settlement], bell: Bell | None = None
+        self, settlements: Sequence[Settlement], level: int, bell: Bell | None = None
     ) -> Conversation[dict[JobId, Settlement]]:
         """Write what became of running jobs, under their current fence."""
         grouped = yield from self._grouped(settlements, [each.id for each in settlements])
@@ -188,7 +187,7 @@ class RedisLine:
         ][::-1]  # That jobs ended is told with the last call, when they have.
         if not wanted:
             return {}
-        shared = (self._at(), self._keys.news)
+        shared = (self._at(), self._keys.news, level)
         answers = yield from ask_each(self._keys, "settle", shared, [part for _, part in wanted])
         raise_outage(answers)
         written: dict[JobId, Settlement] = {}
@@ -210,7 +209,7 @@ class RedisLine:
         self, queue: str, some: Sequence[Settlement], bell: Bell | None
     ) -> Iterator[tuple[Sequence[Settlement], Part]]:
         """Return settlements with what their queue is told; large ones are told in parts."""
-        values = pack([astuple(settlement) for settlement in some])
+        values = pack([settlement_of(settlement) for settlement in some])
         if len(values) > _MOST_BYTES and len(some) > 1:
             half = len(some) // 2
             yield from self._ends(queue, some[:half], bell)
@@ -241,7 +240,10 @@ class RedisLine:
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
         at = self._at()
-        said = pack([dict(worker.capable), worker.pools, worker.processes])
+        said = b"".join(
+            pack(each)
+            for each in (dict(worker.capable), worker.pools, worker.processes, worker.level)
+        )
         said_so = call_on("announce", self._keys.workers, at, worker.id, lease, said)
         yield from spared([said_so], None)
         yield from self._bring_back(at, worker.capable)
@@ -250,7 +252,7 @@ class RedisLine:
         names = yield from self._queues.names()
         if not names:
             return
-        counts = yield [Tried(("ZCARD", self._keys.key(name, "unknown"))) for name in names]
+        counts = yield [Tried(("ZCARD", self._keys.key(name, "parked"))) for name in names]
         parked = [name for name, count in zip(names, counts, strict=True) if _number(count)]
         if parked:
             known = pack(dict(capable))
@@ -268,7 +270,7 @@ class RedisLine:
             return None, 0
         return (yield from self.claims.due())
 
-    def upkeep(self, keep: int) -> Conversation[Upkeep]:
+    def upkeep(self, keep: int, level: int) -> Conversation[Upkeep]:
         """Do one bounded round of housekeeping."""
         yield from self._queues.register({*self._queues.forget(), *self.claims.seen.served})
         names = yield from self._queues.names()
@@ -286,7 +288,7 @@ class RedisLine:
         for _ in range(BATCH // _STEP):
             if not names:
                 break
-            shared = (at, keep, pack(known), _STEP)
+            shared = (at, keep, pack(known), _STEP, level)
             parts = [Part(name, jobs=_STEP) for name in names]
             answers = yield from ask_each(self._keys, "upkeep", shared, parts)
             unfinished = []

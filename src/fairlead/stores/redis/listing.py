@@ -30,7 +30,7 @@ _SMALL_WINDOW, _LARGE_WINDOW = 10_000, 1_000_000
 _PLACES = {
     "due": State.WAITING,
     "ready": State.WAITING,
-    "unknown": None,
+    "parked": None,
     "leases": State.RUNNING,
     "lost": State.RUNNING,
     "done": State.DONE,
@@ -132,40 +132,39 @@ class Listing:
             if state is not None:
                 counts[queue, state] += size
             elif size:
-                for _, _, waiting, lost in (yield from self.parked(queue)):
+                for _, waiting, lost in (yield from self.parked(queue)):
                     counts[queue, State.WAITING] += waiting
                     counts[queue, State.RUNNING] += lost
         return _by_queue(
             {key: n for key, n in counts.items() if not which.states or key[1] in which.states}
         )
 
-    def parked(self, queue: str) -> Conversation[list[tuple[str, int, int, int]]]:
-        """Count parked jobs by task and version: those that wait, and those whose run was lost."""
-        key = self._keys.key(queue, "unknown")
-        found: list[tuple[str, int, int, int]] = []
+    def parked(self, queue: str) -> Conversation[list[tuple[bytes, int, int]]]:
+        """Count parked jobs by gate and key: those that wait, and those whose run was lost."""
+        key = self._keys.key(queue, "parked")
+        found: list[tuple[bytes, int, int]] = []
         [first] = yield from spared([("ZRANGE", key, 0, 0)], [])
         while first:
-            task, version, _, _ = parked_of(first[0])
-            kind = b"\0".join(first[0].split(b"\0", 2)[:2]) + b"\0"
+            kind, _, _ = parked_of(first[0])
             waiting, lost, first = yield [
-                ("ZLEXCOUNT", key, b"[" + kind + b"w", b"(" + kind + b"x"),
-                ("ZLEXCOUNT", key, b"[" + kind + b"r", b"(" + kind + b"s"),
+                ("ZLEXCOUNT", key, b"[" + kind + b"\0w", b"(" + kind + b"\0x"),
+                ("ZLEXCOUNT", key, b"[" + kind + b"\0r", b"(" + kind + b"\0s"),
                 # What somebody damaged may stand behind all of its kind, and must not come again.
-                ("ZRANGEBYLEX", key, b"(" + max(kind + b"\xff", first[0]), "+", "LIMIT", 0, 1),
+                ("ZRANGEBYLEX", key, b"(" + max(kind + b"\0\xff", first[0]), "+", "LIMIT", 0, 1),
             ]
-            found.append((task, version, waiting, lost))
+            found.append((kind, waiting, lost))
         return found
 
     def retrying(self, queue: str, now: int) -> Conversation[int]:
         """Count the jobs that wait for their next attempt, by the runs of those not due yet."""
-        due, runs = self._keys.key(queue, "due"), self._keys.key(queue, "runs")
+        due, standings = (self._keys.key(queue, part) for part in ("due", "standings"))
         number, start, found = 0, 0, [b""]
         while found:
             page = ("LIMIT", start, _IDS_AT_ONCE)
             [found] = yield from spared([("ZRANGEBYSCORE", due, f"({now}", "+inf", *page)], [])
             start += len(found)
             for some in pieces(found, _RUNS_AT_ONCE):
-                [texts] = yield from spared([("HMGET", runs, *some)], [])
+                [texts] = yield from spared([("HMGET", standings, *some)], [])
                 number += sum(map(_was_tried, texts))
         return number
 
@@ -218,7 +217,7 @@ class Listing:
                 )
                 start += _IDS_AT_ONCE
                 for (queue, part, _), members in zip(left, answers, strict=True):
-                    ids = [parked_of(each)[2] for each in members] if part == "unknown" else members
+                    ids = [parked_of(each)[1] for each in members] if part == "parked" else members
                     found.update(
                         (each, queue)
                         for each in ids

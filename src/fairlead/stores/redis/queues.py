@@ -11,7 +11,8 @@ from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId, mark_of
 from fairlead.core.job import NewJob
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.records import Leased, is_id, leased_of, parked_of
+from fairlead.stores.redis.layout import Leased
+from fairlead.stores.redis.records import is_id, leased_of, parked_of
 from fairlead.stores.redis.talk import Command, Conversation, call_on, pieces, spared
 
 _MOST_REMEMBERED = 200_000
@@ -141,15 +142,15 @@ class Queues:
 
     def running(self, queue: str) -> Conversation[dict[str, Leased]]:
         """Return the runs of a queue that have a lease, passed or not."""
-        places = ("leases", "lost", "unknown")
-        leases, lost, unknown = yield from spared(
+        places = ("leases", "lost", "parked")
+        leases, lost, aside = yield from spared(
             [("ZRANGE", self._keys.key(queue, part), 0, -1) for part in places], []
         )
-        parked = [job_id for _, _, job_id, is_lost in map(parked_of, unknown) if is_lost]
+        parked = [job_id for _, job_id, is_lost in map(parked_of, aside) if is_lost]
         runs: dict[str, Leased] = {}
         found = [each for each in (*leases, *lost, *parked) if is_id(each)]
         for some in pieces(found, _RUNS_AT_ONCE):
-            key = self._keys.key(queue, "runs")
+            key = self._keys.key(queue, "standings")
             [texts] = yield from spared([("HMGET", key, *some)], [None] * len(some))
             for raw_id, text in zip(some, texts, strict=True):
                 with suppress(DecodeError):  # Whatever it was, it runs no more.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,112 +19,46 @@ from fairlead.core.job import (
     JobRecord,
     PastAttempt,
     Reason,
-    Runs,
     State,
-    Version,
     read,
 )
 from fairlead.core.text import escaped
+from fairlead.stores.redis.layout import (
+    LATEST,
+    Announced,
+    Body,
+    Instant,
+    Leased,
+    Line,
+    Past,
+    Run,
+    Standing,
+)
 
 T = TypeVar("T")
 
-LATEST = 2**53 - 1
-"""The latest instant and the greatest number: what Lua holds exactly."""
 MOST_COUNTED = 2**52
-"""How far we count what only grows, as `moves.lua` has it: entries of a log, actions."""
+"""How far we count what only grows, as `sound.lua` has it: entries of a log, actions."""
+NO_CAPABLE_WORKER = Gate.NO_CAPABLE_WORKER.encode()
+"""The gate of jobs whose task no live worker knows, as `tasks.lua` has it."""
 _LONGEST_SHOWN = 100
-
-Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
-Place = Annotated[int, msgspec.Meta(ge=-LATEST, le=LATEST)]
-
-
-class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job as it was enqueued."""
-
-    task: str
-    version: Version
-    priority: int
-    enqueued_at: Instant
-    expires_at: Instant | None
-    options: str | None
-    payload: str
-
-
-class Run(msgspec.Struct, frozen=True, array_like=True):
-    """A live job's counts, and its lease if it runs."""
-
-    fence: Instant
-    lease_until: Instant
-    attempt: Runs
-    crashes: Runs
-    shared_deaths: Runs
-    order_at: Place
-    parked: bool
-    worker: str | None
-    claimed_at: Instant | None
-    cancel: str | None
-    lines: tuple[int, ...]
-
-
-class Leased(Run, frozen=True, array_like=True):
-    """The same with the name of the task, which may be damaged."""
-
-    task: Any = None
-
-
-class End(Run, frozen=True, array_like=True):
-    """How a job was in the end, besides what its last run was."""
-
-    state: State
-    finished_at: Instant
-    reason: str | None
-    result: str | None
-
-
-class _Past(msgspec.Struct, frozen=True, array_like=True):
-    """A failed run."""
-
-    attempt: Runs
-    outcome: str
-    worker: str | None
-    claimed_at: Instant | None
-    started_at: Instant | None
-    finished_at: Instant
-    error: str | None
-    message: str | None
-    traceback: str | None
-    fingerprint: str | None
-
-
-class _Line(msgspec.Struct, frozen=True, array_like=True):
-    """A line of the attempt log."""
-
-    job_id: JobId
-    fence: Instant
-    attempt: Runs
-    task: str
-    pool: str | None
-    worker: str | None
-    ready_at: Instant
-    claimed_at: Instant
-    started_at: Instant | None
-    outcome: str
-    fingerprint: str | None
-
 
 _encode = msgspec.msgpack.Encoder().encode
 _body = msgspec.msgpack.Decoder(Body).decode
 _run = msgspec.msgpack.Decoder(Run).decode
 _leased = msgspec.msgpack.Decoder(Leased).decode
-_end = msgspec.msgpack.Decoder(End).decode
-_pasts = msgspec.msgpack.Decoder(list[_Past]).decode
-_past = msgspec.msgpack.Decoder(_Past).decode
-_lines = msgspec.msgpack.Decoder(list[_Line]).decode
-_line = msgspec.msgpack.Decoder(_Line).decode
+_standing = msgspec.msgpack.Decoder(Standing).decode
+_pasts = msgspec.msgpack.Decoder(list[Past]).decode
+_past = msgspec.msgpack.Decoder(Past).decode
+_lines = msgspec.msgpack.Decoder(list[Line]).decode
+_line = msgspec.msgpack.Decoder(Line).decode
+_announced = msgspec.msgpack.Decoder(Announced).decode
+_shares = msgspec.msgpack.Decoder(tuple[PoolShare, ...]).decode
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _numbers = msgspec.msgpack.Decoder(list[Instant]).decode
 _number = msgspec.msgpack.Decoder(int).decode
 _CLOCK_DIGITS, _VERSION_DIGITS = 16, 10
+_GATES = {str(gate): gate for gate in Gate}
 
 
 def pack(value: object) -> bytes:
@@ -199,8 +133,7 @@ class Kept(msgspec.Struct, frozen=True):
     """Everything that is kept of one job, as `records.lua` answers."""
 
     body: bytes
-    run: bytes | None
-    end: bytes | None
+    standing: bytes | None
     errors: bytes | None
     ready_at: bytes | None
     due_at: bytes | None
@@ -208,36 +141,25 @@ class Kept(msgspec.Struct, frozen=True):
     def record(self, job_id: str, queue: str) -> JobRecord:
         """Return it as people see it."""
         body, errors = self._body(job_id), _errors_of(self.errors)
-        if self.end is not None:
-            end = self._end(job_id, body)
-            return _record(job_id, queue, body, end, errors, end)
-        run = self._run(job_id, body)
-        gate = Gate.NO_CAPABLE_WORKER if run.parked else None
-        if not run.lease_until and self.due_at is not None:
+        standing = self._standing(job_id, body)
+        gate = _gate_of(standing.gate)
+        if standing.state is None and not standing.lease_until and self.due_at is not None:
             gate = Gate.NOT_DUE
-        return _record(job_id, queue, body, run, errors, None, gate)
+        return _record(job_id, queue, body, standing, errors, gate)
 
-    def _run(self, job_id: str, body: Body) -> Run:
+    def _standing(self, job_id: str, body: Body) -> Standing:
         """Return how it stands; one that was never claimed is told by its place alone."""
         with suppress(DecodeError):
-            if self.run is not None:
-                return run_of(job_id, self.run)
-        order_at = (
-            score_of(self.ready_at)
-            if self.due_at is None
-            else score_of(self.due_at) - body.priority * SECOND
-        )
-        # One that somebody damaged, and that does not wait, has a lease that will pass.
-        lease_until = int(self.due_at is None and self.ready_at is None)
-        return Run(0, lease_until, 0, 0, 0, order_at, False, None, None, None, ())
-
-    def _end(self, job_id: str, body: Body) -> End:
-        """Return how it was in the end; one that somebody damaged cannot be anything but dead."""
-        with suppress(DecodeError):
-            return read(_end, f"job {job_id}", self.end or b"")
-        order_at = body.enqueued_at - body.priority * SECOND
-        counts = (0, 0, 0, 0, 0, order_at, False, None, None, None, ())
-        return End(*counts, State.DEAD, 0, Reason.UNREADABLE, None)
+            if self.standing is not None:
+                return read(_standing, f"job {job_id}", self.standing)
+        head_start = body.priority * SECOND
+        if self.due_at is not None:
+            return _told_by(score_of(self.due_at) - head_start, body)
+        if self.ready_at is not None:
+            return _told_by(score_of(self.ready_at), body)
+        # One that somebody damaged, and that does not wait, cannot become anything but dead.
+        end = (State.DEAD, 0, Reason.UNREADABLE)
+        return _told_by(body.enqueued_at - head_start, body, *end)
 
     def _body(self, job_id: str) -> Body:
         try:
@@ -246,41 +168,60 @@ class Kept(msgspec.Struct, frozen=True):
             return _salvaged(self.body)
 
 
+def _told_by(
+    order_at: int,
+    body: Body,
+    state: State | None = None,
+    finished_at: int | None = None,
+    reason: str | None = None,
+) -> Standing:
+    """Return how a job stands of which nothing but its place is known."""
+    counts = (0, 0, 0, 0, 0, order_at, None, None, None, None, ())
+    end = (state, finished_at, reason, None)
+    return Standing(*counts, None, None, None, None, None, *end, body.level, 0)
+
+
+def _gate_of(gate: str | None) -> Gate | None:
+    """Return the gate that a job is parked behind; None for one that we do not know."""
+    reason = (gate or "").partition("\0")[0]
+    return _GATES.get(reason)
+
+
 def _record(
     job_id: str,
     queue: str,
     body: Body,
-    run: Run | End,
+    standing: Standing,
     errors: tuple[PastAttempt, ...],
-    end: End | None,
-    gate: Gate | None = None,
+    gate: Gate | None,
 ) -> JobRecord:
-    running = State.RUNNING if run.lease_until else State.WAITING
+    running = State.RUNNING if standing.lease_until else State.WAITING
     return JobRecord(
         id=JobId(job_id),
         task=body.task,
         version=body.version,
         queue=queue,
-        state=running if end is None else end.state,
+        state=standing.state or running,
         payload=body.payload,
         options=body.options,
         priority=body.priority,
-        attempt=run.attempt,
-        crashes=run.crashes,
-        shared_deaths=run.shared_deaths if end is None else 0,
-        fence=run.fence,
-        run_at=run.order_at + body.priority * SECOND,
+        attempt=standing.attempt,
+        crashes=standing.crashes,
+        shared_deaths=standing.shared_deaths if standing.state is None else 0,
+        fence=standing.fence,
+        run_at=standing.order_at + body.priority * SECOND,
         enqueued_at=body.enqueued_at,
         expires_at=body.expires_at,
         gate=gate,
-        worker=run.worker,
-        claimed_at=run.claimed_at,
-        lease_until=run.lease_until or None,
-        cancel_requested=run.cancel is not None,
-        finished_at=end.finished_at if end else None,
-        result=end.result if end else None,
-        reason=end.reason if end else None,
+        worker=standing.worker,
+        claimed_at=standing.claimed_at,
+        lease_until=standing.lease_until or None,
+        cancel_requested=standing.cancel is not None,
+        finished_at=standing.finished_at,
+        result=standing.result,
+        reason=standing.reason,
         errors=errors,
+        level=body.level,
     )
 
 
@@ -288,7 +229,7 @@ def _salvaged(text: bytes) -> Body:
     """Return as much of a damaged body as can be read, for people to make sense of."""
     # Where nothing can be read, it is shown as it is.
     damaged = msgspec.json.encode(text.decode(errors="backslashreplace")).decode()
-    sound = Body("?", 0, 0, 0, None, None, damaged)
+    sound = Body("?", 0, 0, 0, None, 1, None, damaged)
     for name, raw in zip(Body.__struct_fields__, raws_of(text), strict=False):
         kind = Body.__annotations__[name]
         with suppress(DecodeError):
@@ -302,7 +243,21 @@ def _errors_of(text: bytes | None) -> tuple[PastAttempt, ...]:
     if text is None:
         return ()
     pasts = _several(_pasts, _past, text)
-    return tuple(PastAttempt(*msgspec.structs.astuple(past)) for past in pasts)
+    return tuple(
+        PastAttempt(
+            attempt=past.attempt,
+            outcome=past.outcome,
+            worker=past.worker,
+            claimed_at=past.claimed_at,
+            started_at=past.started_at,
+            finished_at=past.finished_at,
+            error=past.error,
+            message=past.message,
+            traceback=past.traceback,
+            fingerprint=past.fingerprint,
+        )
+        for past in pasts
+    )
 
 
 def _several(whole: Callable[[bytes], list[T]], one: Callable[[Any], T], text: bytes) -> list[T]:
@@ -378,20 +333,6 @@ def numbers_of(text: bytes) -> list[int] | None:
         return None
 
 
-class _Announced(msgspec.Struct, frozen=True, array_like=True):
-    """A worker as it announced itself; what another version says of its pools may be beyond us."""
-
-    started_at: Instant
-    live_until: Instant
-    capable: dict[str, Version]
-    pools: msgspec.Raw
-    processes: Runs
-
-
-_announced = msgspec.msgpack.Decoder(_Announced).decode
-_shares = msgspec.msgpack.Decoder(tuple[PoolShare, ...]).decode
-
-
 def worker_of(name: str, text: bytes) -> Worker:
     """Return a worker as it announced itself."""
     said = read(_announced, f"worker {name}", text)
@@ -399,14 +340,31 @@ def worker_of(name: str, text: bytes) -> Worker:
         pools = read(_shares, "its pools", said.pools)
     except DecodeError:
         pools = ()
-    return Worker(name, said.capable, pools, said.processes, said.started_at, said.live_until)
+    return Worker(
+        name,
+        said.capable,
+        pools,
+        said.processes,
+        said.started_at,
+        said.live_until,
+        said.level,
+    )
 
 
-def parked_of(member: bytes) -> tuple[str, int, bytes, bool]:
-    """Return task, version and id of a parked job, and whether a run of it was lost."""
-    task, version, rest = (*member.split(b"\0", 2), b"", b"")[:3]
+def parked_of(member: bytes) -> tuple[bytes, bytes, bool]:
+    """Return under which gate and key a job is parked, its id, and whether a run of it was lost."""
+    kind, _, rest = member.rpartition(b"\0")
+    return kind, rest[1:], rest[:1] == b"r"
+
+
+def task_of(kind: bytes) -> tuple[str, int] | None:
+    """Return the task and version that a job is parked for; None if it is for something else."""
+    reason, *key = kind.split(b"\0", 2)
+    if reason != NO_CAPABLE_WORKER or not key:
+        return None
+    task, version = (*key, b"")[:2]
     number = int(version) if version.isdigit() and len(version) <= _VERSION_DIGITS else 0
-    return task.decode(errors="replace"), number, rest[1:], rest[:1] == b"r"
+    return task.decode(errors="replace"), number
 
 
 def ended_at(batch: bytes) -> int:

@@ -253,7 +253,7 @@ class RedisStore(Untransacted, Backend):
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
-        talk = self._line.settle(settlements, self._bell)
+        talk = self._line.settle(settlements, self.level, self._bell)
         written = await (await self._session()).ends.hold(talk)
         again = any(settlement.state is State.WAITING for settlement in settlements)
         self.news.bump(WORK if again else ENDED)
@@ -291,7 +291,7 @@ class RedisStore(Untransacted, Backend):
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        done = await (await self._session()).looks.hold(self._line.upkeep(keep))
+        done = await (await self._session()).looks.hold(self._line.upkeep(keep, self.level))
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done
@@ -369,23 +369,27 @@ class RedisStore(Untransacted, Backend):
         states: Collection[State] = LIVE,
     ) -> dict[JobId, JobRecord]:
         """Cancel waiting jobs at once, and mark running ones."""
-        return await self._act(lambda: self._hand.cancel(job_ids, reason, by, states), by)
+        return await self._act(
+            lambda: self._hand.cancel(job_ids, reason, by, states, self.level), by
+        )
 
     async def revive(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Let jobs run again, or sooner."""
-        return await self._act(lambda: self._hand.revive(job_ids, states, by), by)
+        return await self._act(lambda: self._hand.revive(job_ids, states, by, self.level), by)
 
     async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
         """Replace the payload of a dead letter, if it still is `was`."""
-        return await self._act(lambda: self._hand.edit(job_id, was, payload, version, by), by)
+        return await self._act(
+            lambda: self._hand.edit(job_id, was, payload, version, by, self.level), by
+        )
 
     async def delete(
         self, job_ids: Collection[JobId], states: Collection[State], by: Action
     ) -> list[JobId]:
         """Forget final jobs for good."""
-        return await self._act(lambda: self._hand.delete(job_ids, states, by), by)
+        return await self._act(lambda: self._hand.delete(job_ids, states, by, self.level), by)
 
     async def pause(self, queue: str, by: Action) -> bool:
         """Let no further job of this queue start."""

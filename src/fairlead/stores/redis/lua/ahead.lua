@@ -5,9 +5,9 @@
 --   and how many are before it: with head starts only those of which the order alone tells that
 --   they are due, which are the first of ready
 local now, id = clock(ARGV[1]), ARGV[2]
-local run = live_run(id)
-if not run then return {} end
-local order_at = run[ORDER_AT]
+local standing = live(id)
+if not standing then return {} end
+local order_at = standing[STANDING.ORDER_AT]
 
 -- Where all that is due is before it, ids need not be compared.
 local function before(key, at)

@@ -15,8 +15,7 @@ local function read(numbers)
   end
 end
 
-local run = run_of(call('HGET', runs, id))
 read(lines_in(call('HGET', gone, id)))
-local ending = end_in(id, { done = true, cancelled = true, dead = true })
-if run or ending then read((run or ending)[LINES]) end
+local standing = standing_of(call('HGET', standings, id))
+if standing then read(standing[STANDING.LINES]) end
 return batches

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Cancel waiting jobs at once, and mark running ones, if they are in one of these states.
---   ARGV: now, ids, states, reason, who does it (see write_act), channel, word to tell there
+-- Cancel waiting jobs at once, and mark running ones, if they are in one of these states and not above the level.
+--   ARGV: now, ids, level, states, reason, who does it (see write_act), channel, word to tell there
 --   answers the ids of those that were cancelled or marked, how many it looked at before it had read
 --   enough, and what is known of each after it
-local now, states, reason = clock(ARGV[1]), set_of(ARGV[3]), ARGV[4]
-local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('cancel', ARGV[2], ARGV[3], ARGV[4])
+local now, level, states, reason = clock(ARGV[1]), count_of(ARGV[3]), set_of(ARGV[4]), ARGV[5]
+local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('cancel', ARGV[2], ARGV[4], ARGV[5])
 local touched, answers, looked, left = {}, {}, 0, MOST_READ
-local past, missed = past_of(ARGV[5], mark)
+local past, missed = past_of(ARGV[6], mark)
 if past then
   for _, id in ipairs(past_ids(ids, past, missed)) do
     if call('HEXISTS', bodies, id) == 1 then
@@ -18,23 +18,23 @@ if past then
 end
 for _, id in ipairs(ids) do
   if left < 0 then break end
-  local run, bytes = live_run(id)
+  local standing, bytes = live(id)
   looked, left = looked + 1, left - bytes
-  if run and not run[CANCEL] and states[run[LEASE_UNTIL] > 0 and 'running' or 'waiting'] then
-    if run[LEASE_UNTIL] > 0 then
-      run[CANCEL] = reason
-      write_run(id, run)
+  if standing and not standing[STANDING.CANCEL] and standing[STANDING.LEVEL] <= level
+      and states[standing[STANDING.LEASE_UNTIL] > 0 and 'running' or 'waiting'] then
+    if standing[STANDING.LEASE_UNTIL] > 0 then
+      standing[STANDING.CANCEL] = reason
+      write_standing(id, standing)
     else
-      displace(id, run)
-      call('HDEL', runs, id)
+      displace(id, standing)
       call('ZREM', expiring, id)
-      finish(id, run, 'cancelled', now, reason, nil)
+      leave_one(id, standing, 'cancelled', now, reason, nil)
     end
     touched[#touched + 1] = id
     answers[#answers + 1] = kept(id)
     left = left - size_of(answers[#answers])
   end
 end
-write_act(ARGV[5], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
-if #touched > 0 then tell(ARGV[6], ARGV[7]) end
+write_act(ARGV[6], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
+if #touched > 0 then tell(ARGV[7], ARGV[8]) end
 return { touched, looked, answers }

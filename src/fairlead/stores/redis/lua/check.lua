@@ -6,7 +6,7 @@
 --   a dead letter may be unreadable, if it says so
 local now, part = clock(ARGV[1]), ARGV[2]
 check.begin()
-local marks = { unknown = unknown, expiring = expiring }
+local marks = { parked = parked, expiring = expiring }
 for state, key in pairs(final) do marks[state] = key end
 for name, key in pairs(check.orders) do marks[name] = key end
 
@@ -15,10 +15,9 @@ local function wrong_mark(id, member)
   if part == 'bodies' or call('HEXISTS', bodies, id) == 0 then
     return check.wrong(id, part, now)
   end
-  local run = part == 'unknown' and check.run(call('HGET', runs, id))
-  if part == 'unknown' and (not run or unknown_member(id, run) ~= member) then
-    return 'is parked as another'
-  end
+  local standing = part == 'parked' and check.standing(call('HGET', standings, id))
+  local is_parked = standing and standing[STANDING.GATE] and parked_as(id, standing) == member
+  if part == 'parked' and not is_parked then return 'is parked as another' end
   return nil
 end
 
@@ -31,14 +30,14 @@ repeat
   cursor, scans = page[1], scans + 1
   for n = 1, #page[2], 2 do
     local member = page[2][n]
-    local id = part == 'unknown' and unknown_id(member) or member
+    local id = part == 'parked' and parked_id(member) or member
     local body = part == 'bodies' and body_of(page[2][n + 1])
-    local ending = body and body[OPTIONS] and end_of_text(check.get(ends, id))
-    if ending and ending[REASON] == 'unreadable' then body = nil end
+    local standing = body and body[BODY.OPTIONS] and ended_of(check.get(standings, id))
+    if standing and standing[STANDING.REASON] == 'unreadable' then body = nil end
     ids[#ids + 1] = id
     problems[#problems + 1] = wrong_mark(id, member) or ''
-    members[#members + 1] = part == 'unknown' and member or ''
-    options[#options + 1] = body and body[OPTIONS] or ''
+    members[#members + 1] = part == 'parked' and member or ''
+    options[#options + 1] = body and body[BODY.OPTIONS] or ''
     check.left = check.left - #page[2][n + 1]
   end
 until cursor == '0' or #ids >= 100 or scans >= 100 or check.left < 0

@@ -3,7 +3,7 @@ local check = { HOUR = 3600 * 1000000, YEAR = 366 * 86400 * 1000000 }
 
 -- Take note of the keys of this call, and count what it reads from now on.
 function check.begin()
-  check.hashes = { bodies = bodies, runs = runs, errors = errors, ends = ends }
+  check.hashes = { bodies = bodies, standings = standings, errors = errors }
   check.orders = { ready = ready, due = due, leases = leases, lost = lost }
   check.left = 1000000
 end
@@ -36,54 +36,54 @@ function check.is_readable(text)
   return not string.find(text, '[\128-\255]')
 end
 
--- The body, run or end of a text, if it is sound and all of its texts can be read.
+-- The body or the standing of a text, if it is sound and all of its texts can be read.
 function check.body(text)
   local body = body_of(text)
-  return body and check.is_readable(body[TASK]) and check.is_readable(body[OPTIONS])
-    and check.is_readable(body[PAYLOAD]) and body or nil
+  return body and check.is_readable(body[BODY.TASK]) and check.is_readable(body[BODY.OPTIONS])
+    and check.is_readable(body[BODY.PAYLOAD]) and body or nil
 end
 
-function check.run(text)
-  local run = run_of(text)
-  return run and check.is_readable(run[WORKER]) and check.is_readable(run[CANCEL])
-    and check.is_readable(run[RUN_TASK]) and run or nil
-end
-
-function check.ending(text)
-  local ending = end_of_text(text)
-  return ending and check.is_readable(ending[WORKER]) and check.is_readable(ending[REASON])
-    and check.is_readable(ending[RESULT]) and ending or nil
+function check.standing(text)
+  local standing = standing_of(text)
+  if not standing then return nil end
+  for _, field in ipairs({
+    STANDING.GATE, STANDING.WORKER, STANDING.CANCEL, STANDING.TASK, STANDING.REASON, STANDING.RESULT,
+  }) do
+    if not check.is_readable(standing[field]) then return nil end
+  end
+  return standing
 end
 
 -- Whether a failed run is sound.
-function check.is_past(past)
-  if type(past) ~= 'table' or not is_count(past[1], MOST_RUNS) or not is_text(past[2])
-      or not is_count(past[6]) then
+local function is_past_run(past)
+  if not is_count(past[PAST.ATTEMPT], MOST_RUNS) or not is_text(past[PAST.OUTCOME])
+      or not is_count(past[PAST.FINISHED_AT]) then
     return false
   end
-  for _, field in ipairs({ 4, 5 }) do
+  for _, field in ipairs({ PAST.CLAIMED_AT, PAST.STARTED_AT }) do
     if past[field] ~= nil and not is_count(past[field]) then return false end
   end
-  for _, field in ipairs({ 2, 3, 7, 8, 9, 10 }) do
+  for _, field in ipairs({
+    PAST.OUTCOME, PAST.WORKER, PAST.ERROR, PAST.MESSAGE, PAST.TRACEBACK, PAST.FINGERPRINT,
+  }) do
     if not check.is_readable(past[field]) then return false end
   end
   return true
 end
 
--- The failed runs of a job that are sound, and whether these are all.
+-- The failed runs of a job that are sound, each as it is packed, and whether these are all.
 function check.history(text)
-  local is_read, pasts = pcall(cmsgpack.unpack, text or '\144')
-  if not is_read or type(pasts) ~= 'table' then return {}, false end
-  local sound, count = {}, 0
+  local is_read, pasts = pcall(entries_in, text or head_of(0))
+  if not is_read or not pasts then return {}, false end
+  local sound = {}
   for n = 1, #pasts do
-    if check.is_past(pasts[n]) then sound[#sound + 1] = pasts[n] end
+    if fields_of(pasts[n], #PAST, is_past_run) then sound[#sound + 1] = pasts[n] end
   end
-  for _ in pairs(pasts) do count = count + 1 end
-  return sound, count == #sound
+  return sound, #pasts == #sound
 end
 
 -- The place a job has and its score there, or what is wrong with that.
-function check.place(id, run)
+function check.place(id, standing)
   local places, name, score = 0, nil, nil
   for _, keys in ipairs({ check.orders, final }) do
     for each, key in pairs(keys) do
@@ -91,46 +91,48 @@ function check.place(id, run)
       if found then places, name, score = places + 1, each, tonumber(found) end
     end
   end
-  local parked = run and call('ZSCORE', unknown, unknown_member(id, run))
-  if parked then places, name, score = places + 1, 'unknown', tonumber(parked) end
+  local is_parked = standing and standing[STANDING.GATE] and call('ZSCORE', parked, parked_as(id, standing))
+  if is_parked then places, name, score = places + 1, 'parked', tonumber(is_parked) end
   if places == 0 then return nil, nil, 'is in no place' end
   if places > 1 then return nil, nil, 'is in two places at once' end
   return name, score, nil
 end
 
-function check.wrong_end(state, score, run, ending)
-  if not ending then return 'has ended, nobody knows how' end
-  if run then return 'has ended, and is live at once' end
-  if ending[STATE] ~= state then return 'is in a state that is not that of its place' end
-  if ending[FINISHED_AT] ~= score then return 'ended at two times' end
-  if state == 'dead' and not ending[REASON] then return 'is a dead letter without a reason' end
+function check.wrong_end(state, score, standing)
+  if not standing or not standing[STANDING.STATE] then return 'has ended, nobody knows how' end
+  if standing[STANDING.STATE] ~= state then return 'is in a state that is not that of its place' end
+  if standing[STANDING.FINISHED_AT] ~= score then return 'ended at two times' end
+  if state == 'dead' and not standing[STANDING.REASON] then return 'is a dead letter without a reason' end
   return nil
 end
 
-function check.wrong_run(place, run, body, now)
-  local running = run[LEASE_UNTIL] > 0
-  if running ~= (run[WORKER] ~= nil) or running ~= (run[CLAIMED_AT] ~= nil) then
+function check.wrong_standing(place, standing, body, now)
+  local running = standing[STANDING.LEASE_UNTIL] > 0
+  if running ~= (standing[STANDING.WORKER] ~= nil) or running ~= (standing[STANDING.CLAIMED_AT] ~= nil) then
     return 'does not agree with itself about running'
   end
-  if running and run[FENCE] == 0 then return 'runs without a fence' end
-  if run[LEASE_UNTIL] > now + check.YEAR then return 'is leased for longer than a year' end
-  if run[FENCE] > now + check.YEAR then return 'has a fence of the far future' end
-  if run[PARKED] ~= (place == 'unknown') then return 'does not agree about being parked' end
-  if run[RUN_TASK] ~= body[TASK] or run[RUN_VERSION] ~= body[VERSION]
-      or run[HEAD_START] ~= body[PRIORITY] * 1000000
-      or run[RUN_ENQUEUED_AT] ~= body[ENQUEUED_AT] or run[RUN_EXPIRES_AT] ~= body[EXPIRES_AT] then
+  if running and standing[STANDING.FENCE] == 0 then return 'runs without a fence' end
+  if standing[STANDING.LEASE_UNTIL] > now + check.YEAR then return 'is leased for longer than a year' end
+  if standing[STANDING.FENCE] > now + check.YEAR then return 'has a fence of the far future' end
+  if (standing[STANDING.GATE] ~= nil) ~= (place == 'parked') then return 'does not agree about being parked' end
+  if standing[STANDING.TASK] ~= body[BODY.TASK] or standing[STANDING.VERSION] ~= body[BODY.VERSION]
+      or standing[STANDING.HEAD_START] ~= body[BODY.PRIORITY] * 1000000
+      or standing[STANDING.ENQUEUED_AT] ~= body[BODY.ENQUEUED_AT]
+      or standing[STANDING.EXPIRES_AT] ~= body[BODY.EXPIRES_AT]
+      or standing[STANDING.LEVEL] ~= body[BODY.LEVEL] then
     return 'runs as another than was enqueued'
   end
   return nil
 end
 
-function check.wrong_place(place, score, run, body, now)
-  local running = run and run[LEASE_UNTIL] > 0 or false
-  local head_start = body[PRIORITY] * 1000000
-  if place == 'unknown' then return score ~= 0 and 'is parked out of order' or nil end
+function check.wrong_place(place, score, standing, body, now)
+  local running = standing and standing[STANDING.LEASE_UNTIL] > 0 or false
+  local head_start = body[BODY.PRIORITY] * 1000000
+  if place == 'parked' then return score ~= 0 and 'is parked out of order' or nil end
   if running ~= (place == 'leases' or place == 'lost') then return 'is not where its run says' end
-  local scores = running and { leases = run[LEASE_UNTIL], lost = run[ORDER_AT] }
-    or run and { ready = run[ORDER_AT], due = run[ORDER_AT] + head_start } or {}
+  local order_at = standing and standing[STANDING.ORDER_AT]
+  local scores = running and { leases = standing[STANDING.LEASE_UNTIL], lost = order_at }
+    or standing and { ready = order_at, due = order_at + head_start } or {}
   if scores[place] and scores[place] ~= score then return 'has two places in its order' end
   -- A clock that went back makes due jobs look early: allow for an hour.
   if place == 'ready' and score + head_start > now + check.HOUR then
@@ -153,22 +155,22 @@ function check.wrong(id, part, now)
   local text = check.get(bodies, id)
   if not text then return 'is not known, but has a mark in ' .. part end
   if not is_id(id) then return 'has an id that cannot be one' end
-  local run_text, end_text = check.get(runs, id), check.get(ends, id)
-  local run, ending = check.run(run_text), check.ending(end_text)
-  if run_text and not run or end_text and not ending then return 'cannot be read' end
+  local known = check.get(standings, id)
+  local standing = check.standing(known)
+  if known and not standing then return 'cannot be read' end
   local _, is_whole_history = check.history(check.get(errors, id))
   if not is_whole_history then return 'has a history that cannot be read' end
-  local place, score, problem = check.place(id, run)
+  local place, score, problem = check.place(id, standing)
   if problem then return problem end
   local body = check.body(text)
   if final[place] then
-    problem = check.wrong_end(place, score, run, ending) or check.wrong_expiry(id, nil)
+    problem = check.wrong_end(place, score, standing) or check.wrong_expiry(id, nil)
     -- A dead letter may be unreadable, if it says so.
-    return problem or not body and ending[REASON] ~= 'unreadable' and 'cannot be read' or nil
+    return problem or not body and standing[STANDING.REASON] ~= 'unreadable' and 'cannot be read' or nil
   end
-  if ending then return 'has ended, and is live at once' end
+  if standing and standing[STANDING.STATE] then return 'has ended, and is live at once' end
   if not body then return 'cannot be read' end
-  local watched = not (run and run[LEASE_UNTIL] > 0) and body[EXPIRES_AT] or nil
-  return run and check.wrong_run(place, run, body, now)
-    or check.wrong_place(place, score, run, body, now) or check.wrong_expiry(id, watched)
+  local watched = not (standing and standing[STANDING.LEASE_UNTIL] > 0) and body[BODY.EXPIRES_AT] or nil
+  return standing and check.wrong_standing(place, standing, body, now)
+    or check.wrong_place(place, score, standing, body, now) or check.wrong_expiry(id, watched)
 end

@@ -7,18 +7,19 @@ local now = clock(ARGV[1])
 local lease = count_of(ARGV[2], LATEST - now)
 local pairs_given = cmsgpack.unpack(ARGV[3])
 local ids, answers = {}, {}
-for n = 1, #pairs_given do ids[n] = pairs_given[n][1] end
-local texts = many('HMGET', runs, ids)
+for n = 1, #pairs_given do ids[n] = pairs_given[n][PAIR.ID] end
+local texts = many('HMGET', standings, ids)
 for n = 1, #ids do
-  local run = run_of(texts[n])
-  if run and run[LEASE_UNTIL] > 0 and run[FENCE] == pairs_given[n][2] then
-    run[LEASE_UNTIL] = now + lease
-    answers[n] = run[CANCEL] and 2 or 1
-    if not run[PARKED] then
+  local standing = live_of(texts[n])
+  if standing and standing[STANDING.LEASE_UNTIL] > 0
+      and standing[STANDING.FENCE] == pairs_given[n][PAIR.FENCE] then
+    standing[STANDING.LEASE_UNTIL] = now + lease
+    answers[n] = standing[STANDING.CANCEL] and 2 or 1
+    if not standing[STANDING.GATE] then
       call('ZREM', lost, ids[n])
-      call('ZADD', leases, run[LEASE_UNTIL], ids[n])
+      call('ZADD', leases, now + lease, ids[n])
     end
-    write_run(ids[n], run)
+    write_standing(ids[n], standing)
   else
     answers[n] = 0
   end

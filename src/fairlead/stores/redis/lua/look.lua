@@ -4,25 +4,25 @@
 --   answers whether the queue is paused, and of each job what a Head has
 local now, limit = count_of(ARGV[1]), math.min(count_of(ARGV[2]), 10000)
 local capable = ARGV[3] ~= '' and cmsgpack.unpack(ARGV[3]) or nil
-local LOOK, STEP = 1000, 200
 local heads, left = {}, 8000000 -- It reads about as many bytes as a claim would.
 
 -- Add a job, if it is due and does not run.
 local function add(id, score, is_due)
   if not is_id(id) or left <= 0 then return false end
-  local run = run_of(call('HGET', runs, id))
-  if not run then
+  local standing = live_of(call('HGET', standings, id))
+  if not standing then
     local text = call('HGET', bodies, id) or ''
     local body = body_of(text)
     left = left - #text
     if not body then return false end
-    run = first_run(body, order_of(body, not is_due and score, score))
+    standing = first_standing(body, order_of(body, not is_due and score, score))
   end
-  local run_at = run[ORDER_AT] + run[HEAD_START]
-  if run[LEASE_UNTIL] > now or run_at > now then return false end
+  local run_at = standing[STANDING.ORDER_AT] + standing[STANDING.HEAD_START]
+  if standing[STANDING.LEASE_UNTIL] > now or run_at > now then return false end
   heads[#heads + 1] = {
-    id, run[RUN_TASK], run[RUN_VERSION], run[ORDER_AT], run_at, run[RUN_EXPIRES_AT] or false,
-    run[LEASE_UNTIL] > 0 and 1 or 0,
+    id, standing[STANDING.TASK], standing[STANDING.VERSION], standing[STANDING.ORDER_AT], run_at,
+    standing[STANDING.EXPIRES_AT] or false, standing[STANDING.LEASE_UNTIL] > 0 and 1 or 0,
+    standing[STANDING.LEVEL],
   }
   return true
 end
@@ -45,16 +45,7 @@ add_first(lost)
 for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)) do add(id, 0) end
 local found = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, LOOK)
 for n = 1, #found, 2 do add(found[n], tonumber(found[n + 1]), true) end
-if not capable then
-  found = call('ZRANGE', unknown, 0, LOOK - 1)
-  for n = 1, #found do add(unknown_id(found[n]), 0) end
-else
-  for task, version in pairs(capable) do
-    local past = '(' .. task .. '\0' .. string.format('%010d', version + 1)
-    found = call('ZRANGEBYLEX', unknown, '[' .. task .. '\0', past, 'LIMIT', 0, LOOK)
-    for n = 1, #found do add(unknown_id(found[n]), 0) end
-  end
-end
+for _, member in ipairs(known_by(capable, LOOK)) do add(parked_id(member), 0) end
 
 table.sort(heads, function(a, b)
   if a[4] ~= b[4] then return a[4] < b[4] end
@@ -64,7 +55,7 @@ for n = #heads, limit + 1, -1 do heads[n] = nil end
 -- The bytes of their payloads and options, as long as these are not too much to read.
 for n = 1, #heads do
   local body = left > 0 and body_of(call('HGET', bodies, heads[n][1]))
-  local size = body and #body[PAYLOAD] + #(body[OPTIONS] or '') or call('HSTRLEN', bodies, heads[n][1])
-  left, heads[n][8] = left - size, size
+  local size = body and #body[BODY.PAYLOAD] + #(body[BODY.OPTIONS] or '') or call('HSTRLEN', bodies, heads[n][1])
+  left, heads[n][9] = left - size, size
 end
-return { call('HEXISTS', settings, 'paused'), heads }
+return { call('HEXISTS', paused, 'since'), heads }

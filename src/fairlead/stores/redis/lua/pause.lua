@@ -7,9 +7,9 @@ local past, missed = past_of(ARGV[3], mark)
 if past then return missed[0] and 0 or 1 end
 local changed
 if ARGV[2] == '1' then
-  changed = call('HSETNX', settings, 'paused', 1)
+  changed = call('HSETNX', paused, 'since', string.format('%.0f', now))
 else
-  changed = call('HDEL', settings, 'paused')
+  changed = call('HDEL', paused, 'since')
 end
 write_act(ARGV[3], changed, now, nil, mark, 1, changed == 1 and '' or '0')
 if changed == 1 then tell(ARGV[4], ARGV[5]) end

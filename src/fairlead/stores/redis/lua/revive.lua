@@ -1,58 +1,52 @@
 #!lua flags=allow-oom
--- Let jobs run again, or sooner, if they are in one of these states. A waiting one that is due
+-- Let jobs run again, or sooner, if they are in one of these states and not above the level. A waiting one that is due
 -- keeps its place, and a running one is left alone.
---   ARGV: now, ids, states, who does it (see write_act), channel, word to tell there
+--   ARGV: now, ids, level, states, who does it (see write_act), channel, word to tell there
 --   answers the ids of those that were revived, and how many it looked at before it had read enough
-local now, states = clock(ARGV[1]), set_of(ARGV[3])
-local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('revive', ARGV[2], ARGV[3])
-local past, missed = past_of(ARGV[4], mark)
+local now, level, states = clock(ARGV[1]), count_of(ARGV[3]), set_of(ARGV[4])
+local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('revive', ARGV[2], ARGV[4])
+local past, missed = past_of(ARGV[5], mark)
 if past then return { past_ids(ids, past, missed), past } end
 
--- Forget an expiry that has passed; any other is watched again.
-local function renew_expiry(id, body, run)
-  if not body[EXPIRES_AT] then return end
-  if body[EXPIRES_AT] <= now then
-    body[EXPIRES_AT], run[RUN_EXPIRES_AT] = nil, nil
-    call('HSET', bodies, id, packed(body, PAYLOAD))
+-- Let a job begin anew. Its fence and its lines go on, and so does what we do not know. Who crashed begins alone. An
+-- expiry that has passed is forgotten.
+local function begin_anew(id, body, standing, shared_deaths)
+  if body[BODY.EXPIRES_AT] and body[BODY.EXPIRES_AT] <= now then
+    body[BODY.EXPIRES_AT] = nil
+    call('HSET', bodies, id, packed(body, #BODY))
     call('ZREM', expiring, id)
-  else
-    call('ZADD', expiring, body[EXPIRES_AT], id)
   end
-end
-
--- How a job stands that begins anew; its fence and its lines go on. Who crashed begins alone.
-local function anew(body, past, shared_deaths)
-  local run = first_run(body, now - body[PRIORITY] * 1000000)
-  run[FENCE], run[LINES] = past[FENCE], past[LINES]
-  run[SHARED_DEATHS] = past[CRASHES] > 0 and math.max(shared_deaths, ALONE) or shared_deaths
-  return run
+  local fresh = first_standing(body, now - body[BODY.PRIORITY] * 1000000)
+  for _, field in ipairs({ STANDING.FENCE, STANDING.LINES, STANDING.GATE, STANDING.ATTACHED }) do
+    fresh[field] = standing[field]
+  end
+  fresh[STANDING.SHARED_DEATHS] = standing[STANDING.CRASHES] > 0 and math.max(shared_deaths, ALONE) or shared_deaths
+  fresh.head, fresh.rest = standing.head, standing.rest
+  return fresh
 end
 
 local function hasten(id, body)
-  local past = live_run(id)
-  if not past or past[LEASE_UNTIL] > 0 or past[ORDER_AT] + past[HEAD_START] <= now then
+  local past = live(id)
+  if not past or past[STANDING.LEASE_UNTIL] > 0
+      or past[STANDING.ORDER_AT] + past[STANDING.HEAD_START] <= now then
     return false
   end
-  local run = anew(body, past, past[SHARED_DEATHS])
-  run[PARKED] = past[PARKED]
-  if not run[PARKED] then
+  local standing = begin_anew(id, body, past, past[STANDING.SHARED_DEATHS])
+  if not standing[STANDING.GATE] then
     displace(id, past)
-    place(id, run[ORDER_AT], run[HEAD_START], now)
+    enter_one(id, standing, now)
   end
-  renew_expiry(id, body, run)
-  if call('HEXISTS', runs, id) == 1 then write_run(id, run) end
+  if call('HEXISTS', standings, id) == 1 then write_standing(id, standing) end
   return true
 end
 
 local function again(id, body)
-  local past = end_in(id, states)
+  local past = ended_in(id, states)
   if not past then return false end
-  local run = anew(body, past, 0)
-  call('HDEL', ends, id)
-  call('ZREM', final[past[STATE]], id)
-  renew_expiry(id, body, run)
-  write_run(id, run)
-  place(id, run[ORDER_AT], run[HEAD_START], now)
+  local standing = begin_anew(id, body, past, 0)
+  call('ZREM', final[past[STANDING.STATE]], id)
+  write_standing(id, standing)
+  enter_one(id, standing, now)
   return true
 end
 
@@ -62,10 +56,11 @@ for _, id in ipairs(ids) do
   local text = call('HGET', bodies, id) or ''
   looked, left = looked + 1, left - #text
   local body = body_of(text)
-  if body and ((states.waiting and hasten(id, body)) or again(id, body)) then
+  if body and body[BODY.LEVEL] <= level
+      and ((states.waiting and hasten(id, body)) or again(id, body)) then
     touched[#touched + 1] = id
   end
 end
-write_act(ARGV[4], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
-if #touched > 0 then tell(ARGV[5], ARGV[6]) end
+write_act(ARGV[5], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
+if #touched > 0 then tell(ARGV[6], ARGV[7]) end
 return { touched, looked }

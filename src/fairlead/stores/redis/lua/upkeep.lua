@@ -1,30 +1,14 @@
 #!lua flags=allow-oom
 -- One bounded round of housekeeping.
---   ARGV: now, keep, tasks that live workers know (task -> version), how many of each at most
+--   ARGV: now, keep, tasks that live workers know (task -> version), how many of each at most, level
 --   answers how many were promoted, brought back, expired, attempts forgotten, and the ids of
 --   jobs forgotten
 local now = clock(ARGV[1])
-local before, most = now - count_of(ARGV[2]), count_of(ARGV[4], 1000)
+local before, most, level = now - count_of(ARGV[2]), count_of(ARGV[4], 1000), count_of(ARGV[5])
 local promoted = promote(now, most)
-local brought_back = bring_back(cmsgpack.unpack(ARGV[3]), now, most)
-local expired = expire(now, most)
-
-local old = {}
-for _, key in ipairs({ done, cancelled }) do
-  local past = '(' .. string.format('%.0f', before)
-  local ids = call('ZRANGEBYSCORE', key, '-inf', past, 'LIMIT', 0, most - #old)
-  many('ZREM', key, ids)
-  for n = 1, #ids do old[#old + 1] = ids[n] end
-end
--- A mark need not be true: what runs, or has not ended, stays for the audit to tell of.
-for n = #old, 1, -1 do
-  if call('HEXISTS', ends, old[n]) == 0 or call('HEXISTS', runs, old[n]) == 1 then
-    if call('HEXISTS', bodies, old[n]) == 1 then table.remove(old, n) end
-  end
-end
-many('HDEL', bodies, old)
-many('HDEL', ends, old)
-many('HDEL', errors, old)
+local brought_back = bring_known(cmsgpack.unpack(ARGV[3]), now, most)
+local expired = expire(now, most, level)
+local old = prune(before, most, level)
 
 -- Batches are in order, unless the clock went back: so look past a few that are young. Their
 -- numbers must not change, so one that is old among younger ones is emptied.
@@ -48,10 +32,10 @@ while lines < most and young < 10 and at < most do
     lines = lines + #old_lines
     if traces then
       for n = 1, #old_lines do
-        if type(old_lines[n]) == 'table' then lose_trace(old_lines[n][1], log_start + at) end
+        if type(old_lines[n]) == 'table' then lose_trace(old_lines[n][LINE.JOB_ID], log_start + at) end
       end
     end
-    call('LSET', log, at, string.format('%016.0f', ended_at or 0) .. cmsgpack.pack({}))
+    call('LSET', log, at, string.format('%016.0f', ended_at or 0) .. head_of(0))
   else
     young = young + 1
   end

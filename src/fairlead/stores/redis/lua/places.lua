@@ -18,7 +18,7 @@ for n = 1, #found, 2 do
     local order_at = order_of(body, ARGV[1] == 'ready' and score, score)
     answers[#answers + 1] = id
     answers[#answers + 1] = order_at
-    answers[#answers + 1] = order_at + body[PRIORITY] * 1000000
+    answers[#answers + 1] = order_at + body[BODY.PRIORITY] * 1000000
   end
 end
 return { looked, answers }

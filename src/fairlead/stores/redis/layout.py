@@ -1,0 +1,214 @@
+"""The layout of every value that is stored or sent to functions: the number of each field.
+
+Values are MessagePack arrays. This file alone says which field stands where, for Python and for
+Lua: functions.py writes its numbers and names into the code that a server loads. Each value is
+read as "at least these fields". So a field may be added after the last one, and never be moved,
+removed or given another meaning: programs of other versions pass over what they do not know, and
+keep it when they write the value back (lua/arrays.lua). The last field that a version knows must
+never be nothing: it tells that the others are there.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import msgspec
+
+from fairlead.core.ids import JobId
+from fairlead.core.job import Level, NewJob, Runs, State, Version
+from fairlead.core.outcome import Settlement
+
+LATEST = 2**53 - 1
+"""The latest instant and the greatest number: what Lua holds exactly."""
+
+Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
+Place = Annotated[int, msgspec.Meta(ge=-LATEST, le=LATEST)]
+
+# What is stored
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A job as it was enqueued; what claims look at stands first, before what may be large."""
+
+    task: str
+    version: Version
+    priority: int
+    enqueued_at: Instant
+    expires_at: Instant | None
+    level: Level
+    options: str | None
+    payload: str
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """The counts of a job, and its lease if it runs; lease_until is 0 if not.
+
+    `gate` is why the job is parked and under which key of that gate, with a NUL between them.
+    """
+
+    fence: Instant
+    lease_until: Instant
+    attempt: Runs
+    crashes: Runs
+    shared_deaths: Runs
+    order_at: Place
+    gate: str | None
+    worker: str | None
+    claimed_at: Instant | None
+    cancel: str | None
+    lines: tuple[int, ...]
+
+
+class Leased(Run, frozen=True, array_like=True):
+    """The same with the name of the task, which may be damaged."""
+
+    task: Any
+
+
+class Standing(Leased, frozen=True, array_like=True):
+    """How a job stands that was claimed before, is parked, or has ended.
+
+    As long as it is live it has what its body tells, so that to settle it the body need not be
+    read; and from its end on, how that was. `attached` has the bits of core.job.Attached.
+    """
+
+    version: Any
+    head_start: Any
+    enqueued_at: Any
+    expires_at: Any
+    state: State | None
+    finished_at: Instant | None
+    reason: str | None
+    result: str | None
+    level: Level
+    attached: Instant
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """A failed run, as kept with its job."""
+
+    attempt: Runs
+    outcome: str
+    worker: str | None
+    claimed_at: Instant | None
+    started_at: Instant | None
+    finished_at: Instant
+    error: str | None
+    message: str | None
+    traceback: str | None
+    fingerprint: str | None
+
+
+class Line(msgspec.Struct, frozen=True, array_like=True):
+    """A line of the attempt log."""
+
+    job_id: JobId
+    fence: Instant
+    attempt: Runs
+    task: str
+    pool: str | None
+    worker: str | None
+    ready_at: Instant
+    claimed_at: Instant
+    started_at: Instant | None
+    outcome: str
+    fingerprint: str | None
+
+
+class Announced(msgspec.Struct, frozen=True, array_like=True):
+    """A worker as it announced itself; what another version says of its pools may be beyond us."""
+
+    started_at: Instant
+    live_until: Instant
+    capable: dict[str, Version]
+    pools: msgspec.Raw
+    processes: Runs
+    level: Level
+
+
+class Act(msgspec.Struct, frozen=True, array_like=True):
+    """What a queue keeps of an action."""
+
+    done_at: Instant
+    who: str
+    verb: str
+    target: str
+    count: Runs
+    before: str | None
+    job_id: str | None
+    answers: Any = ""
+
+
+# What is sent
+
+_PUT = (
+    *("id", "task", "payload", "version", "run_at", "delay", "priority"),
+    *("expires_at", "expires_in", "options", "level"),
+)
+_SETTLEMENT = (
+    *("id", "fence", "state", "outcome", "counts", "crashed", "shared_deaths"),
+    *("run_at", "result", "reason", "failure", "started_at", "pool"),
+)
+_PAIR = ("id", "fence")
+_BY = ("id", "number", "who", "verb", "target", "job_id")
+
+put_of: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*_PUT)
+"""Return a job as put.lua reads it."""
+settlement_of: Callable[[Settlement], tuple[Any, ...]] = attrgetter(*_SETTLEMENT)
+"""Return a settlement as settle.lua reads it."""
+
+# The same for Lua
+
+LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "BODY": Body.__struct_fields__,
+        "STANDING": Standing.__struct_fields__,
+        "PAST": Past.__struct_fields__,
+        "LINE": Line.__struct_fields__,
+        "WORKER": Announced.__struct_fields__,
+        "ACT": Act.__struct_fields__,
+        "PUT": _PUT,
+        "SETTLEMENT": _SETTLEMENT,
+        "PAIR": _PAIR,
+        "BY": _BY,
+    }
+)
+_SHORT, _NIL = 16, 0xC0
+"""How many fields an array of MessagePack has that is not short, and what is nothing there."""
+_ANY = "|".join(LAYOUTS)
+_NUMBER = re.compile(rf"\b({_ANY})\.([A-Z_]+)\b")
+_COUNT = re.compile(rf"#({_ANY})\b")
+_HEAD = re.compile(rf"@({_ANY})\b")
+_NAMES = re.compile(rf"(nil)?<({_ANY})(?: (\w+)\.\.(\w+))?>")
+
+
+def in_lua(code: str) -> str:
+    """Return code with numbers and names instead of what lua/keys.lua says stands for them."""
+    code = _NAMES.sub(_names, code)
+    code = _HEAD.sub(lambda found: _head(len(LAYOUTS[found[1]])), code)
+    code = _COUNT.sub(lambda found: str(len(LAYOUTS[found[1]])), code)
+    return _NUMBER.sub(lambda found: str(_number(found[1], found[2].lower())), code)
+
+
+def _number(layout: str, field: str) -> int:
+    return LAYOUTS[layout].index(field) + 1
+
+
+def _names(found: re.Match[str]) -> str:
+    are_nothing, layout, first, last = found.groups()
+    fields = LAYOUTS[layout]
+    if first:
+        fields = fields[_number(layout, first) - 1 : _number(layout, last)]
+    return _text([_NIL] * len(fields)) if are_nothing else ", ".join(fields)
+
+
+def _head(count: int) -> str:
+    """Return the text of Lua that an array of so many fields begins with."""
+    head = (0x90 | count,) if count < _SHORT else (0xDC, *count.to_bytes(2, "big"))
+    return _text(head)
+
+
+def _text(parts: Sequence[int]) -> str:
+    return "'" + "".join(f"\\{part}" for part in parts) + "'"
