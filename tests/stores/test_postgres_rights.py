@@ -33,6 +33,12 @@ async def owner(yard: Yard) -> Any:  # noqa: F811
     await store.close()
 
 
+def say(connection: Any, yard: Yard, verb: str, doc: object) -> list[Any]:  # noqa: F811
+    """Call a verb, and read what it answers."""
+    rows = connection.execute(f"SELECT {yard.schema}.{verb}(%s)", [json.dumps(doc)]).fetchall()
+    return [json.loads(text) for (text,) in rows]
+
+
 async def ended(store: Backend, job: NewJob, state: State) -> None:
     """Let a job be in this state."""
     await store.put([job])
@@ -66,11 +72,9 @@ async def test_a_producer_gets_the_same_answers_whether_another_put_the_job_or_n
         def ask(job: NewJob, others: int) -> list[Any]:
             text = put_text([job, *(new_job() for _ in range(others))], None, "work")
             return [
-                connection.execute(f"SELECT * FROM {yard.schema}.find(%s)", [job.id]).fetchall(),
-                connection.execute(
-                    f"SELECT * FROM {yard.schema}.attempts(%s)", [job.id]
-                ).fetchall(),
-                connection.execute(f"SELECT next_at FROM {yard.schema}.due(NULL)").fetchall(),
+                say(connection, yard, "find", {"id": job.id}),
+                say(connection, yard, "attempts", {"id": job.id}),
+                say(connection, yard, "due", {})[0][:1],
                 connection.execute(f"SELECT {yard.schema}.put(%s)", [text]).fetchall(),
                 [news.payload[:8] for news in connection.notifies(timeout=0.1)],
             ]
@@ -79,7 +83,7 @@ async def test_a_producer_gets_the_same_answers_whether_another_put_the_job_or_n
 
         for others in (0, 100):
             told = ask(theirs, others)
-            assert told[:-1] == [[], [], [(None,)], [(None,)]]
+            assert told[:-1] == [[], [], [None], [(None,)]]
             assert told == ask(nobodys, others)
             nobodys = new_job()
     record = await owner.find(theirs.id)
@@ -122,8 +126,8 @@ async def test_workers_and_operators_see_the_jobs_of_all(yard: Yard) -> None:  #
         assert await store.find(job.id) is not None
         with psycopg.connect(yard.server.url(), autocommit=True) as connection:
             connection.execute(f"SET SESSION AUTHORIZATION {yard.schema}_{kind}")
-            [(due,)] = connection.execute(f"SELECT next_at FROM {yard.schema}.due(NULL)").fetchall()
-            assert due is not None
+            [[next_at, _]] = say(connection, yard, "due", {})
+            assert next_at is not None
         if kind == "worker":
             assert await store.put([job]) == [False]
         await store.close()
@@ -158,7 +162,7 @@ async def test_no_company_hides_that_an_id_is_taken(
             more = (new_job(id=f"{first.id}{n}") for n in range(others))
             text = put_text([first, job, last, *more], None, None)
             assert connection.execute(f"SELECT {yard.schema}.put(%s)", [text]).fetchone() == (None,)
-        found = connection.execute(f"SELECT * FROM {yard.schema}.find(%s)", [job.id]).fetchall()
+        found = say(connection, yard, "find", {"id": job.id})
     assert found == []
     assert await owner.audit() == []
 
@@ -351,8 +355,8 @@ async def test_a_producer_sees_its_own_row_alone(yard: Yard, owner: Backend) -> 
         mine = replace(theirs, payload='{"mine":1}')
         connection.execute(f"SELECT {yard.schema}.put(%s)", [put_text([mine], None, None)])
         connection.execute("COMMIT")
-        say = f"SELECT payload, result FROM {yard.schema}.find(%s)"
-        assert connection.execute(say, [theirs.id]).fetchall() == [('{"mine":1}', None)]
+        [found] = say(connection, yard, "find", {"id": theirs.id})
+        assert (found["payload"], found["result"]) == ('{"mine":1}', None)
     await owner.repair(by())
 
 

@@ -6,17 +6,21 @@ import sys
 import threading
 import time
 
+import psycopg
 import pytest
 
 from fairlead import State
 from fairlead.core.admin import Migration
 from fairlead.core.errors import StoreUnavailable
+from fairlead.stores.postgres import catalog
 from fairlead.stores.postgres import migrate as migrating
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.line import put_text
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.postgres.statements import migrations
 from tests.system.faults import PostgresShop, Producer, transaction
 from tests.system.tree import until
+from tests.words import new_job
 
 NEXT = len(migrations()) + 1
 STEP = """
@@ -30,9 +34,12 @@ from msgspec.structs import replace
 from fairlead.stores.postgres import migrate as migrating
 from fairlead.stores.postgres.address import Address
 
-steps = migrating.migrations()
-slow = replace(steps[int(sys.argv[2])], sql="SELECT pg_sleep(2);" + steps[int(sys.argv[2])].sql)
-migrating.migrations = lambda: [*steps[: int(sys.argv[2])], slow]
+steps, script = migrating.migrations(), migrating.script
+if sys.argv[2] == "tables":
+    steps = [replace(steps[0], sql="SELECT pg_sleep(2);" + steps[0].sql)]
+    migrating.migrations = lambda: steps
+else:
+    migrating.script = lambda *told, **named: "SELECT pg_sleep(2);" + script(*told, **named)
 migrating.migrate(Address.of(sys.argv[1]))
 """
 
@@ -91,11 +98,11 @@ def test_several_who_migrate_at_once_do_it_once(pg_shop: PostgresShop) -> None:
     pg_shop.waiting.add(pg_shop.put("quick"))
 
 
-@pytest.mark.parametrize("step", [0, 2])
-def test_a_migration_that_was_killed_is_taken_up_again(pg_shop: PostgresShop, step: int) -> None:
+@pytest.mark.parametrize("step", ["tables", "functions"])
+def test_a_migration_that_was_killed_is_taken_up_again(pg_shop: PostgresShop, step: str) -> None:
     """The steps before stay, the one it was in leaves no trace."""
     pg_shop.server.execute(f"DROP SCHEMA {pg_shop.schema} CASCADE")
-    process = subprocess.Popen([sys.executable, "-c", SLOW, pg_shop.owner_url, str(step)])
+    process = subprocess.Popen([sys.executable, "-c", SLOW, pg_shop.owner_url, step])
     until(lambda: pg_shop.sessions("query LIKE 'SELECT pg_sleep%'"), 20, "the slow step")
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -139,3 +146,64 @@ def _refused(shop: PostgresShop, problems: list[Exception]) -> None:
     except StoreUnavailable as problem:
         problems.append(problem)
     assert time.monotonic() - began >= 8.0
+
+
+# Functions and views
+
+
+def another(monkeypatch: pytest.MonkeyPatch, revision: int = catalog.REVISION) -> None:
+    """Let this program have other functions than the shop's: one more, and all with a new text."""
+    names = (*catalog.ORDER, "functions/colour")
+    texts = {name: f"-- Another text.\n{catalog.text_of(name)}" for name in catalog.ORDER}
+    texts["functions/colour"] = COLOUR
+    monkeypatch.setattr(catalog, "ORDER", names)
+    monkeypatch.setattr(catalog, "text_of", texts.__getitem__)
+    for module in (catalog, migrating):
+        monkeypatch.setattr(module, "REVISION", revision)
+
+
+COLOUR = """
+CREATE OR REPLACE FUNCTION colour(batch text) RETURNS text LANGUAGE sql AS $$ SELECT batch $$;
+"""
+
+
+def test_functions_are_replaced_while_workers_call_them(
+    pg_shop: PostgresShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again, under a worker and producers of the version before, and nobody notices."""
+    tree = pg_shop.start("--lease", "2", "--processes", "2")
+    with Producer(pg_shop) as producer, Producer(pg_shop, "plain"):
+        pg_shop.until_up(processes=2)
+        long = pg_shop.put("wait", 1.5)
+        pg_shop.until_started(long)
+        for _ in range(10):
+            with monkeypatch.context() as patch:
+                another(patch)
+                migrate(Address.of(pg_shop.owner_url))
+            migrate(Address.of(pg_shop.owner_url))
+        producer.until_more(20)
+        pg_shop.check_back(processes=2)
+    assert not producer.repeated
+    pg_shop.until_final()
+    for job in pg_shop.accepted:
+        assert (pg_shop.record(job).state, pg_shop.outcomes(job)) == (State.DONE, ["done"])
+    assert "cannot be used" not in tree.log
+
+
+def test_functions_wait_for_no_transaction_of_an_application(
+    pg_shop: PostgresShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has put, and stays open for hours."""
+    monkeypatch.setattr(migrating, "PATIENCE_SECONDS", 0.0)
+    pg_shop.waiting.add(pg_shop.put("quick"))
+    views = catalog.views_digest()
+    another(monkeypatch)
+    monkeypatch.setattr(migrating, "views_digest", lambda: views)
+    monkeypatch.setattr(catalog, "views_digest", lambda: views)
+    with psycopg.connect(pg_shop.owner_url.partition("?")[0]) as connection:
+        text = put_text([new_job("quick", queue="default")], None, None)
+        connection.execute(f"SELECT {pg_shop.schema}.put(%s)", [text])
+        connection.execute(f"SELECT FROM {pg_shop.schema}.mended, {pg_shop.schema}.job_record")
+        migrate(Address.of(pg_shop.owner_url))
+        connection.rollback()
+    assert pg_shop.sql("SELECT colour('x')") == [("x",)]

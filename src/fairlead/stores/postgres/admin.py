@@ -1,7 +1,6 @@
 """What people ask of the server: look, count, cancel, revive, delete, pause."""
 
 from collections.abc import Collection
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from msgspec.structs import astuple
@@ -24,6 +23,8 @@ from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.postgres.lane import AsyncConnection, Lane, apart
 from fairlead.stores.postgres.line import to_json
+from fairlead.stores.postgres.replies import announced_of, attempt_of, touched_of
+from fairlead.stores.postgres.replies import record_of as told_record
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.records import (
     counts_of,
@@ -34,7 +35,6 @@ from fairlead.stores.records import (
     worker_of,
 )
 
-_VERBS = frozenset({"find", "attempts", "workers"})
 _AFTER_ALL_IDS = "\U0010ffff"
 
 
@@ -50,16 +50,19 @@ class Hand:
 
     async def _rows(self, lane: Lane, statement: str, **values: object) -> list[Any]:
         async def asked(connection: AsyncConnection) -> list[Any]:
-            async with _named(connection, statement):
+            async with apart(connection):
                 cursor = connection.cursor(binary=True)
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
 
         return await lane.run(asked)
 
+    async def _told(self, lane: Lane, verb: str, **doc: object) -> list[str]:
+        return [text for (text,) in await lane.ask(self._sql[verb], to_json(doc))]
+
     async def _records(self, lane: Lane, statement: str, **values: object) -> list[JobRecord]:
         async def asked(connection: AsyncConnection) -> list[dict[str, Any]]:
-            async with _named(connection, statement):
+            async with apart(connection):
                 cursor = connection.cursor(binary=True, row_factory=dict_row)
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
@@ -70,8 +73,8 @@ class Hand:
 
     async def find(self, lane: Lane, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
-        records = await self._records(lane, "find", id=job_id)
-        return records[0] if records else None
+        told = await self._told(lane, "find", id=job_id)
+        return record_of(_errors_joined(told_record(told[0]))) if told else None
 
     async def jobs(
         self, lane: Lane, which: Filter, limit: int, before: JobId | None
@@ -94,7 +97,7 @@ class Hand:
 
     async def attempts(self, lane: Lane, job_id: JobId) -> list[Attempt]:
         """Return the job's lines of the attempt log."""
-        return [Attempt(*row) for row in await self._rows(lane, "attempts", id=job_id)]
+        return [attempt_of(told) for told in await self._told(lane, "attempts", id=job_id)]
 
     async def recent(self, lane: Lane, since: int, limit: int, queue: str | None) -> list[Attempt]:
         """Return the last lines of the attempt log."""
@@ -149,7 +152,8 @@ class Hand:
 
     async def workers(self, lane: Lane) -> list[Worker]:
         """Return the workers that are announced and live."""
-        return [worker_of(*row) for row in await self._rows(lane, "workers", at=self._at())]
+        told = await self._told(lane, "workers", at=self._at())
+        return [worker_of(*astuple(announced_of(each))) for each in told]
 
     async def audit_log(self, lane: Lane, limit: int, job_id: JobId | None) -> list[AuditLine]:
         """Return the audit log, newest first."""
@@ -169,19 +173,14 @@ class Hand:
     ) -> list[JobId]:
         """Do something to jobs, or to a queue; returns the ids, or the queue, it was done to."""
         doc = {"at": self._at(), "verb": verb, "ids": list(job_ids), "states": sorted(states)}
-        [(touched,)] = await lane.ask(self._sql["act"], to_json(doc | {"by": astuple(by)} | more))
-        return list(touched)
+        [(answer,)] = await lane.ask(self._sql["act"], to_json(doc | {"by": astuple(by)} | more))
+        return touched_of(answer).ids
 
     async def note(self, lane: Lane, by: Action, count: int, job_id: JobId | None) -> None:
         """Add to the audit log something that was done by other verbs."""
         ids = [job_id] if job_id else []
         doc = {"at": self._at(), "by": astuple(by), "count": check_count(count), "ids": ids}
         await lane.ask(self._sql["noted"], to_json(doc))
-
-
-def _named(connection: AsyncConnection, statement: str) -> AbstractAsyncContextManager[None]:
-    """Return in what a statement is run: one that names a verb alone needs nothing around it."""
-    return nullcontext() if statement in _VERBS else apart(connection)
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:

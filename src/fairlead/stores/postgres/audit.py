@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead.core.admin import NOT_MENDED, Action, Finding
 from fairlead.stores.postgres.lane import Lane
+from fairlead.stores.postgres.replies import flaw_of, mended_of
 from fairlead.stores.postgres.statements import statements
 
 BATCH = 500
@@ -21,8 +22,6 @@ _MOST_ROUNDS = 10
 
 _REMEDY = "run `fairlead doctor --repair`"
 _LONGEST = 80
-
-_decode = msgspec.json.Decoder(tuple[list[tuple[str, str, str | None]], int | None, str]).decode
 
 
 class Words(NamedTuple):
@@ -133,7 +132,16 @@ _WORDS: Mapping[str, Words] = {
     "no step": Words(
         "step {} of the schema is not listed as applied", "listed step {} of the schema"
     ),
+    "verbs": Words(
+        "which functions the schema has{} is not known",
+        "wrote that they are of the first revision{}",
+    ),
 }
+
+
+def _words(what: str) -> Words:
+    """Return what is said of a kind of damage; a newer program's functions may know more kinds."""
+    return _WORDS.get(what) or Words(f"{what}: {{}}", f"mended {what}: {{}}")
 
 
 def _told(words: str, whose: str) -> str:
@@ -142,11 +150,12 @@ def _told(words: str, whose: str) -> str:
 
 async def audit(lane: Lane, schema: str, at: int | None) -> list[Finding]:
     """Return every damage, by one state; of each kind the first, and how many more."""
-    rows = await lane.ask(statements(schema)["flaws"], at, MOST_TOLD)
-    findings = [Finding(_told(_WORDS[what].found, whose), _REMEDY) for what, whose, _ in rows]
-    for what, number in {what: number for what, _, number in rows}.items():
+    text = msgspec.json.encode({"at": at, "most": MOST_TOLD}).decode()
+    rows = [flaw_of(told) for (told,) in await lane.ask(statements(schema)["flaws"], text)]
+    findings = [Finding(_told(_words(f.what).found, f.whose), _REMEDY) for f in rows]
+    for what, number in {f.what: f.number for f in rows}.items():
         if number > MOST_TOLD:
-            more = f"{number - MOST_TOLD:,} more: {_told(_WORDS[what].found, '…')}"
+            more = f"{number - MOST_TOLD:,} more: {_told(_words(what).found, '…')}"
             findings.append(Finding(more, _REMEDY))
     return findings
 
@@ -167,9 +176,9 @@ async def repair(lane: Lane, schema: str, at: int | None, by: Action) -> list[st
         if not mended:
             break
     return [
-        *(_told(_WORDS[what].mended, whose) for what, whose in done),
+        *(_told(_words(what).mended, whose) for what, whose in done),
         *(
-            f"{NOT_MENDED} this: {_told(_WORDS[what].found, whose)}; {why}"
+            f"{NOT_MENDED} this: {_told(_words(what).found, whose)}; {why}"
             for (what, whose), why in met.items()
             if why is not None
         ),
@@ -186,6 +195,7 @@ async def _round(
     while kind is not None:
         text = msgspec.json.encode({**doc, "kind": kind, "start": start}).decode()
         [(answer,)] = await lane.ask(statements(schema)["repair"], text)
-        some, kind, start = _decode(answer)
-        met |= {(what, whose): why for what, whose, why in some}
+        step = mended_of(answer)
+        kind, start = step.kind, step.start
+        met |= {(each.what, each.whose): each.why for each in step.met}
     return met

@@ -1,6 +1,7 @@
 """What somebody dropped from the schema: its scripts say what there should be.
 
-A migration that is listed as applied is not applied again, so this is all that tells.
+Functions and views are made again by who opens the store as their owner. A migration that is
+listed as applied is not applied again, so of tables and indexes this is all that tells.
 """
 
 import re
@@ -10,10 +11,13 @@ from typing import NamedTuple
 
 from fairlead.core.admin import Finding
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.catalog import ORDER, text_of
 from fairlead.stores.postgres.lane import AsyncConnection, Lane, apart
 from fairlead.stores.postgres.statements import migrations
 
-_MADE = re.compile(r"^CREATE (TABLE|VIEW|SEQUENCE|FUNCTION|TYPE) (\w+)", re.MULTILINE)
+_MADE = re.compile(
+    r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|SEQUENCE|FUNCTION|TYPE) (\w+)", re.MULTILINE
+)
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)\s+ON (\w+)[^;]*", re.MULTILINE)
 _TABLE = re.compile(
     r"^CREATE TABLE (\w+) \((.*?)\)(?: WITH| PARTITION|;)", re.MULTILINE | re.DOTALL
@@ -37,7 +41,7 @@ class Part(NamedTuple):
 @cache
 def expected() -> dict[str, Part]:
     """Return everything that there should be, by its name."""
-    scripts = "\n".join(step.sql for step in migrations())
+    scripts = "\n".join([*(step.sql for step in migrations()), *map(text_of, ORDER)])
     found = {"migration_pkey": _key("migration", "number", "PRIMARY KEY")}
     for made in _MADE.finditer(scripts):
         found[made[2]] = Part(made[1].lower())
@@ -66,12 +70,18 @@ async def find_lacking(lane: Lane, address: Address) -> list[Finding]:
 
 
 def _lacking(there: set[str], address: Address) -> Iterator[Finding]:
-    for name, (kind, table, again) in expected().items():
-        if name not in there and (table in there or not table):
-            remedy = (
-                f"let the owner run SET search_path = {address.quoted_schema}; {again}"
-                if again
-                else "let the owner make it again, as `fairlead migrate sql` prints it, or restore "
-                "a backup; `fairlead migrate up` does not, because its step is listed as applied"
-            )
-            yield Finding(f"{kind} {name} of schema {address.schema} is missing", remedy)
+    for name, part in expected().items():
+        if name not in there and (part.table in there or not part.table):
+            problem = f"{part.kind} {name} of schema {address.schema} is missing"
+            yield Finding(problem, _remedy(part, address))
+
+
+def _remedy(part: Part, address: Address) -> str:
+    if part.again:
+        return f"let the owner run SET search_path = {address.quoted_schema}; {part.again}"
+    if part.kind in ("function", "view"):
+        return "let the owner run `fairlead migrate up`, which makes it again"
+    return (
+        "let the owner make it again, as `fairlead migrate sql` prints it, or restore "
+        "a backup; `fairlead migrate up` does not, because its step is listed as applied"
+    )

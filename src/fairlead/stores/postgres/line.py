@@ -1,8 +1,6 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any
 
 import msgspec
 
@@ -17,40 +15,28 @@ from fairlead.core.selection import (
     Asking,
     Claim,
     ClaimPlan,
-    Unknown,
     in_turns,
 )
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.looks import Place
 from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Start, Taken
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane
+from fairlead.stores.postgres.replies import (
+    Leased,
+    brought_back_of,
+    due_of,
+    fresh_of,
+    held_of,
+    leased_of,
+    rest_of,
+    saw_of,
+    upkeep_of,
+)
 from fairlead.stores.postgres.statements import statements
 
-_JOB_FIELDS = 17
-_place_of = itemgetter(17, 0)
 _LONGEST_PUT = 4 * 1024 * 1024
 """How many characters one put has at most, if it has several jobs; the database takes 32 MiB."""
 
 _encode = msgspec.json.Encoder().encode
-_decode_ids = msgspec.json.Decoder(set[JobId]).decode
-
-
-class _Saw(msgspec.Struct, array_like=True, gc=False):
-    """What a claim tells besides its jobs, see `claim` in the database."""
-
-    now: int
-    parked: list[Unknown]
-    gated: dict[str, tuple[int, Place | None]]
-    ended: list[str]
-    awake: list[str]
-    stirred: list[str]
-    looked: bool
-    cost: int
-    cut: bool
-
-
-_decode_told = msgspec.json.Decoder(_Saw).decode
-_decode_rest = msgspec.json.Decoder(tuple[list[JobId], dict[JobId, str], list[JobId]]).decode
 
 
 def to_json(value: object) -> str:
@@ -143,7 +129,7 @@ def fresh_ones(jobs: Sequence[NewJob], answer: str | None) -> list[bool]:
     """Say for each job of a put whether it is new, by what the server answered."""
     if answer is None:
         return [True] * len(jobs)
-    added = _decode_ids(answer)
+    added = fresh_of(answer).ids
     fresh = []
     for job in jobs:
         fresh.append(job.id in added)
@@ -288,9 +274,10 @@ class PostgresLine:
         rest: Sequence[str],
     ) -> Claim:
         text = self._claim_text(plan, start, wanted, rest)
-        told, *rows = await lane.ask(self._sql["claim"], text)
-        saw = _decode_told(told[4])
-        given = _by_queue(rows)
+        told, *texts = [answer for (answer,) in await lane.ask(self._sql["claim"], text)]
+        saw = saw_of(told)
+        leases = [leased_of(each, plan.worker, saw.now, saw.now + plan.lease) for each in texts]
+        given = _by_queue(leases)
         if wanted == {name: len(jobs) for name, jobs in given.items()}:
             for name, jobs in given.items():
                 asking.gave(name, jobs, more=True)
@@ -305,11 +292,11 @@ class PostgresLine:
             ended=frozenset(saw.ended),
             others=[*saw.awake, *(name for name in saw.stirred if name not in asked)],
             stirred=saw.stirred,
-            gated=saw.gated,
+            gated={name: (gated.number, gated.stopped) for name, gated in saw.gated.items()},
             looked=plan.lineup.names if start.look or covered else (),
             cost=saw.cost,
         )
-        taken = [Taken(row[3], (row[17], row[0]), row[18]) for row in rows]
+        taken = [Taken(ls.job.queue, (ls.order_at, ls.job.id), ls.aside) for ls in leases]
         more = self.heads.remember(start, taken, found)
         return Claim(jobs, credits, saw.now, saw.parked, saw.cut or more)
 
@@ -356,10 +343,10 @@ class PostgresLine:
     ) -> tuple[list[Extended], list[JobId]]:
         """Renew leases under their current fence; returns what is held, and what is locked."""
         text = to_json({"at": self.at(), "lease": lease, "runs": list(leases)})
-        rows = await lane.ask(self._sql["extend"], text)
+        [(answer,)] = await lane.ask(self._sql["extend"], text)
         self.heads.look()
-        held = [Extended(job_id, asked) for job_id, asked, _ in rows]
-        return held, [job_id for job_id, _, renewed in rows if not renewed]
+        held = held_of(answer)
+        return [Extended(job_id, job_id in held.asked) for job_id in held.ids], held.locked
 
     async def extend_late(self, lane: Lane, pair: tuple[JobId, int], lease: int) -> None:
         """Renew one lease as soon as the job is locked no more, before anybody can claim it."""
@@ -405,10 +392,10 @@ class PostgresLine:
         [(answer,)] = await lane.ask(self._sql["settle"], text)
         if answer is None:
             return {s.id: s for s in settlements}, {}, []
-        wrote, asked, locked = _decode_rest(answer)
+        rest = rest_of(answer)
         current = _by_id(settlements)
-        written = {job_id: current[job_id] for job_id in wrote}
-        return written, asked, [current[job_id] for job_id in locked]
+        written = {job_id: current[job_id] for job_id in rest.written}
+        return written, rest.asked, [current[job_id] for job_id in rest.busy]
 
     def end_text(self, settlement: Settlement) -> str:
         """Return the one parameter of a settle that is the last statement of a transaction."""
@@ -416,26 +403,27 @@ class PostgresLine:
 
     async def held(self, lane: Lane, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
-        rows = await lane.ask(self._sql["held"], worker)
-        return [Job(*row[:_JOB_FIELDS]) for row in rows]
+        rows = await lane.ask(self._sql["held"], to_json({"worker": worker}))
+        return [leased_of(told, worker, 0, 0).job for (told,) in rows]
 
     async def announce(self, lane: Lane, worker: Worker, lease: int) -> None:
         """Say that a worker lives, and which tasks it knows."""
         told = (worker.id, dict(worker.capable), to_json(worker.pools), worker.processes)
         doc = {"at": self.at(), "worker": told, "lease": lease, "batch": BATCH}
-        [(brought_back,)] = await lane.ask(self._sql["announce"], to_json(doc))
-        self.heads.look(anew=bool(brought_back))
+        [(answer,)] = await lane.ask(self._sql["announce"], to_json(doc))
+        self.heads.look(anew=bool(brought_back_of(answer).number))
 
     async def due(self, lane: Lane) -> tuple[int | None, int]:
         """Return when the next parked job falls due, and the present instant."""
-        [(next_at, now)] = await lane.ask(self._sql["due"], self.at())
-        return next_at, now
+        [(answer,)] = await lane.ask(self._sql["due"], to_json({"at": self.at()}))
+        due = due_of(answer)
+        return due.next_at, due.now
 
     async def upkeep(self, lane: Lane, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
         doc = {"at": self.at(), "keep": keep, "batch": BATCH}
-        [(counts,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
-        done = Upkeep(*counts)
+        [(answer,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
+        done = upkeep_of(answer)
         self.heads.look(anew=bool(done.promoted or done.brought_back))
         return done
 
@@ -444,7 +432,7 @@ def end_of(settlement: Settlement, answer: str | None) -> Settlement | None:
     """Return what a settle in a transaction came to: written, cancelled, or nothing."""
     if answer is None:
         return settlement
-    _, asked, _ = _decode_rest(answer)
+    asked = rest_of(answer).asked
     return overrule(settlement, asked[settlement.id]) if asked else None
 
 
@@ -453,11 +441,11 @@ def _by_id(settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
     return {s.id: s for s in sorted(settlements, key=lambda s: s.fence)}
 
 
-def _by_queue(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Job]]:
+def _by_queue(leases: Sequence[Leased]) -> dict[str, list[Job]]:
     """Return what was claimed, each queue in its own order."""
     given: dict[str, list[Job]] = {}
-    for row in sorted(rows, key=_place_of):
-        given.setdefault(row[3], []).append(Job(*row[:_JOB_FIELDS]))
+    for leased in sorted(leases, key=lambda each: (each.order_at, each.job.id)):
+        given.setdefault(leased.job.queue, []).append(leased.job)
     return given
 
 

@@ -1,13 +1,15 @@
-"""Bring the schema up to date: numbered scripts, each in its own transaction.
+"""Bring the schema up to date: numbered steps for the tables, then the functions and views.
 
-Safe in several processes at once, and while workers of the version before run: a
-step takes a lock only for as long as it is short to get, and is tried again
-otherwise. Whoever dies in the middle leaves the steps before, whole.
+Each step is a transaction, and so are all functions and views together, see `catalog`. Safe in
+several processes at once, and while workers of the version before run: what needs a lock has it
+only for as long as it is short to get, and is tried again otherwise. Whoever dies in the middle
+leaves what was done before, whole.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import psycopg
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from psycopg import errors
 from fairlead.core.admin import Migration
 from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.catalog import REVISION, functions_digest, script, views_digest
 from fairlead.stores.postgres.durability import Durability, durability_of
 from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish
 from fairlead.stores.postgres.owners import check_owners, guard
@@ -47,6 +50,53 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, applied_at bigint NOT NULL)"
 )
 _FOUND = "SELECT to_regclass(%s) IS NOT NULL"
+_ADD = (
+    "INSERT INTO migration VALUES ({number}, "
+    "(date_part('epoch', clock_timestamp()) * 1000000)::bigint)"
+)
+_LOCK_VERBS = "LOCK TABLE verbs IN SHARE ROW EXCLUSIVE MODE"
+_VERBS = """
+SELECT revision, functions, views, applied_at, EXISTS (
+    SELECT FROM unnest(made) AS each WHERE split_part(each, '(', 1) NOT IN (
+        SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace(%(schema)s)
+        UNION ALL
+        SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%(schema)s)
+    )
+), pg_has_role(relowner, 'USAGE')
+FROM {schema}.verbs CROSS JOIN pg_class
+WHERE pg_class.oid = to_regclass(%(table)s) AND revision BETWEEN 1 AND 1000000
+ORDER BY revision DESC LIMIT 1
+"""
+_AT_ONCE = "tuple concurrently"
+"""What the server says to who changes a function that somebody else is changing, by GRANT say."""
+
+
+class Applied(NamedTuple):
+    """The functions and views that are there, and whether this user may replace them."""
+
+    revision: int = 0
+    functions: str = ""
+    views: str = ""
+    applied_at: int = 0
+    is_broken: bool = False
+    is_owner: bool = True
+
+    @property
+    def suffices(self) -> bool:
+        """Whether this program can work with them."""
+        return self.revision >= REVISION
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether there is nothing to apply: they are just these, or those of a newer program."""
+        if self.revision != REVISION:
+            return self.revision > REVISION
+        return not self.is_broken and self.functions == functions_digest() and self.has_views
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the views need not be replaced."""
+        return not self.is_broken and self.views == views_digest()
 
 
 def newest() -> int:
@@ -59,11 +109,13 @@ def migrate(address: Address) -> Durability:
     try:
         connection = connect(address)
         try:
-            times = applied_times(connection, address)
+            times, verbs = _look(connection, address)
             _check_not_newer(times)
             for step in migrations():
                 if step.number not in times:
-                    _apply_patiently(connection, address, step)
+                    _apply_step(connection, address, step)
+            if not verbs.is_ours:
+                _apply_verbs(connection, address, verbs)
             return durability_of(connection)
         finally:
             finish(connection)
@@ -76,45 +128,54 @@ def applied(address: Address) -> list[Migration]:
     try:
         connection = connect(address)
         try:
-            times = applied_times(connection, address)
+            times, verbs = _look(connection, address)
         finally:
             finish(connection)
     except psycopg.Error as problem:
         raise typed(problem, address) from problem
     _check_not_newer(times)
-    return [
-        replace(step, sql=_script(address, step), applied_at=times.get(step.number))
+    steps = [
+        replace(step, sql=_step_script(address, step), applied_at=times.get(step.number))
         for step in migrations()
     ]
+    there = verbs.is_ours or (verbs.suffices and not verbs.is_owner)
+    applied_at = verbs.applied_at if there else None
+    return [*steps, Migration(REVISION, "verbs", _verbs_script(address), applied_at)]
 
 
-def _script(address: Address, step: Migration) -> str:
+def _step_script(address: Address, step: Migration) -> str:
     """Return a step as `psql` takes it, for those who apply schemas by other means."""
+    add, tell = (each.replace("{number}", str(step.number)) for each in (_ADD, _TELL))
+    return _for_psql(address, f"{_TABLE};", step.sql.strip(), f"{add};", f"{tell};")
+
+
+def _verbs_script(address: Address) -> str:
+    return _for_psql(address, f"{_LOCK_VERBS};", script(address))
+
+
+def _for_psql(address: Address, *parts: str) -> str:
     return "\n".join(
         (
             "BEGIN;",
             f"CREATE SCHEMA IF NOT EXISTS {address.quoted_schema};",
             guard(address),
             f"{_PATH.replace('{schema}', address.quoted_schema)};",
-            f"{_TABLE};",
-            step.sql.strip(),
-            f"INSERT INTO migration VALUES ({step.number}, stamp());",
-            f"{_TELL.replace('{number}', str(step.number))};",
+            *parts,
             "COMMIT;",
         )
     )
 
 
-def applied_times(connection: Connection, address: Address) -> dict[int, int]:
-    """Return when each step was applied, by its number; nothing is read that others own."""
+def _look(connection: Connection, address: Address) -> tuple[dict[int, int], Applied]:
+    """Return when each step was applied, and which functions; nothing is read that others own."""
     with connection.transaction():
         connection.execute(NO_PATH)
         check_owners(connection, address)
-        return _times(connection, address)
+        return _times(connection, address), _verbs(connection, address)
 
 
 def _times(connection: Connection, address: Address) -> dict[int, int]:
-    """Return the same; of a step that somebody unlisted, 0."""
+    """Return when each step was applied, by its number; of one that somebody unlisted, 0."""
     table = f"{address.quoted_schema}.migration"
     [there] = connection.execute(_FOUND, [table]).fetchone() or (0,)
     if not there:
@@ -124,34 +185,73 @@ def _times(connection: Connection, address: Address) -> dict[int, int]:
     return dict.fromkeys(range(1, int(last or 0) + 1), 0) | dict(times)
 
 
+def _verbs(connection: Connection, address: Address) -> Applied:
+    schema = address.quoted_schema
+    table = f"{schema}.verbs"
+    [there] = connection.execute(_FOUND, [table]).fetchone() or (False,)
+    if not there:
+        return Applied()
+    named = {"schema": schema, "table": table}
+    row = connection.execute(_VERBS.replace("{schema}", schema), named).fetchone()
+    return Applied(*row) if row else Applied()
+
+
 def _check_not_newer(times: dict[int, int]) -> None:
     if max(times, default=0) > newest():
         raise SchemaOutdated(max(times), newest())
 
 
-def _apply_patiently(connection: Connection, address: Address, step: Migration) -> None:
+def _apply_step(connection: Connection, address: Address, step: Migration) -> None:
+    def apply() -> None:
+        _make_room(connection, address)
+        _apply(connection, address, step)
+
+    try:
+        _patiently(connection, address, f"migration {step.number}", apply)
+    except errors.InsufficientPrivilege as problem:
+        raise _outdated(address) from problem
+
+
+def _apply_verbs(connection: Connection, address: Address, there: Applied) -> None:
+    """Replace functions and views; who may not goes on with those of a program as new as this."""
+    try:
+        _patiently(
+            connection, address, "the schema's functions", lambda: _replace(connection, address)
+        )
+    except errors.InsufficientPrivilege as problem:
+        if not there.suffices:
+            raise _outdated(address) from problem
+
+
+def _outdated(address: Address) -> StoreUnavailable:
+    return StoreUnavailable(
+        address.url,
+        f"the schema {address.schema} is not up to date, and this user may not change it; "
+        "run `fairlead migrate up` as the owner of the database first",
+    )
+
+
+def _patiently(
+    connection: Connection, address: Address, what: str, apply: Callable[[], None]
+) -> None:
+    """Apply something; again, while others are in the way."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            _make_room(connection, address)
-            _apply(connection, address, step)
+            apply()
             return
-        except errors.InsufficientPrivilege as problem:
-            raise StoreUnavailable(
-                address.url,
-                f"the schema {address.schema} is not up to date, and this user may not change it; "
-                "run `fairlead migrate up` as the owner of the database first",
-            ) from problem
+        except errors.InternalError_ as problem:
+            if _AT_ONCE not in str(problem) or time.monotonic() > until:
+                raise
         except (errors.LockNotAvailable, errors.DeadlockDetected) as problem:
             if time.monotonic() > until:
                 raise StoreUnavailable(
                     address.url,
-                    f"migration {step.number} could not get its lock within "
-                    f"{PATIENCE_SECONDS:.0f} s, because a transaction is open for long"
-                    f"{_holders(connection, address)}; let it end (see pg_stat_activity), and try "
-                    "again",
+                    f"{what} could not get its lock within {PATIENCE_SECONDS:.0f} s, because a "
+                    f"transaction is open for long{_holders(connection, address)}; let it end (see "
+                    "pg_stat_activity), and try again",
                 ) from problem
-            time.sleep(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _holders(connection: Connection, address: Address) -> str:
@@ -203,5 +303,15 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
         if step.number in _times(connection, address):
             return
         connection.execute(step.sql.encode())
-        connection.execute("INSERT INTO migration VALUES (%s, stamp())", [step.number])
-        connection.execute(_TELL.replace("{number}", str(step.number)).encode())
+        for told in (_ADD, _TELL):
+            connection.execute(told.replace("{number}", str(step.number)).encode())
+
+
+def _replace(connection: Connection, address: Address) -> None:
+    with _hurried(connection):
+        check_owners(connection, address)
+        connection.execute(_PATH.replace("{schema}", address.quoted_schema))
+        connection.execute(_LOCK_VERBS)  # Nobody but the owner can hold it.
+        there = _verbs(connection, address)
+        if not there.is_ours:
+            connection.execute(script(address, views=not there.has_views).encode())

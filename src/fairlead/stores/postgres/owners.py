@@ -15,6 +15,7 @@ from fairlead.core.admin import Finding
 from fairlead.core.errors import ConfigError
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import NO_PATH, AsyncConnection, Connection, apart
+from fairlead.stores.postgres.replies import Stray, stray_of
 
 _STRANGERS = """
 WITH me AS (
@@ -81,7 +82,7 @@ WHERE thing.owner OPERATOR(pg_catalog.<>) me.oid AND owner.rolsuper IS NOT TRUE
   ))
 LIMIT 1
 """
-_STRAYS = "SELECT kind, name, who, rights FROM {schema}.strays()"
+_STRAYS = "SELECT {schema}.strays('{}')"
 _GUARD = f"""{NO_PATH};
 DO $guard$
 DECLARE
@@ -157,12 +158,13 @@ async def find_strays(connection: AsyncConnection, address: Address) -> list[Fin
     try:
         async with apart(connection):
             cursor = await connection.execute(_STRAYS.replace("{schema}", address.quoted_schema))
-            return [_stray(address, *row) for row in await cursor.fetchall()]
+            return [_told(address, stray_of(text)) for (text,) in await cursor.fetchall()]
     except errors.UndefinedFunction:
         return []  # The audit says that it is missing.
 
 
-def _stray(address: Address, kind: str, name: str, who: str, rights: str | None) -> Finding:
+def _told(address: Address, stray: Stray) -> Finding:
+    kind, name, who, rights = stray.kind, stray.name, stray.who, stray.rights
     schema = address.quoted_schema
     if rights is None:
         return Finding(

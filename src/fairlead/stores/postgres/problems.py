@@ -84,13 +84,13 @@ def _is_refusal(problem: psycopg.Error) -> bool:
 
 
 _KINDS = (
-    dict.fromkeys(("put", "find", "attempts", "due", "migration"), "producer")
+    dict.fromkeys(("put", "find", "attempts", "due", "migration", "verbs"), "producer")
     | dict.fromkeys(
         ("claim", "extend", "settle", "held", "announce", "live_workers", "upkeep"), "worker"
     )
     | {"moment": "tester"}
 )
-"""The least kind of role that may call a verb, by what `0004_roles.sql` gives; else an operator."""
+"""The least kind of role that may call a verb, by what `allow.sql` gives; else an operator."""
 
 
 def _denied(words: str, address: Address) -> str:

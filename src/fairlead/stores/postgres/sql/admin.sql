@@ -21,7 +21,7 @@ AND (%(error)s::text IS NULL OR (
 (SELECT * FROM {schema}.finished_record WHERE finished_at >= %(since)s::bigint) AS finished_record
 
 -- name: find
-SELECT * FROM {schema}.find(%(id)s)
+SELECT {schema}.find(%s)
 
 -- name: jobs
 -- Each place gives its newest by its index on the id; a place that cannot hold any is not read.
@@ -64,9 +64,7 @@ GROUP BY fingerprint
 ORDER BY count(*) DESC, max(id) DESC
 
 -- name: attempts
-SELECT job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
-       finished_at, outcome, fingerprint
-FROM {schema}.attempts(%(id)s)
+SELECT {schema}.attempts(%s)
 
 -- name: recent
 SELECT job_id, fence, attempt, task, queue, pool, worker, ready_at, claimed_at, started_at,
@@ -129,8 +127,7 @@ SELECT task, version, count(*) FROM {schema}.job WHERE parked = 2 GROUP BY task,
 SELECT queue FROM {schema}.paused
 
 -- name: workers
-SELECT id, capable::pg_catalog.text, pools, processes, started_at, live_until
-FROM {schema}.live_workers(%(at)s)
+SELECT {schema}.live_workers(%s)
 
 -- name: audit_log
 SELECT done_at, who, verb, target, count, before, by_user FROM {schema}.audit
@@ -138,7 +135,7 @@ WHERE %(job_id)s::text IS NULL OR job_id = %(job_id)s::text
 ORDER BY seq DESC LIMIT %(limit)s
 
 -- name: flaws
-SELECT what, whose, number FROM {schema}.flaws(%s, %s)
+SELECT {schema}.flaws(%s)
 
 -- name: repair
 SELECT {schema}.repair(%s)

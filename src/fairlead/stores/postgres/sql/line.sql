@@ -2,22 +2,22 @@
 SELECT {schema}.put(%s)
 
 -- name: claim
-SELECT * FROM {schema}.claim(%s)
+SELECT {schema}.claim(%s)
 
 -- name: extend
-SELECT id, asked, renewed FROM {schema}.extend(%s)
+SELECT {schema}.extend(%s)
 
 -- name: settle
 SELECT {schema}.settle(%s)
 
 -- name: held
-SELECT * FROM {schema}.held(%s)
+SELECT {schema}.held(%s)
 
 -- name: announce
 SELECT {schema}.announce(%s)
 
 -- name: due
-SELECT next_at, at FROM {schema}.due(%s)
+SELECT {schema}.due(%s)
 
 -- name: upkeep
 SELECT {schema}.upkeep(%s)

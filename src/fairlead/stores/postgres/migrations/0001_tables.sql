@@ -1,37 +1,3 @@
--- Instants are microseconds since 1970, UTC, by the server's clock, read when the statement runs.
--- People's questions call it as well, whatever is on their search path: so it names the server's own.
-CREATE FUNCTION stamp() RETURNS bigint LANGUAGE sql VOLATILE
-AS $$
-    SELECT (pg_catalog.date_part('epoch'::pg_catalog.text, pg_catalog.clock_timestamp())
-            OPERATOR(pg_catalog.*) 1000000::double precision)::bigint
-$$;
-
--- The instant of a test's clock. It needs a right of its own, see allow: whoever else could say what
--- time it is could let jobs end so long ago that they are forgotten, and write lies into the audit log.
--- What we refuse to callers has codes of our own, JQ001 for what they do and JQ002 for what they put:
--- what a trigger or a function of somebody else raises is never taken for it.
-CREATE FUNCTION moment(told bigint) RETURNS bigint LANGUAGE plpgsql STABLE STRICT
-AS $$
-BEGIN
-    IF NOT has_function_privilege(session_user, 'moment(bigint)', 'EXECUTE') THEN
-        RAISE 'only a role that is allowed to be a tester goes by a clock of its own'
-            USING ERRCODE = 'JQ001';
-    END IF;
-    RETURN told;
-END $$;
-
--- The document that a verb is given. One that is too long is refused before it is read.
-CREATE FUNCTION too_long(batch text, code text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE
-AS $$
-BEGIN
-    RAISE 'one call takes at most 33,554,432 bytes, not %', octet_length(batch) USING ERRCODE = code;
-END $$;
-CREATE FUNCTION document(batch text, code text DEFAULT 'program_limit_exceeded') RETURNS jsonb
-LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT CASE WHEN octet_length(batch) > 33554432 THEN too_long(batch, code) ELSE batch::jsonb END
-$$;
-
 -- Waiting and running jobs. A claim writes only columns that no index holds (fence, lease_until,
 -- attempt, worker, claimed_at, lost), and finds room in the page for it, so no index changes.
 -- order_at is run_at minus the head start. parked: 0 in the order, 1 not due, 2 no capable worker,
@@ -113,6 +79,7 @@ CREATE INDEX finished_at ON finished (finished_at);
 
 -- The attempt log: one line per ended run, in the order they ended, by the day as well.
 CREATE SEQUENCE attempt_seq CACHE 100 CYCLE;
+
 CREATE TABLE attempt (
     seq         bigint  NOT NULL DEFAULT nextval('attempt_seq'),
     job_id      text COLLATE "C" NOT NULL,
@@ -140,10 +107,6 @@ CREATE TABLE day (first bigint PRIMARY KEY);
 CREATE TABLE retention (before bigint NOT NULL, keep bigint);
 CREATE UNIQUE INDEX retention_one ON retention ((true));
 INSERT INTO retention VALUES (0);
-
--- From when on what ended is kept. An instant that is still to come, or none, is damage and hides nothing.
-CREATE VIEW kept AS
-SELECT coalesce(max(before), 0) AS since FROM retention WHERE before <= stamp() + 86400000000;
 
 -- Dead letters: kept until a person removes them.
 CREATE TABLE dead (
@@ -200,105 +163,43 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_job ON audit (job_id) WHERE job_id IS NOT NULL;
 
--- The name of a day, as its tables have it.
-CREATE FUNCTION day_of(opens bigint) RETURNS text LANGUAGE sql STABLE
-AS $$ SELECT to_char(to_timestamp(opens / 1000000) AT TIME ZONE 'UTC', 'YYYYMMDD') $$;
+-- The functions and views that were applied last: by a program of which revision, what their texts come to, and
+-- which there are. Those that the ones before had besides are dropped with the next ones: calls that had
+-- begun may still need them. See catalog.py.
+CREATE TABLE verbs (
+    revision   integer NOT NULL,
+    functions  text    NOT NULL,
+    views      text    NOT NULL,
+    applied_at bigint  NOT NULL,
+    made       text[]  NOT NULL,
+    left_over  text[]  NOT NULL
+);
+CREATE UNIQUE INDEX verbs_one ON verbs ((true));
 
-CREATE FUNCTION is_part(part text, whole text) RETURNS boolean LANGUAGE sql VOLATILE
-AS $$
-    SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass(quote_ident(part))
-                                             AND inhparent = to_regclass(quote_ident(whole)))
-$$;
+-- A queue that a claim asks for: what the rule needs of it; how many jobs it is asked for ("want"), how many
+-- were found that may start ("had"), and how many of those out of turn ("beside"); how many there are at
+-- most, once that is known; and the place in its order after which the walk along it begins. With "look"
+-- that place is its mark, and jobs out of turn are taken in; "resumed" says that an earlier claim stopped there.
+-- "places" are those of the jobs that were found, if they are locked already.
+CREATE TYPE stretch AS (
+    name text, weight float8, debt float8, reserve integer, critical boolean,
+    want integer, had integer, beside integer, most integer, gates integer, bytes bigint,
+    from_at bigint, from_id text, look boolean, resumed boolean, mark bigint,
+    first_at bigint, upto_at bigint, places tid[]
+);
 
--- The part of a table that holds these times, whatever its name is; null if there is none.
-CREATE FUNCTION part_for(whole text, opens bigint, closes bigint) RETURNS regclass LANGUAGE sql VOLATILE
-AS $$
-    SELECT inhrelid::regclass FROM pg_inherits JOIN pg_class ON oid = inhrelid
-    CROSS JOIN regexp_match(
-        pg_get_expr(relpartbound, oid), $r$FROM \('(-?\d+)'\) TO \('(-?\d+)'\)$r$
-    ) AS bounds
-    WHERE inhparent = to_regclass(quote_ident(whole))
-      AND bounds[1]::bigint <= opens AND bounds[2]::bigint >= closes
-$$;
-
--- Take from all but the owner what default privileges gave them when this was made.
-CREATE FUNCTION seal(made regclass) RETURNS void LANGUAGE plpgsql
-AS $$
+-- What was made is the owner's alone until it is allowed to others, whatever default privileges say.
+DO $$
 DECLARE
-    who text;
+    each record;
 BEGIN
-    FOR who IN
-        SELECT DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
-        FROM pg_class CROSS JOIN aclexplode(relacl) WHERE oid = made AND grantee <> relowner
+    FOR each IN
+        SELECT DISTINCT c.oid::regclass AS made,
+               CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS who
+        FROM pg_class AS c CROSS JOIN aclexplode(relacl)
+        WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'S')
+          AND grantee <> relowner
     LOOP
-        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', made, who);
+        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', each.made, each.who);
     END LOOP;
-END $$;
-
--- Make one part of a table. A table that has its name already may be somebody's trap: what is in it, and
--- what it does with each row, would happen with the owner's rights. So it is one of the owner's, and plain.
-CREATE FUNCTION add_part(whole text, part text, opens bigint, closes bigint) RETURNS void LANGUAGE plpgsql
-AS $$
-DECLARE
-    full_name text := format('%I.%I', current_schema(), part);
-    there     pg_class;
-BEGIN
-    SELECT * INTO there FROM pg_class WHERE oid = to_regclass(full_name);
-    IF NOT FOUND THEN
-        EXECUTE format('CREATE TABLE %s (LIKE %I INCLUDING ALL)', full_name, whole);
-        PERFORM seal(full_name::regclass);
-    ELSIF there.relkind <> 'r' OR there.relhastriggers OR there.relhasrules
-          OR there.relowner <> (SELECT relowner FROM pg_class WHERE oid = to_regclass(quote_ident(whole))) THEN
-        RAISE 'jobs that end on this day need the table %, and somebody has made another of that name; '
-              'let its owner, %, drop or rename it', full_name, there.relowner::regrole
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    EXECUTE format(
-        'ALTER TABLE %I ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', whole, full_name, opens, closes
-    );
-END $$;
-
--- Make the tables of the day that an instant falls in. Whoever adds the day to the list makes them;
--- others wait for that. They are attached, not created in place: that locks nobody out. The list is
--- not believed: somebody may have changed it, and without its tables no job of the day could end.
-CREATE FUNCTION open_day(at bigint) RETURNS void LANGUAGE plpgsql
-AS $$
-DECLARE
-    opens  bigint := at / 86400000000 * 86400000000;
-    closes bigint := opens + 86400000000;
-    name   text;
-    part   text;
-BEGIN
-    INSERT INTO day VALUES (opens) ON CONFLICT DO NOTHING;
-    FOREACH name IN ARRAY ARRAY['finished', 'attempt'] LOOP
-        part := name || '_' || day_of(opens);
-        IF NOT is_part(part, name) THEN
-            PERFORM FROM day WHERE first = opens FOR UPDATE;
-            IF part_for(name, opens, closes) IS NULL THEN
-                PERFORM add_part(name, part, opens, closes);
-            END IF;
-        END IF;
-    END LOOP;
-END $$;
-
--- Drop the days that ended before an instant. If somebody reads them, they are dropped another time.
-CREATE FUNCTION close_days(before_ bigint) RETURNS void LANGUAGE plpgsql
-SET lock_timeout = '50ms'
-AS $$
-DECLARE
-    opens bigint;
-BEGIN
-    FOR opens IN
-        SELECT first FROM day
-        WHERE first <= before_ - 86400000000 AND first >= 0 AND first % 86400000000 = 0
-        ORDER BY first LIMIT 10
-        FOR UPDATE SKIP LOCKED
-    LOOP
-        EXECUTE format(
-            'DROP TABLE IF EXISTS %I, %I', 'finished_' || day_of(opens), 'attempt_' || day_of(opens)
-        );
-        DELETE FROM day WHERE first = opens;
-    END LOOP;
-EXCEPTION WHEN lock_not_available THEN
-    NULL;
 END $$;

@@ -1,0 +1,132 @@
+CREATE OR REPLACE FUNCTION cancel(ids text[], states text[], why text, at bigint) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    marked  text[] := '{}';
+    waiting text[] := '{}';
+BEGIN
+    IF 'running' = ANY (states) THEN
+        WITH asked AS (
+            UPDATE job SET cancel = why
+            WHERE id = ANY (ids) AND lease_until > 0 AND job.cancel IS NULL RETURNING id
+        )
+        SELECT coalesce(array_agg(id), '{}') INTO marked FROM asked;
+    END IF;
+    IF 'waiting' = ANY (states) THEN
+        waiting := ARRAY(SELECT id FROM job WHERE id = ANY (ids) AND lease_until = 0);
+        PERFORM call_off(waiting, why, at);
+    END IF;
+    RETURN marked || waiting;
+END $$;
+
+CREATE OR REPLACE FUNCTION revive_all(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    hastened text[] := '{}';
+    lifted   text[];
+BEGIN
+    IF 'waiting' = ANY (states) THEN
+        WITH sooner AS (
+            UPDATE job SET
+                order_at = at - head_start(run_at, order_at), run_at = at,
+                expires_at = CASE WHEN expires_at > at THEN expires_at END,
+                parked = CASE WHEN parked = 1 THEN 3 ELSE parked END,
+                shared_deaths = CASE WHEN crashes > 0 THEN greatest(shared_deaths, 3)
+                                     ELSE shared_deaths END,
+                attempt = 0, crashes = 0
+            WHERE id = ANY (ids) AND lease_until = 0 AND run_at > at
+            RETURNING id
+        )
+        SELECT coalesce(array_agg(id), '{}') INTO hastened FROM sooner;
+    END IF;
+    WITH ended AS (
+        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+               fence, crashes, errors, put_by
+        FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids)
+        UNION ALL
+        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+               fence, crashes, errors, put_by
+        FROM finished WHERE state = ANY (states) AND id = ANY (ids)
+                        AND finished_at >= (SELECT since FROM kept)
+    ), back AS (
+        INSERT INTO job
+            (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
+             options, fence, shared_deaths, errors, put_by)
+        SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at,
+               at - head_start(run_at, order_at),
+               CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
+               options, instant(fence), CASE WHEN crashes > 0 THEN 3 ELSE 0 END, errors,
+               put_by
+        FROM ended
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id
+    )
+    SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
+    PERFORM forget(lifted, states);
+    RETURN hastened || lifted;
+END $$;
+
+-- Let jobs run again. Who puts the id of an ended job keeps it until the end of his transaction: that one is
+-- left as it is, and the others are revived.
+CREATE OR REPLACE FUNCTION revive(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+SET lock_timeout = '200ms'
+AS $$
+DECLARE
+    touched text[] := '{}';
+    one     text;
+BEGIN
+    RETURN revive_all(ids, states, at);
+EXCEPTION WHEN lock_not_available THEN
+    FOREACH one IN ARRAY ids LOOP
+        BEGIN
+            touched := touched || revive_all(ARRAY[one], states, at);
+        EXCEPTION WHEN lock_not_available THEN
+            CONTINUE;
+        END;
+    END LOOP;
+    RETURN touched;
+END $$;
+
+CREATE OR REPLACE FUNCTION forget(ids text[], states text[]) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    gone text[];
+BEGIN
+    WITH buried AS (
+        DELETE FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) RETURNING id
+    ), ended AS (
+        DELETE FROM finished
+        WHERE state = ANY (states) AND id = ANY (ids)
+          AND finished_at >= (SELECT since FROM kept)
+        RETURNING id
+    )
+    SELECT coalesce(array_agg(id), '{}') INTO gone
+    FROM (SELECT id FROM ended UNION ALL SELECT id FROM buried) AS each;
+    RETURN gone;
+END $$;
+
+CREATE OR REPLACE FUNCTION edit(ids text[], was text, payload_ text, version_ integer)
+RETURNS text[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    -- What a producer may not put nobody may write later.
+    PERFORM check_job('any', payload_), check_names('any', 'any', version_);
+    UPDATE dead SET payload = payload_, version = version_ WHERE id = ids[1] AND payload = was;
+    RETURN CASE WHEN FOUND THEN ids[1:1] ELSE '{}' END;
+END $$;
+
+CREATE OR REPLACE FUNCTION pause(name text) RETURNS text[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF coalesce(octet_length(name), 0) NOT BETWEEN 1 AND 128 THEN
+        RAISE 'the name of a queue has 1 to 128 bytes' USING ERRCODE = 'JQ001';
+    END IF;
+    INSERT INTO paused VALUES (name) ON CONFLICT DO NOTHING;
+    RETURN CASE WHEN FOUND THEN ARRAY[name] ELSE '{}' END;
+END $$;
+
+CREATE OR REPLACE FUNCTION resume(name text) RETURNS text[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    DELETE FROM paused WHERE queue = name;
+    RETURN CASE WHEN FOUND THEN ARRAY[name] ELSE '{}' END;
+END $$;

@@ -1,0 +1,41 @@
+-- See to what fell due, is known again, or expired. Mostly there is none of it, and to ask is cheap.
+-- Returns the queues that have jobs again.
+CREATE OR REPLACE FUNCTION look_after(known jsonb, most integer, at bigint) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    stirred text[] := '{}';
+    due     boolean;
+    unknown boolean;
+    expired boolean;
+BEGIN
+    SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
+           EXISTS (SELECT FROM job WHERE parked = 2),
+           EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0)
+    INTO due, unknown, expired;
+    IF due THEN
+        stirred := promote(at, most);
+    END IF;
+    IF unknown THEN
+        stirred := stirred || bring_back(known, most);
+    END IF;
+    IF expired THEN
+        PERFORM expire(at, most);
+    END IF;
+    RETURN ARRAY(SELECT DISTINCT unnest(stirred));
+END $$;
+
+-- See to what is not in the order, and ask which of the rest of a plan's queues are awake.
+CREATE OR REPLACE FUNCTION look_round(doc jsonb, able jsonb, at bigint, OUT stirred text[], OUT others stretch[])
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    since bigint := (doc->>'since')::bigint;
+    began timestamptz;
+BEGIN
+    stirred := look_after(able, (doc->>'batch')::integer, at);
+    began := clock_timestamp();
+    others := awake(doc->'rest', since, at);
+    IF is_slow(began, jsonb_array_length(doc->'rest')) THEN
+        PERFORM move_marks(lines(doc->'rest', since, at), at, true);
+    END IF;
+END $$;

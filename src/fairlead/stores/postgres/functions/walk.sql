@@ -1,0 +1,199 @@
+-- The queues of a plan. told: [name, weight, debt, reserve, critical, want, after_at, after_id, resumed];
+-- what is left out at the end has the usual value.
+CREATE OR REPLACE FUNCTION lines(told jsonb, since bigint, at bigint) RETURNS stretch[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT ROW(
+            q->>0, coalesce((q->>1)::float8, 1), coalesce((q->>2)::float8, 0),
+            least(coalesce((q->>3)::integer, 0), 1000000), coalesce((q->>4)::boolean, false),
+            CASE WHEN is_paused THEN 0 ELSE coalesce((q->>5)::integer, 0) END, 0, 0,
+            CASE WHEN is_paused THEN 0 END, 0, 0,
+            coalesce((q->>6)::bigint, low, -9223372036854775808), coalesce(q->>7, ''),
+            is_paused OR q->>7 IS NULL OR q->>8 IS NOT NULL, q->>8 IS NOT NULL AND NOT is_paused, low,
+            NULL, 9223372036854775807, NULL
+        )::stretch
+        FROM jsonb_array_elements(told) AS q
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN q->>7 IS NULL THEN mark_of(q->>0, since, at) END AS low,
+                   EXISTS (SELECT FROM paused WHERE paused.queue = q->>0) AS is_paused
+            OFFSET 0
+        ) AS begin
+    );
+END $$;
+
+-- Those of some queues that have a job which no lease keeps, whatever gate it is behind.
+CREATE OR REPLACE FUNCTION awake(told jsonb, since bigint, at bigint) RETURNS stretch[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT l::stretch FROM unnest(lines(told, since, at)) AS l
+        WHERE l.most IS NULL AND (
+            EXISTS (SELECT FROM job
+                    WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, '')
+                      AND lease_until <= at)
+            OR EXISTS (SELECT FROM job WHERE parked = 3 AND queue = l.name AND lease_until <= at)
+        )
+    );
+END $$;
+
+-- The next jobs of a queue that no lease keeps, in order, each with its closed gate, if there is one. It
+-- becomes a part of the statement that asks.
+CREATE OR REPLACE FUNCTION walk(
+    line text, from_at bigint, from_id text, look boolean, resumed boolean, at bigint, spare boolean,
+    able jsonb, most integer
+) RETURNS TABLE (
+    id text, order_at bigint, aside boolean, shut text, size integer, task text, version integer
+) LANGUAGE sql STABLE
+AS $$
+    SELECT * FROM (
+        (SELECT job.id, job.order_at, false,
+                gate(job.id, queue, job.task, job.version, run_at, job.order_at, expires_at, enqueued_at,
+                     attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
+                octet_length(payload) + coalesce(octet_length(options), 0), job.task, job.version
+         FROM job
+         WHERE parked = 0 AND queue = line
+           AND (job.order_at, job.id) > (from_at, from_id) AND lease_until <= at
+         ORDER BY job.order_at, job.id LIMIT most)
+        UNION ALL
+        (SELECT job.id, job.order_at, true,
+                gate(job.id, queue, job.task, job.version, run_at, job.order_at, expires_at, enqueued_at,
+                     attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
+                octet_length(payload) + coalesce(octet_length(options), 0), job.task, job.version
+         FROM job
+         WHERE look AND parked = 3 AND queue = line AND lease_until <= at
+           AND (NOT resumed OR (job.order_at, job.id) > (from_at, from_id))
+         ORDER BY job.order_at, job.id LIMIT most)
+    ) AS next
+    ORDER BY 2, 1 LIMIT most
+$$;
+
+-- Ask each queue that should give another number of jobs than it has: the walks along all of them are one
+-- statement. What is behind a gate is counted with the others, and told apart by "gates". Where a claim goes
+-- on after the last, gates are not expected, and jobs are locked as they are found; else they are locked when
+-- it is known which of them start.
+CREATE OR REPLACE FUNCTION ask(lines stretch[], at bigint, spare boolean, able jsonb) RETURNS stretch[]
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE WHEN want = l.had THEN l::stretch ELSE ROW(
+            name, weight, debt, reserve, critical, want, w.had + v.had, w.beside, most,
+            w.gates + v.gates, w.bytes + v.bytes, from_at, from_id, look, resumed, mark, w.first_at,
+            9223372036854775807, CASE WHEN NOT look THEN v.places END
+        )::stretch END
+        FROM unnest(lines) AS l
+        CROSS JOIN LATERAL (
+            SELECT count(*)::integer AS had, (count(*) FILTER (WHERE aside))::integer AS beside,
+                   count(shut)::integer AS gates, coalesce(sum(size), 0) AS bytes,
+                   min(order_at) FILTER (WHERE NOT aside) AS first_at
+            FROM walk(l.name, l.from_at, l.from_id, l.look, l.resumed, at, spare, able,
+                      CASE WHEN look AND want <> l.had THEN want ELSE 0 END)
+        ) AS w
+        CROSS JOIN LATERAL (
+            SELECT count(*)::integer AS had, count(shut)::integer AS gates,
+                   coalesce(sum(size), 0) AS bytes, array_agg(place) AS places
+            FROM (
+                SELECT ctid AS place, octet_length(payload) + coalesce(octet_length(options), 0) AS size,
+                       gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
+                            crashes, fence, lease_until, worker, claimed_at, at, spare, able) AS shut
+                FROM job
+                WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, l.from_id)
+                  AND lease_until <= at
+                ORDER BY order_at, id LIMIT CASE WHEN look OR want = l.had THEN 0 ELSE want END
+                FOR UPDATE SKIP LOCKED
+            ) AS locked
+        ) AS v
+    );
+END $$;
+
+-- Go along a queue job by job, because there are gates, or too many bytes: up to the jobs that are wanted,
+-- to the bytes, and to the steps over jobs behind gates. "stopped" is the place where it was broken off, if jobs
+-- were stepped over before. Jobs whose task another live worker knows stay where they are; the strange ones
+-- may be left out.
+CREATE OR REPLACE FUNCTION step(
+    INOUT line stretch, at bigint, spare boolean, able jsonb, steps integer, most_size bigint,
+    OUT strange text[], OUT damaged text[], OUT stepped integer, OUT stopped jsonb, OUT ample boolean
+) LANGUAGE plpgsql
+AS $$
+DECLARE
+    head  record;
+    known jsonb := '{}';
+    kind  text;
+BEGIN
+    strange := '{}';
+    damaged := '{}';
+    stepped := 0;
+    ample := false;
+    line.had := 0;
+    line.beside := 0;
+    line.gates := 0;
+    line.bytes := 0;
+    line.places := NULL;
+    FOR head IN
+        SELECT * FROM walk(line.name, line.from_at, line.from_id, line.look, line.resumed, at, spare, able,
+                           line.want + steps)
+    LOOP
+        IF head.shut IS NULL THEN
+            line.had := line.had + 1;
+            line.beside := line.beside + head.aside::integer;
+            line.bytes := line.bytes + head.size;
+            ample := line.bytes >= most_size AND line.had < line.want;
+        ELSE
+            stepped := stepped + 1;
+            IF head.shut = 'no_capable_worker' THEN
+                kind := concat(head.version, ' ', head.task);
+                IF NOT known ? kind THEN
+                    known := known || jsonb_build_object(kind, is_known(head.task, head.version, at));
+                END IF;
+                IF NOT (known->kind)::boolean THEN
+                    strange := strange || head.id;
+                END IF;
+            ELSIF head.shut = 'unreadable' THEN
+                damaged := damaged || head.id;
+            END IF;
+        END IF;
+        line.upto_at := head.order_at;
+        IF line.had = line.want OR stepped = steps OR ample THEN
+            stopped := CASE WHEN stepped > 0 THEN jsonb_build_array(head.order_at, head.id) END;
+            EXIT;
+        END IF;
+    END LOOP;
+    IF ample THEN
+        line.want := line.had;
+    ELSIF stepped = steps THEN
+        line.most := line.had;
+    END IF;
+END $$;
+
+-- A queue as it is asked from its mark.
+CREATE OR REPLACE FUNCTION afresh(line stretch, since bigint, at bigint) RETURNS stretch LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    line.look := true;
+    line.resumed := false;
+    line.mark := mark_of(line.name, since, at);
+    line.from_at := coalesce(line.mark, -9223372036854775808);
+    line.from_id := '';
+    line.had := 0;
+    line.beside := 0;
+    line.bytes := 0;
+    line.places := NULL;
+    RETURN line;
+END $$;
+
+-- A queue that had less than was wanted, as it is asked again: from its mark; or no more, if it was, and
+-- nothing has come into it since.
+CREATE OR REPLACE FUNCTION again(line stretch, stirred text[], since bigint, at bigint) RETURNS stretch
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    IF line.had < line.want THEN
+        IF NOT line.look OR line.name = ANY (stirred) THEN
+            RETURN afresh(line, since, at);
+        END IF;
+        line.most := line.had;
+        line.want := line.had;
+    END IF;
+    RETURN line;
+END $$;

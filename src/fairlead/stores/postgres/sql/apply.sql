@@ -1,0 +1,78 @@
+-- name: before_verbs
+-- What is done before functions and views are replaced: remember what there was, and who was allowed what. A
+-- role counts as one of a kind if it may call all the verbs of that kind that there are.
+DO $before$
+BEGIN
+    IF EXISTS (
+        SELECT FROM verbs WHERE revision > current_setting('fairlead.revision')::integer
+                            AND revision <= 1000000
+    ) THEN
+        RAISE 'the functions of schema % are those of a newer program', current_schema();
+    END IF;
+    PERFORM set_config('fairlead.before', ARRAY(
+        SELECT oid FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+        UNION ALL
+        SELECT oid FROM pg_class WHERE relnamespace = current_schema()::regnamespace
+    )::text, true);
+    PERFORM set_config('fairlead.allowed', '[]', true);
+    IF to_regprocedure('verbs_of(text)') IS NOT NULL THEN
+        PERFORM set_config('fairlead.allowed', coalesce(jsonb_agg(jsonb_build_array(grantee, kind)), '[]')::text, true)
+        FROM (
+            SELECT kind, grantee FROM (
+                SELECT kind, oid, proacl, proowner, count(*) OVER (PARTITION BY kind) AS number
+                FROM unnest(ARRAY['producer', 'worker', 'operator', 'tester']) AS kind
+                CROSS JOIN unnest(verbs_of(kind)) AS verb
+                JOIN pg_proc ON pg_proc.oid = to_regprocedure(verb)
+            ) AS each CROSS JOIN aclexplode(proacl)
+            WHERE privilege_type = 'EXECUTE' AND grantee NOT IN (0, proowner)
+            GROUP BY kind, number, grantee HAVING count(DISTINCT oid) = number
+        ) AS allowed;
+    END IF;
+END $before$;
+
+-- name: after_verbs
+-- What is done after it: nobody has a right to what is new but by allow, whatever default privileges say, and
+-- nobody to a function because he is anybody; those who were allowed a kind may call its new verbs; and what the
+-- functions before the last had besides is dropped. Functions written in this transaction are known by it.
+DO $after$
+DECLARE
+    here   CONSTANT oid := current_schema()::regnamespace;
+    before CONSTANT oid[] := current_setting('fairlead.before');
+    made_  CONSTANT text[] := ARRAY(
+        SELECT oid::regprocedure::text FROM pg_proc
+        WHERE pronamespace = here AND xmin = pg_current_xact_id()::xid
+    ) || string_to_array(current_setting('fairlead.views'), ' ');
+    each   record;
+BEGIN
+    FOR each IN
+        SELECT p.oid::regprocedure AS made,
+               CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS who
+        FROM pg_proc AS p CROSS JOIN aclexplode(coalesce(proacl, acldefault('f', proowner)))
+        WHERE pronamespace = here AND p.xmin = pg_current_xact_id()::xid
+          AND (grantee = 0 OR grantee <> proowner AND p.oid <> ALL (before))
+    LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', each.made, each.who);
+    END LOOP;
+    PERFORM seal(oid::regclass) FROM pg_class
+    WHERE relnamespace = here AND relkind = 'v' AND oid <> ALL (before);
+    FOR each IN
+        SELECT unnest(left_over) AS function FROM verbs EXCEPT SELECT unnest(made_)
+    LOOP
+        EXECUTE format('DROP FUNCTION IF EXISTS %s', each.function);
+    END LOOP;
+    INSERT INTO verbs (revision, functions, views, applied_at, made, left_over) VALUES (
+        current_setting('fairlead.revision')::integer, current_setting('fairlead.functions'),
+        current_setting('fairlead.views_digest'), stamp(), made_, '{}'
+    ) ON CONFLICT ((true)) DO UPDATE SET
+        revision = excluded.revision, functions = excluded.functions, views = excluded.views,
+        applied_at = excluded.applied_at, made = excluded.made, left_over = ARRAY(
+            SELECT was FROM unnest(verbs.made) AS was
+            WHERE was LIKE '%(%' EXCEPT SELECT unnest(excluded.made)
+        );
+    FOR each IN
+        SELECT rolname, told->>1 AS kind FROM jsonb_array_elements(current_setting('fairlead.allowed')::jsonb) AS told
+        JOIN pg_roles ON pg_roles.oid = (told->>0)::oid
+    LOOP
+        PERFORM allow(each.rolname, each.kind);
+    END LOOP;
+END $after$;
