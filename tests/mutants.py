@@ -1048,7 +1048,7 @@ MUTANTS = [
     # PostgreSQL
     Mutant(
         "a stale worker cannot settle (I6), PostgreSQL",
-        f"{POSTGRES}/verbs/settle.sql",
+        f"{POSTGRES}/functions/end.sql",
         "            WHERE id = given.id AND fence = given.fence AND lease_until > 0\n",
         "            WHERE id = given.id AND lease_until > 0\n",
         "tests/stores/test_settle.py",
@@ -1062,7 +1062,7 @@ MUTANTS = [
     ),
     Mutant(
         "no two claims get the same job after a look (I5), PostgreSQL",
-        f"{POSTGRES}/verbs/claim.sql",
+        f"{POSTGRES}/functions/lease.sql",
         "l.from_id END)\n                  AND order_at <= l.upto_at AND lease_until <= at\n",
         "l.from_id END)\n                  AND order_at <= l.upto_at\n",
         f"{LOCKS}::test_two_who_claim_in_turns_never_get_the_same_job",
@@ -2578,13 +2578,13 @@ MUTANTS = [
     Mutant(
         "a claim moves a damaged job out of the line (I22)",
         f"{POSTGRES}/verbs/claim.sql",
-        "        PERFORM bury(damaged, at);\n    END IF;\n    RETURN NEXT jsonb",
-        "        NULL;\n    END IF;\n    RETURN NEXT jsonb",
+        "        PERFORM bury(chosen.damaged, at);\n",
+        "        NULL;\n",
         f"{PG_DAMAGE}::test_a_claim_makes_a_dead_letter_of_a_damaged_job",
     ),
     Mutant(
         "a damaged job that runs fails no batch of settlements (I22)",
-        f"{POSTGRES}/verbs/settle.sql",
+        f"{POSTGRES}/functions/end.sql",
         "               coalesce(claimed_at, at), started_at, at, outcome, fingerprint\n",
         "               claimed_at, started_at, at, outcome, fingerprint\n",
         f"{PG_DAMAGE}::test_a_damaged_job_that_runs_ends_as_others_do",
@@ -3016,7 +3016,7 @@ MUTANTS = [
     ),
     Mutant(
         "a job ends in no state that there is not",
-        f"{POSTGRES}/verbs/settle.sql",
+        f"{POSTGRES}/functions/end.sql",
         "ELSE no_state(kind->>0) END AS state",
         "ELSE kind->>0 END AS state",
         ATTACKS,

@@ -43,3 +43,38 @@ BEGIN
 EXCEPTION WHEN unique_violation THEN
     RETURN false;
 END $$;
+
+-- Add the jobs of a put of many, whether they are new or not. Returns which were added, null if all were; how
+-- many the put has; the first and the last of their ids, whether all have the shape of ours, and the first
+-- place, if it is known.
+CREATE OR REPLACE FUNCTION add_many(
+    doc jsonb, asked integer, at bigint, OUT fresh text[], OUT had integer, OUT low text, OUT high text,
+    OUT shaped boolean, OUT place bigint
+) LANGUAGE plpgsql
+AS $$
+BEGIN
+    -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
+    IF asked >= 50 AND add_all(doc, at) THEN
+        SELECT min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)), count(*)
+        INTO low, high, shaped, had
+        FROM ids_of(doc) AS id;
+    ELSE
+        WITH added AS (
+            INSERT INTO job
+                (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
+                 payload, options, put_by)
+            SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
+                   options, put_by
+            FROM given(doc, at)
+            ON CONFLICT (id) DO NOTHING RETURNING id, order_at
+        )
+        SELECT coalesce(array_agg(id), '{}'), min(id), max(id), bool_and(is_shaped(id)),
+               min(order_at)
+        INTO fresh, low, high, shaped, place
+        FROM added;
+        SELECT count(*) INTO had FROM ids_of(doc);
+        IF cardinality(fresh) = had THEN
+            fresh := NULL;
+        END IF;
+    END IF;
+END $$;

@@ -166,6 +166,42 @@ BEGIN
     END IF;
 END $$;
 
+-- Do that in each queue where there are gates, or in all if there are too many bytes.
+CREATE OR REPLACE FUNCTION step_along(
+    INOUT asked stretch[], at bigint, spare boolean, able jsonb, steps integer, most_size bigint,
+    size bigint, wanted bigint, OUT short boolean, OUT strange text[], OUT damaged text[], OUT gated jsonb,
+    OUT ample boolean, OUT cut boolean
+) LANGUAGE plpgsql
+AS $$
+DECLARE
+    line stretch;
+    way  record;
+BEGIN
+    short := false;
+    strange := '{}';
+    damaged := '{}';
+    gated := '{}';
+    ample := false;
+    cut := false;
+    FOR i IN 1..cardinality(asked) LOOP
+        line := asked[i];
+        IF line.gates > 0 OR size >= most_size AND line.had > 0 THEN
+            way := step(line, at, spare, able, steps, greatest(1, most_size * line.want / wanted));
+            asked[i] := way.line;
+            strange := strange || way.strange;
+            damaged := damaged || way.damaged;
+            ample := ample OR way.ample;
+            cut := cut OR way.ample OR way.stepped = steps;
+            IF way.stepped > 0 THEN
+                gated := gated || jsonb_build_object(
+                    line.name, jsonb_build_array(way.stepped, way.stopped)
+                );
+            END IF;
+        END IF;
+        short := short OR (asked[i]).had < (asked[i]).want;
+    END LOOP;
+END $$;
+
 -- A queue as it is asked from its mark.
 CREATE OR REPLACE FUNCTION afresh(line stretch, since bigint, at bigint) RETURNS stretch LANGUAGE plpgsql STABLE
 AS $$

@@ -38,30 +38,7 @@ BEGIN
         IF asked IS NULL OR (doc @? 'strict $.kinds ? (@.type() == "array")') IS NOT TRUE THEN
             PERFORM refuse_put('a put has a job, or kinds and a count');
         END IF;
-        -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
-        IF asked >= 50 AND add_all(doc, at) THEN
-            SELECT min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)), count(*)
-            INTO low, high, shaped, had
-            FROM ids_of(doc) AS id;
-        ELSE
-            WITH added AS (
-                INSERT INTO job
-                    (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
-                     payload, options, put_by)
-                SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
-                       options, put_by
-                FROM given(doc, at)
-                ON CONFLICT (id) DO NOTHING RETURNING id, order_at
-            )
-            SELECT coalesce(array_agg(id), '{}'), min(id), max(id), bool_and(is_shaped(id)),
-                   min(order_at)
-            INTO fresh, low, high, shaped, place
-            FROM added;
-            SELECT count(*) INTO had FROM ids_of(doc);
-            IF cardinality(fresh) = had THEN
-                fresh := NULL;
-            END IF;
-        END IF;
+        SELECT * INTO fresh, had, low, high, shaped, place FROM add_many(doc, asked, at);
         IF had <> asked THEN
             PERFORM refuse_put(
                 format('a put says how many jobs it has: it has %s, not %s', had, asked)
