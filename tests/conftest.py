@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from fairlead import Fairlead
 from fairlead.bench.servers.programs import MissingProgram
 from fairlead.core.clock import ManualClock
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
@@ -128,12 +128,12 @@ def new_urls(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str
 
 
 @pytest.fixture
-async def store(any_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def store(any_url: str, clock: ManualClock) -> AsyncIterator[Store]:
     """Every store in turn. Whatever a test did, the audit must be clean after it."""
     store = store_for(any_url, clock)
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
@@ -142,7 +142,7 @@ def app(tmp_path: Path) -> Iterator[Fairlead]:
     """An app on a fresh SQLite file, with the machine's clock."""
     app = Fairlead(f"sqlite:///{tmp_path}/jobs.db")
     yield app
-    assert app.bridge.run(app.store.audit()) == []
+    assert app.bridge.run(app.store.admin.audit()) == []
     app.close()
 
 
@@ -151,7 +151,7 @@ def any_app(any_url: str) -> Iterator[Fairlead]:
     """An app on every store in turn."""
     app = Fairlead(any_url)
     yield app
-    assert app.bridge.run(app.store.audit()) == []
+    assert app.bridge.run(app.store.admin.audit()) == []
     app.close()
 
 
@@ -377,4 +377,4 @@ def redis_proxy(redis_server: RedisServer) -> Iterator[Proxy]:
         yield proxy
 
 
-OpenStore = Callable[[], Backend]
+OpenStore = Callable[[], Store]

@@ -39,7 +39,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def fresh() -> None:
+def are_new() -> None:
     """Have logging as in a fresh program; pytest puts its own handlers back for the next test."""
     logging.getLogger().handlers = []
 
@@ -53,7 +53,7 @@ def lines(
     messages: bool = True,
 ) -> list[str]:
     bus = Bus(lambda _, error: pytest.fail(repr(error)))
-    fresh()
+    are_new()
     set_up(bus, LogStyle(level, style, quiet, messages))
     for event in told:
         bus.emit(event)
@@ -205,7 +205,7 @@ def test_above_a_rate_runs_that_end_well_are_counted(
 ) -> None:
     """The first 20 of a second have a line each; one more line then says how many there were."""
     bus = Bus(lambda _, error: pytest.fail(repr(error)))
-    fresh()
+    are_new()
     set_up(bus, LogStyle())
     other = replace(FINISHED, queue="reports")
     for event in [FINISHED] * 1_000 + [other] * 34:
@@ -227,7 +227,7 @@ async def test_what_was_left_out_is_told_though_no_further_run_ends(
     later: list[Any] = []
     loop = asyncio.get_running_loop()
     bus = Bus(lambda _, error: pytest.fail(repr(error)))
-    fresh()
+    are_new()
     set_up(bus, LogStyle())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_later", lambda *given: later.append(given))
@@ -355,7 +355,7 @@ def test_no_field_of_an_event_tells_a_password(written: Callable[[], str], style
 def test_a_program_that_set_up_logging_itself_keeps_its_handlers(
     written: Callable[[], str],
 ) -> None:
-    fresh()
+    are_new()
     own = logging.StreamHandler(io.StringIO())
     logging.getLogger().addHandler(own)
     bus = Bus(lambda *_: None)
@@ -418,7 +418,7 @@ async def test_no_payload_is_in_any_line_and_no_message_if_not_wanted(
     written: Callable[[], str], messages: bool
 ) -> None:
     app = Fairlead("memory://", queues=[Queue("mail")])
-    fresh()
+    are_new()
     set_up(app.events, LogStyle("debug", "json"))
 
     @app.task(name="pay", queue="mail", retry=Retry(attempts=1))
@@ -468,7 +468,7 @@ HOSTILE = "no\x1b[2Jgood\u200b\n12:00:00 ERROR   forged \u202e\nredis://:c4n4ry@
 
 
 def logged(written: Callable[[], str], style: str, log: Callable[[logging.Logger], None]) -> str:
-    fresh()
+    are_new()
     set_up(Bus(lambda *_: None), LogStyle("debug", style))
     log(logging.getLogger("shop"))
     return written()

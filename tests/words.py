@@ -1,9 +1,10 @@
 """The words tests are written in: new jobs, plans and settlements with sensible defaults."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fairlead import Fairlead
-from fairlead.core.admin import Action
+from fairlead.core.acts import Action
 from fairlead.core.clock import SECOND, ManualClock, SystemClock
 from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
@@ -21,7 +22,7 @@ from fairlead.core.outcome import (
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
 from fairlead.core.selection import ClaimPlan
-from fairlead.core.store import Backend
+from fairlead.core.store import Accepted, Store
 from fairlead.stores import store_for
 
 new_id = IdMaker()
@@ -48,7 +49,7 @@ def plan(*queues: Queue, slots: int = 10, lease: float = 20, **options: Any) -> 
     )
 
 
-async def claim(store: Backend, *queues: Queue, **options: Any) -> list[Job]:
+async def claim(store: Store, *queues: Queue, **options: Any) -> list[Job]:
     return (await store.claim(plan(*queues, **options))).jobs
 
 
@@ -100,9 +101,14 @@ async def _run(app: Fairlead, job: Job) -> Outcome:
         return outcome_of(error, task.options)
 
 
-async def quiet(store: Backend) -> int:
+async def quiet(store: Store) -> int:
     """Wait until nothing of before is told any more; returns the mark."""
     mark = await store.wait(0)
     while (new := await store.wait(0.05, mark)) != mark:
         mark = new
     return mark
+
+
+def are_new(answers: Sequence[Accepted]) -> list[bool]:
+    """Say of what was put whether it is new."""
+    return [answer.is_new for answer in answers]

@@ -33,7 +33,7 @@ from fairlead.core.job import Job, NewJob, decode_options, size_of
 from fairlead.core.outcome import Knowledge
 from fairlead.core.queue import DEFAULT_QUEUE, Pool, Queue, allot, declare, hard_limit
 from fairlead.core.retry import Retry
-from fairlead.core.store import Upkeep
+from fairlead.core.store import Accepted, Upkeep
 from fairlead.core.task import Registry, Task, TaskOptions, default_name
 from fairlead.core.text import QUOTED, brief, counted, cut
 from fairlead.log import logs_enqueued, report_subscriber, tell_enqueued, tell_events
@@ -184,21 +184,21 @@ class Fairlead:
         """Enqueue one call. Tasks do this; `task.enqueue` reads better."""
         connection = joined(self.store) if connection is None else connection
         if connection is not None:
-            self.store.put_within(connection, [call.job])
+            self.store.put_within(connection, [call.job]).run()
             return
-        fresh = self.store.put_blocking([call.job], shared=True)
+        accepted = self.store.put_blocking([call.job], shared=True)
         if self.events.wants(Enqueued) or logs_enqueued(call.job.queue):
-            self._announce([call.job], fresh)
+            self._announce([call.job], accepted)
 
     async def aput(self, call: Call[Any], connection: object = None) -> None:
         """Enqueue one call from a running loop."""
         connection = joined(self.store) if connection is None else connection
         if connection is not None:
-            await self.store.aput_within(connection, [call.job])
+            await self.store.put_within(connection, [call.job]).arun()
             return
-        fresh = await self.store.put([call.job], shared=True)
+        accepted = await self.store.put([call.job], shared=True)
         if self.events.wants(Enqueued) or logs_enqueued(call.job.queue):
-            self._announce([call.job], fresh)
+            self._announce([call.job], accepted)
 
     def enqueue_many(
         self,
@@ -225,12 +225,12 @@ class Fairlead:
             for jobs in self._batches(calls):
                 tally.sending = jobs
                 if connection is not None:
-                    fresh = self.store.put_within(connection, jobs)
+                    accepted = self.store.put_within(connection, jobs).run()
                 else:
-                    fresh = self.store.put_blocking(jobs)
+                    accepted = self.store.put_blocking(jobs)
                     if self._tells(jobs):
-                        self._announce(jobs, fresh)
-                tally.add(fresh)
+                        self._announce(jobs, accepted)
+                tally.add(accepted)
         return tally.new
 
     async def aenqueue_many(
@@ -247,12 +247,12 @@ class Fairlead:
             for jobs in self._batches(calls):
                 tally.sending = jobs
                 if connection is not None:
-                    fresh = await self.store.aput_within(connection, jobs)
+                    accepted = await self.store.put_within(connection, jobs).arun()
                 else:
-                    fresh = await self.store.put(jobs)
+                    accepted = await self.store.put(jobs)
                     if self._tells(jobs):
-                        self._announce(jobs, fresh)
-                tally.add(fresh)
+                        self._announce(jobs, accepted)
+                tally.add(accepted)
         return tally.new
 
     def _batches(self, calls: Iterable[Call[Any]]) -> Iterator[list[NewJob]]:
@@ -280,9 +280,9 @@ class Fairlead:
         if batch:
             yield batch
 
-    def _announce(self, jobs: Sequence[NewJob], fresh: Sequence[bool]) -> None:
-        for job, is_new in zip(jobs, fresh, strict=True):
-            if is_new:
+    def _announce(self, jobs: Sequence[NewJob], accepted: Sequence[Accepted]) -> None:
+        for job, answer in zip(jobs, accepted, strict=True):
+            if answer.is_new:
                 correlation_id = decode_options(job.options).correlation_id
                 event = Enqueued(job.id, job.task, job.queue, correlation_id)
                 self.events.emit(event)
@@ -412,9 +412,9 @@ class _Tally:
         self.accepted = self.new = 0
         self.sending: Sequence[NewJob] = ()
 
-    def add(self, fresh: Sequence[bool]) -> None:
-        self.accepted += len(fresh)
-        self.new += sum(fresh)
+    def add(self, answers: Sequence[Accepted]) -> None:
+        self.accepted += len(answers)
+        self.new += sum(answer.is_new for answer in answers)
         self.sending = ()
         if self._progress is not None:
             self._progress(self.accepted)

@@ -9,7 +9,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.core.admin import Action
+from fairlead.core.acts import Action, Cancel
 from fairlead.core.clock import FAR_FUTURE, SECOND, Clock, instant, span
 from fairlead.core.details import JobDetails, details_of
 from fairlead.core.errors import (
@@ -35,7 +35,7 @@ from fairlead.core.job import (
     encode_options,
 )
 from fairlead.core.retry import Curve, Retry
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.task import (
     Registry,
     Task,
@@ -76,7 +76,7 @@ class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
 class Producer(Protocol):
     """What tasks and handles need of their app."""
 
-    store: Backend
+    store: Store
     bridge: Bridge
     tasks: Registry
     clock: Clock
@@ -315,8 +315,8 @@ class JobHandle(Generic[R]):
     async def acancel(self, reason: str = Reason.CANCELLED) -> State:
         """Cancel the job; returns the state it is in then."""
         store = apart(self._producer.store)
-        cancelled = await store.cancel([self.id], reason, _by_program(self.id))
-        return cancelled[self.id].state if self.id in cancelled else await self.astatus()
+        await store.admin.act(Cancel([self.id], reason), _by_program(self.id))
+        return await self.astatus()
 
 
 def _by_program(job_id: JobId) -> Action:
@@ -327,7 +327,7 @@ def _by_program(job_id: JobId) -> Action:
 _new_action_id = IdMaker()
 
 
-async def ended(store: Backend, job_id: JobId, timeout: float | None = None) -> JobRecord:  # noqa: ASYNC109 (public name)
+async def ended(store: Store, job_id: JobId, timeout: float | None = None) -> JobRecord:  # noqa: ASYNC109 (public name)
     """Wait for a job to end, one way or the other, and return it."""
     _check_patience(timeout)
     mark = await store.wait(0)
@@ -342,9 +342,9 @@ async def ended(store: Backend, job_id: JobId, timeout: float | None = None) -> 
     return record
 
 
-async def found(store: Backend, job_id: JobId) -> JobRecord:
+async def found(store: Store, job_id: JobId) -> JobRecord:
     """Return a job, or say that there is none."""
-    record = await store.find(job_id) if len(job_id) <= LONGEST_ID else None
+    record = await store.admin.find(job_id) if len(job_id) <= LONGEST_ID else None
     if record is None:
         raise JobNotFound(job_id)
     return record

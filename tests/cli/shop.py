@@ -23,8 +23,9 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, Reason
 from fairlead.core.outcome import Done, Failed, Outcome
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
+from tests import deeds
 from tests.words import POLICY, by, claim, new_id, settled
 
 Value = TypeVar("Value")
@@ -203,7 +204,7 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"{text!r} is not in {lines!r}")
 
 
-def with_store(folder: Path, work: Callable[[Backend], Awaitable[Value]]) -> Value:
+def with_store(folder: Path, work: Callable[[Store], Awaitable[Value]]) -> Value:
     """Do something with the shop's store in this process."""
 
     async def use() -> Value:
@@ -218,13 +219,13 @@ def with_store(folder: Path, work: Callable[[Backend], Awaitable[Value]]) -> Val
 
 def state_of(folder: Path, job_id: JobId) -> str | None:
     """Return the state of a job, or None if it is gone."""
-    record = with_store(folder, lambda store: store.find(job_id))
+    record = with_store(folder, lambda store: store.admin.find(job_id))
     return record.state if record else None
 
 
 def audit_lines(folder: Path) -> list[tuple[str, str, int]]:
     """Return the audit log, newest first: what, to which jobs, how many; without the stock's line."""
-    lines = with_store(folder, lambda store: store.audit_log(100))
+    lines = with_store(folder, lambda store: store.admin.audit_log(100))
     return [(line.verb, line.target, line.count) for line in lines if line.verb != "stock"]
 
 
@@ -246,7 +247,7 @@ def greeting(name: str, **options: Any) -> NewJob:
     return NewJob(new_id(), "greet", "mail", json.dumps({"name": name}), **options)
 
 
-async def stocked(store: Backend) -> Stock:
+async def stocked(store: Store) -> Stock:
     """Put a job of every state into the store."""
     done = greeting("done")
     await _ended(store, done, Done('"hello done"'))
@@ -256,7 +257,7 @@ async def stocked(store: Backend) -> Stock:
     await _ended(store, worse, _broken("KeyError", "'two'"))
     cancelled = greeting("cancelled")
     await store.put([cancelled])
-    await store.cancel([cancelled.id], Reason.CANCELLED, by("stock"))
+    await deeds.cancel(store, [cancelled.id], Reason.CANCELLED, by("stock"))
     running = greeting("running")
     await store.put([running])
     assert len(await claim(store, Queue("mail"), worker="w1/1", lease=3600)) == 1
@@ -269,13 +270,13 @@ def _broken(error: str, message: str) -> Outcome:
     return Failed(described(error, message))
 
 
-async def _ended(store: Backend, job: NewJob, outcome: Outcome) -> None:
+async def _ended(store: Store, job: NewJob, outcome: Outcome) -> None:
     await store.put([job])
     [claimed] = await claim(store, Queue(job.queue), worker="w1/1")
     await store.settle([settled(claimed, outcome, policy=POLICY)])
 
 
-async def many_dead(store: Backend, count: int) -> list[JobId]:
+async def many_dead(store: Store, count: int) -> list[JobId]:
     """Put so many dead letters into the queue `default`; returns their ids."""
     jobs = [replace(greeting("many"), queue="default") for _ in range(count)]
     await store.put(jobs)

@@ -11,7 +11,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.outcome import Ambiguous
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from tests.cli.shop import (
     APP,
     Stock,
@@ -31,7 +31,7 @@ from tests.words import claim, done, settled
 
 
 def payload(folder: Path, job_id: JobId) -> str:
-    found = with_store(folder, lambda store: store.find(job_id))
+    found = with_store(folder, lambda store: store.admin.find(job_id))
     assert found is not None
     return found.payload
 
@@ -239,7 +239,7 @@ def test_a_replay_by_filter_asks_first(folder: Path, stock: Stock, keys: str) ->
 
 
 def test_a_dead_letter_that_cannot_be_read_stops_nobody_and_can_be_deleted(folder: Path) -> None:
-    async def prepare(store: Backend) -> list[JobId]:
+    async def prepare(store: Store) -> list[JobId]:
         return await many_dead(store, 3)
 
     ids = with_store(folder, prepare)
@@ -259,7 +259,7 @@ def test_a_dead_letter_that_cannot_be_read_stops_nobody_and_can_be_deleted(folde
 def test_a_job_that_ended_since_it_was_seen_is_not_run_again(folder: Path) -> None:
     """While a person thinks about the question, things go on."""
 
-    async def prepare(store: Backend) -> tuple[JobId, JobId]:
+    async def prepare(store: Store) -> tuple[JobId, JobId]:
         uncertain, later = greeting("a"), greeting("b", delay=SECOND // 10)
         await store.put([uncertain])
         [claimed] = await claim(store, Queue("mail"))
@@ -267,7 +267,7 @@ def test_a_job_that_ended_since_it_was_seen_is_not_run_again(folder: Path) -> No
         await store.put([later])
         return uncertain.id, later.id
 
-    async def end(store: Backend) -> None:
+    async def end(store: Store) -> None:
         await asyncio.sleep(0.2)
         [claimed] = await claim(store, Queue("mail"))
         await store.settle([done(claimed, "1")])

@@ -31,13 +31,13 @@ def greeted(folder: Path) -> str | None:
     with_store(folder, lambda store: store.put([job]))
 
     def ended() -> bool:
-        found = with_store(folder, lambda store: store.find(job.id))
+        found = with_store(folder, lambda store: store.admin.find(job.id))
         assert found is not None
         assert found.state in (State.WAITING, State.RUNNING, State.DONE), found
         return found.state is State.DONE
 
     eventually(ended)
-    found = with_store(folder, lambda store: store.find(job.id))
+    found = with_store(folder, lambda store: store.admin.find(job.id))
     assert found is not None
     return found.result
 
@@ -209,7 +209,7 @@ def test_the_job_of_a_plain_function_is_given_back_when_dev_ends(
         text, _ = process.communicate(timeout=30)
         assert process.returncode == 0
     assert f"job {job.id} was cut off: waiting" in text
-    found = with_store(folder, lambda store: store.find(job.id))
+    found = with_store(folder, lambda store: store.admin.find(job.id))
     assert found is not None
     assert (found.state, found.attempt) == (State.WAITING, 0)
     assert processes_in(folder) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.clock import SystemClock
+from tests import deeds
 from tests.cli.shop import SHOP, Stock, objects, read_until, started, told, with_store
 from tests.servers.postgres import PostgresServer
 from tests.words import by, new_job
@@ -26,7 +27,7 @@ def change(folder: Path, statement: str) -> None:
 
 
 def test_a_sound_store_is_told_with_its_facts(folder: Path) -> None:
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     text = told(folder, "doctor")
     facts = dict(line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines()[:7])
     assert facts["store"] == "sqlite:///jobs.db"
@@ -40,7 +41,7 @@ def test_a_sound_store_is_told_with_its_facts(folder: Path) -> None:
 
 def test_what_is_well_is_said(folder: Path) -> None:
     """SQLite of this machine may have a known bug, which is told beside it."""
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     text = told(folder, "doctor")
     fixed = sqlite3.sqlite_version_info >= (3, 51, 3)
     assert ("all is well" in text) == fixed
@@ -125,7 +126,7 @@ def test_what_sqlite_itself_finds_is_told(folder: Path, stock: Stock) -> None:
 
 
 def test_a_file_that_others_can_read_is_told(folder: Path) -> None:
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     (folder / "jobs.db").chmod(0o644)
     assert findings(folder, code=0) == {
         "every user of this machine can read the file, and with it all arguments": (
@@ -135,7 +136,7 @@ def test_a_file_that_others_can_read_is_told(folder: Path) -> None:
 
 
 def test_settings_that_will_hurt_are_told(folder: Path) -> None:
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     (folder / "shop.py").write_text(
         SHOP.replace('tasks=["alarm"]', 'tasks=["alarm", "alrm"]')
         + '\n@app.task(name="pay", effects="external")\ndef pay() -> None: ...\n'
@@ -221,7 +222,7 @@ def test_what_a_repair_could_not_mend_is_told_and_is_a_failure(folder: Path) -> 
 
 
 def test_a_name_in_a_remedy_can_be_pasted(folder: Path) -> None:
-    with_store(folder, lambda store: store.pause("mail; reboot", by()))
+    with_store(folder, lambda store: deeds.pause(store, "mail; reboot", by()))
     assert findings(folder, code=0) == {
         "queue 'mail; reboot' is paused, and 0 jobs wait in it": (
             "fairlead queues resume 'mail; reboot'"

@@ -14,7 +14,7 @@ from tests.words import new_job
 
 
 def stored(folder: Path) -> list[tuple[str, str, str]]:
-    jobs = with_store(folder, lambda store: store.jobs(Filter()))
+    jobs = with_store(folder, lambda store: store.admin.jobs(Filter()))
     return [(job.task, job.queue, job.payload) for job in jobs]
 
 
@@ -31,7 +31,7 @@ def test_a_job_is_enqueued_and_its_id_printed(
     folder: Path, arguments: list[str], payload: str
 ) -> None:
     job_id = told(folder, "enqueue", *arguments).strip()
-    [job] = with_store(folder, lambda store: store.jobs(Filter()))
+    [job] = with_store(folder, lambda store: store.admin.jobs(Filter()))
     assert (job.id, job.payload, job.state) == (job_id, payload, "waiting")
     assert audit_lines(folder) == [("enqueue", job.task, 1)]
 

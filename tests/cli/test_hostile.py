@@ -16,7 +16,8 @@ from fairlead.cli.command import Problem, say
 from fairlead.cli.listing import job_table, page
 from fairlead.cli.table import Column, cell_width, table
 from fairlead.cli.words import as_json, stored_json
-from fairlead.core.admin import AuditLine, ErrorGroup
+from fairlead.core.acts import AuditLine
+from fairlead.core.admin import ErrorGroup
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, PastAttempt, State
 from fairlead.core.text import SHOWN, steady

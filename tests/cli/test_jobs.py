@@ -14,7 +14,7 @@ from fairlead.core.ids import SHORT
 from fairlead.core.job import NewJob
 from fairlead.core.outcome import Crashed, Failed, Returned
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import brief
 from tests.cli.shop import (
     APP,
@@ -131,7 +131,7 @@ def test_a_page_tells_everything_about_a_job(folder: Path, stock: Stock) -> None
 def test_crashes_are_no_tries_and_are_counted_apart(folder: Path) -> None:
     job = greeting("poison")
 
-    async def crash(store: Backend) -> None:
+    async def crash(store: Store) -> None:
         await store.put([job])
         for outcome in (Returned(), Crashed("SIGKILL"), Crashed("SIGKILL"), Crashed("SIGKILL")):
             [claimed] = await claim(store, Queue("mail"))
@@ -148,7 +148,7 @@ def test_crashes_are_no_tries_and_are_counted_apart(folder: Path) -> None:
 def test_a_job_that_crashed_alone_tells_which_crash_of_how_many_it_was(folder: Path) -> None:
     job = greeting("poison")
 
-    async def crash(store: Backend) -> None:
+    async def crash(store: Store) -> None:
         await store.put([job])
         for outcome in (Crashed("SIGSEGV"), Crashed("SIGKILL")):
             [claimed] = await claim(store, Queue("mail"))
@@ -251,7 +251,7 @@ def test_a_wait_ends_with_the_job_and_prints_its_result(folder: Path, stock: Sto
     assert objects(folder, "jobs", "wait", stock.done)[0]["result"] == "hello done"
     with started(folder, "jobs", "wait", stock.running) as process:
 
-        async def settle(store: Backend) -> None:
+        async def settle(store: Store) -> None:
             [job] = await store.held("w1/1")
             await store.settle([done(job, "[1,2]")])
 
@@ -364,7 +364,7 @@ def test_a_dry_run_shows_and_does_nothing(folder: Path, stock: Stock) -> None:
     text = told(folder, "jobs", "cancel", stock.waiting, "--dry-run")
     assert text.startswith("would cancel 1 job:\nID ")
     assert told(folder, "jobs", "retry", "--queue", "x", "--dry-run") == "no job matches\n"
-    assert with_store(folder, lambda store: store.count()) == {
+    assert with_store(folder, lambda store: store.admin.count()) == {
         "mail": {"waiting": 2, "running": 1, "done": 1, "cancelled": 1, "dead": 1},
         "reports": {"dead": 1},
     }
@@ -401,7 +401,7 @@ def test_jobs_run_again_or_sooner(folder: Path, stock: Stock) -> None:
     assert told(folder, "jobs", "retry", "--all", "--yes") == (
         "retried 2 jobs of 5 that were found; the others are due already, or changed meanwhile\n"
     )
-    assert with_store(folder, lambda store: store.count()) == {
+    assert with_store(folder, lambda store: store.admin.count()) == {
         "mail": {"waiting": 4, "running": 1, "cancelled": 1},
         "reports": {"waiting": 1},
     }
@@ -450,7 +450,7 @@ def test_thousands_are_one_line_of_the_audit_log(folder: Path) -> None:
     assert text.endswith("… and 4,990 more\n")
     deleted = told(folder, "jobs", "delete", "--error", "it broke", "--tag", "many", "--yes")
     assert deleted == "deleted 5,000 jobs\n"
-    assert with_store(folder, lambda store: store.count()) == {}
+    assert with_store(folder, lambda store: store.admin.count()) == {}
     states = "--state cancelled --state dead --state done"
     assert audit_lines(folder) == [("delete", f"{states} --tag many --error 'it broke'", 5_000)]
 
@@ -532,7 +532,7 @@ def test_what_changes_while_a_person_thinks_is_left_alone(folder: Path, stock: S
 def test_what_a_handler_said_cannot_steer_the_terminal_of_who_waits(folder: Path) -> None:
     job = greeting("you")
 
-    async def fail(store: Backend) -> None:
+    async def fail(store: Store) -> None:
         await store.put([job])
         [claimed] = await claim(store, Queue("mail"))
         evil = described("Oops", "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt")

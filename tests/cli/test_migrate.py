@@ -138,13 +138,13 @@ def unreadable(folder: Path) -> None:
 
 
 def unwritable(folder: Path) -> None:
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     (folder / "jobs.db").chmod(0o400)
     folder.chmod(0o500)
 
 
 def locked_out(folder: Path) -> None:
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     (folder / "jobs.db-turn").chmod(0)
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from fairlead import Call, Unanswered
 from fairlead.cli.command import AppCommand
+from tests import deeds
 from tests.cli.shop import (
     APP,
     SHOP,
@@ -95,10 +96,10 @@ def test_a_queue_is_paused_and_resumed_once(folder: Path, stock: Stock) -> None:
     assert told(folder, "queues", "pause", "mail") == f"paused queue mail\n{hint}"
     assert told(folder, "queues", "pause", "mail") == f"queue mail was paused already\n{hint}"
     assert told(folder, "queues", "show", "mail").startswith("queue mail: paused\n")
-    assert with_store(folder, lambda store: store.paused()) == {"mail"}
+    assert with_store(folder, lambda store: deeds.paused(store)) == {"mail"}
     assert told(folder, "queues", "resume", "mail") == "resumed queue mail\n"
     assert told(folder, "queues", "resume", "mail") == "queue mail was not paused\n"
-    assert with_store(folder, lambda store: store.paused()) == set()
+    assert with_store(folder, lambda store: deeds.paused(store)) == set()
     assert [(verb, count) for verb, _, count in reversed(audit_lines(folder))] == [
         ("pause", 1),
         ("pause", 0),
@@ -116,7 +117,7 @@ def test_a_queue_that_does_not_exist_is_named(folder: Path, stock: Stock, verb: 
 
 
 def test_a_store_without_any_queue_asks_for_the_app(folder: Path) -> None:
-    with_store(folder, lambda store: store.count())
+    with_store(folder, lambda store: store.admin.count())
     url = ("--url", "sqlite:///jobs.db")
     assert refused(folder, "queues", "pause", "mail", *url, code=3) == (
         "there is no queue 'mail'; name your app if it declares it"

@@ -8,8 +8,9 @@ from fairlead import StoreUnavailable
 from fairlead.cli.command import Exit, Problem
 from fairlead.cli.which import whole
 from fairlead.core.ids import SHORT, IdMaker, JobId, shortened
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
+from tests import deeds
 from tests.cli.shop import Stock, objects, refused, run, told
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
 from tests.words import by, claim, done, new_job
@@ -20,12 +21,12 @@ def at(milliseconds: int) -> JobId:
     return IdMaker(lambda: (1_790_000_000_000 + milliseconds) * 1_000_000)("mail")
 
 
-async def test_the_beginning_of_an_id_means_its_job_wherever_that_is(store: Backend) -> None:
+async def test_the_beginning_of_an_id_means_its_job_wherever_that_is(store: Store) -> None:
     ended, dead, waiting = (new_job(id=at(n * 100_000)) for n in range(3))
     await store.put([ended])
     await store.settle([done(job) for job in await claim(store)])
     await store.put([dead])
-    await store.cancel([dead.id], "no", by("cancel"))
+    await deeds.cancel(store, [dead.id], "no", by("cancel"))
     await store.put([waiting])
     for job in (ended, dead, waiting):
         assert await whole(store, job.id) == job.id
@@ -36,7 +37,7 @@ async def test_the_beginning_of_an_id_means_its_job_wherever_that_is(store: Back
 
 
 async def test_a_beginning_that_several_have_is_not_guessed_at(
-    store: Backend, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = [new_job(id=at(n)) for n in range(12)]
     await store.put(jobs[:3])
@@ -50,7 +51,7 @@ async def test_a_beginning_that_several_have_is_not_guessed_at(
         await whole(store, jobs[0].id[:9])
 
 
-async def test_a_beginning_that_no_id_has_is_told_as_that(store: Backend) -> None:
+async def test_a_beginning_that_no_id_has_is_told_as_that(store: Store) -> None:
     await store.put([new_job(id=at(0))])
     for part in ("0000", at(100_000)[:SHORT], "ffff", "zebra"):
         with pytest.raises(Problem, match="no job has an id that is or begins with") as told:
@@ -58,7 +59,7 @@ async def test_a_beginning_that_no_id_has_is_told_as_that(store: Backend) -> Non
         assert told.value.exit_code == Exit.NOT_FOUND
 
 
-async def test_a_beginning_of_less_than_four_characters_means_no_job(store: Backend) -> None:
+async def test_a_beginning_of_less_than_four_characters_means_no_job(store: Store) -> None:
     job = new_job(id=at(0))
     await store.put([job])
     for part in ("", "0", "01a", "…", "01a…"):
@@ -68,7 +69,7 @@ async def test_a_beginning_of_less_than_four_characters_means_no_job(store: Back
     assert await whole(store, job.id[:4]) == job.id
 
 
-async def test_a_whole_id_that_others_begin_with_is_meant_itself(store: Backend) -> None:
+async def test_a_whole_id_that_others_begin_with_is_meant_itself(store: Store) -> None:
     """Ids that others made may be short."""
     await store.put([new_job(id=JobId("7")), new_job(id=JobId("77"))])
     assert await whole(store, "7") == "7"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fairlead.core import errors
-from fairlead.core.admin import Action
+from fairlead.core.acts import Action
 from fairlead.core.clock import SECOND, instant
 from fairlead.core.errors import did_you_mean
 from fairlead.core.ids import IdMaker

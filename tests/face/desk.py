@@ -40,7 +40,7 @@ class Desk(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.app.bridge.run(self.app.store.audit()) == []
+        assert self.app.bridge.run(self.app.store.admin.audit()) == []
         self.app.close()
 
     @abstractmethod

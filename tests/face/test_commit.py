@@ -73,7 +73,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fairlead]:
         f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else request.getfixturevalue("crew_url")
     )
     yield app
-    assert app.bridge.run(app.store.audit()) == []
+    assert app.bridge.run(app.store.admin.audit()) == []
     app.close()
 
 
@@ -144,7 +144,7 @@ async def test_rows_and_the_jobs_end_are_one(app: Fairlead, rows: Rows, is_async
         await heard.until(events.Finished)
     assert rows.all() == ["once"]
     assert heard.story(job) == ["Enqueued", "Started", "Finished"]
-    [line] = await app.store.attempts(job.id)
+    [line] = await app.store.admin.attempts(job.id)
     assert (line.outcome, line.pool, line.attempt) == ("done", "default", 1)
     assert line.started_at is not None
     assert heard.of(events.Trouble) == []
@@ -192,7 +192,7 @@ async def test_enqueues_inside_join_the_transaction(app: Fairlead, rows: Rows) -
         async with current_job().commit():
             await follow.aenqueue(1)
             await app.aenqueue_many([follow.call(n) for n in range(3)])
-            seen.append(await app.store.count())
+            seen.append(await app.store.admin.count())
         await follow.aenqueue(2)
 
     @app.task(name="plain")
@@ -205,7 +205,7 @@ async def test_enqueues_inside_join_the_transaction(app: Fairlead, rows: Rows) -
         for task in (many, plain):
             await (await task.aenqueue()).aresult(timeout=10)
     assert seen == [{"default": {State.RUNNING: 1}}], "nobody sees them before the commit"
-    assert await app.store.count() == {"default": {State.WAITING: 9, State.DONE: 2}}
+    assert await app.store.admin.count() == {"default": {State.WAITING: 9, State.DONE: 2}}
 
 
 async def test_an_enqueue_with_a_connection_of_its_own_stays_apart(
@@ -222,7 +222,7 @@ async def test_an_enqueue_with_a_connection_of_its_own_stays_apart(
 
     async with app.worker():
         await ended(await t.aenqueue())
-    assert (await app.store.count())["default"] == {State.WAITING: 1, State.DEAD: 1}
+    assert (await app.store.admin.count())["default"] == {State.WAITING: 1, State.DEAD: 1}
 
 
 async def test_a_task_that_outlives_the_block_enqueues_on_its_own(
@@ -247,7 +247,7 @@ async def test_a_task_that_outlives_the_block_enqueues_on_its_own(
 
     async with app.worker():
         await (await t.aenqueue()).aresult(timeout=10)
-    assert (await app.store.count())["default"] == {State.WAITING: 1, State.DONE: 1}
+    assert (await app.store.admin.count())["default"] == {State.WAITING: 1, State.DONE: 1}
 
 
 # It does not happen
@@ -284,9 +284,9 @@ async def test_a_block_that_raises_leaves_nothing_and_the_job_is_tried_again(
         assert (await ended(job)).state is State.DONE
     assert runs == [1, 2]
     assert rows.all() == ["row"]
-    assert (await app.store.count())["default"] == {State.WAITING: 1, State.DONE: 1}
+    assert (await app.store.admin.count())["default"] == {State.WAITING: 1, State.DONE: 1}
     assert [event.error for event in heard.of(events.Retried)] == ["ZeroDivisionError"]
-    assert [line.outcome for line in await app.store.attempts(job.id)] == ["failed", "done"]
+    assert [line.outcome for line in await app.store.admin.attempts(job.id)] == ["failed", "done"]
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["own", "given"])

@@ -231,10 +231,10 @@ async def test_a_heartbeat_meanwhile_matters_to_strict_transactions_only(
         connection.execute(desk.insert("row"))
         await store.extend([(job.id, job.fence)], SECOND)
         if level == "READ COMMITTED":
-            assert store.complete_within(connection, done(job)) is not None
+            assert store.complete_within(connection, done(job)).run() is not None
         else:
             with pytest.raises(errors.SerializationFailure):
-                store.complete_within(connection, done(job))
+                store.complete_within(connection, done(job)).run()
             connection.rollback()
     assert desk.rows() == (["row"] if level == "READ COMMITTED" else [])
 

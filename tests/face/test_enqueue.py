@@ -69,7 +69,7 @@ def test_wrong_arguments_fail_at_enqueue_and_nothing_is_stored(any_app: Fairlead
         add.enqueue()  # type: ignore[call-arg]
     with pytest.raises(PayloadTooLarge, match="take 262,1.. bytes, the limit is 262,144; put the"):
         any_app.task(name="say")(lambda text: text).enqueue("x" * (256 * 1024))
-    assert any_app.bridge.run(any_app.store.count()) == {}
+    assert any_app.bridge.run(any_app.store.admin.count()) == {}
 
 
 def test_options_travel_with_the_job(any_app: Fairlead) -> None:
@@ -89,7 +89,7 @@ def test_options_travel_with_the_job(any_app: Fairlead) -> None:
         headers={"traceparent": "00-x"},
     ).enqueue(1)
     record = job.record()
-    stored = any_app.bridge.run(any_app.store.find(job.id))
+    stored = any_app.bridge.run(any_app.store.admin.find(job.id))
     assert stored is not None
     options = decode_options(stored.options)
     assert record.priority == 30
@@ -98,7 +98,7 @@ def test_options_travel_with_the_job(any_app: Fairlead) -> None:
     assert (options.timeout, options.attempts, options.backoff) == (12, 9, retry.backoff)
     assert (options.tags, options.correlation_id) == (("a", "b"), "request-7")
     assert options.headers == {"traceparent": "00-x"}
-    plain = any_app.bridge.run(any_app.store.find(report.enqueue(1).id))
+    plain = any_app.bridge.run(any_app.store.admin.find(report.enqueue(1).id))
     assert plain is not None
     assert plain.options is None, "using() changes nothing for others"
 
@@ -146,7 +146,7 @@ def test_a_job_that_would_expire_before_it_is_due_is_refused(
                 EnqueueError, match=r"would never start: it is due in .* expires in"
             ):
                 enqueue()
-    assert any_app.bridge.run(any_app.store.count()) == {}
+    assert any_app.bridge.run(any_app.store.admin.count()) == {}
 
 
 @pytest.mark.parametrize("start", [{}, {"delay": 0}, {"run_at": later(-60)}, {"delay": 10}])
@@ -373,7 +373,7 @@ def test_a_broken_stream_says_how_many_were_accepted(any_app: Fairlead) -> None:
     with pytest.raises(RuntimeError, match="the file ended") as caught:
         any_app.enqueue_many(calls())  # type: ignore[arg-type]
     assert caught.value.__notes__ == [f"{most:,} jobs were put before this"]
-    assert any_app.bridge.run(any_app.store.count())["default"][State.WAITING] == most
+    assert any_app.bridge.run(any_app.store.admin.count())["default"][State.WAITING] == most
 
 
 def test_a_call_of_another_app_is_refused(any_app: Fairlead) -> None:
@@ -477,7 +477,7 @@ def test_many_threads_enqueue_at_once(any_app: Fairlead) -> None:
     for thread in threads:
         thread.join()
     assert problems == []
-    assert any_app.bridge.run(any_app.store.count()) == {"default": {State.WAITING: 800}}
+    assert any_app.bridge.run(any_app.store.admin.count()) == {"default": {State.WAITING: 800}}
 
 
 def test_events_come_after_the_store_said_yes_and_once(any_app: Fairlead) -> None:

@@ -99,7 +99,7 @@ def test_an_async_connection_is_refused_to_plain_code(desk: Desk) -> None:
             for call in (
                 lambda: desk.task.using(connection=mine.connection).enqueue(1),
                 lambda: desk.app.enqueue_many([desk.task.call(1)], connection=mine.connection),
-                lambda: desk.app.store.put_within(mine.connection, []),
+                lambda: desk.app.store.put_within(mine.connection, []).run(),
             ):
                 with pytest.raises(ConfigError, match=r"is an async connection.*aenqueue"):
                     call()
@@ -142,7 +142,7 @@ async def test_the_callers_commit_ends_the_job_and_nothing_else_does(desk: Desk)
     assert (record.state, record.attempt) == (State.DONE, 2)
     assert [each.error for each in record.errors] == ["NotCommitted"]
     assert desk.rows() == ["attempt 2"]
-    assert (await desk.app.store.count())["default"] == {State.WAITING: 1, State.DONE: 1}
+    assert (await desk.app.store.admin.count())["default"] == {State.WAITING: 1, State.DONE: 1}
 
 
 @EVERY
@@ -170,4 +170,4 @@ async def test_a_run_whose_lease_was_taken_over_leaves_no_row(desk: Desk) -> Non
     assert [type(problem) for problem in told] == [LeaseLost]
     assert desk.rows() == []
     assert (await job.arecord()).state is State.RUNNING, "it is the other worker's"
-    assert (await desk.app.store.count())["default"] == {State.RUNNING: 1}
+    assert (await desk.app.store.admin.count())["default"] == {State.RUNNING: 1}

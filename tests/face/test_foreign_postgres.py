@@ -90,7 +90,7 @@ def test_a_stranger_is_refused(postgres_desk: PostgresDesk, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"not {name}; pass a psycopg, psycopg2 or asyncpg"):
         postgres_desk.task.using(connection=stranger).enqueue(1)
     with pytest.raises(ConfigError, match="must be a connection to the same PostgreSQL"):
-        postgres_desk.app.store.put_within(stranger, [])
+        postgres_desk.app.store.put_within(stranger, []).run()
     if hasattr(stranger, "close"):
         stranger.close()
     assert postgres_desk.jobs() == []
@@ -259,9 +259,9 @@ def test_no_code_of_an_owner_runs_with_the_rights_of_the_callers_user(
                     task.using(connection=mine.connection).enqueue()
             with pytest.raises(ConfigError, match=REFUSED):
                 if mine.is_async:
-                    await app.store.acomplete_within(mine.connection, done(job))
+                    await app.store.complete_within(mine.connection, done(job)).arun()
                 else:
-                    app.store.complete_within(mine.connection, done(job))
+                    app.store.complete_within(mine.connection, done(job)).run()
 
     go(library, work())
     app.close()
@@ -304,5 +304,5 @@ async def test_an_overload_that_a_stranger_added_is_not_called(town: Town) -> No
         psycopg.connect(town.url("keeper").partition("?")[0]) as connection,
         pytest.raises(ConfigError, match="function put of schema jobs belongs to mallory"),
     ):
-        store.put_within(connection, [new_job()])
+        store.put_within(connection, [new_job()]).run()
     await store.close()

@@ -135,7 +135,7 @@ async def test_a_job_is_ended_under_its_fence_on_any_connection(sqlite_desk: Sql
     [job] = await claim(sqlite_desk.app.store, Queue("default"))
     engine = sqlalchemy.create_engine(f"sqlite:///{sqlite_desk.address}")
     with orm.Session(engine) as session:
-        assert sqlite_desk.app.store.complete_within(session, done(job)) is not None
+        assert sqlite_desk.app.store.complete_within(session, done(job)).run() is not None
         session.commit()
-        assert sqlite_desk.app.store.complete_within(session, done(job)) is None
+        assert sqlite_desk.app.store.complete_within(session, done(job)).run() is None
     engine.dispose()

@@ -13,7 +13,7 @@ def test_a_job_cannot_be_part_of_another_databases_transaction(redis_url: str) -
         task.using(connection=object()).enqueue()
     with pytest.raises(ConfigError, match="cannot share a transaction"):
         app.enqueue_many([task.call()], connection=object())
-    assert app.bridge.run(app.store.count()) == {}
+    assert app.bridge.run(app.store.admin.count()) == {}
     app.close()
 
 

@@ -26,7 +26,7 @@ def rows(app: Fairlead, tmp_path: Path) -> sqlite3.Connection:
 
 
 def count(app: Fairlead) -> int:
-    return app.bridge.run(app.store.count()).get("default", {}).get(State.WAITING, 0)
+    return app.bridge.run(app.store.admin.count()).get("default", {}).get(State.WAITING, 0)
 
 
 def test_the_job_commits_with_the_callers_rows(app: Fairlead, rows: sqlite3.Connection) -> None:

@@ -59,7 +59,7 @@ def task_of(app: Fairlead) -> BoundTask[[int], int]:
 
 
 def counted(app: Fairlead) -> int:
-    counts = app.bridge.run(app.store.count())
+    counts = app.bridge.run(app.store.admin.count())
     return sum(number for states in counts.values() for number in states.values())
 
 
@@ -141,7 +141,7 @@ async def test_all_whose_put_was_lost_together_are_answered(way: Way) -> None:
     jobs = await asyncio.gather(*waiting)
     assert await asyncio.to_thread(fault.happened.wait, 10)
     assert len({job.id for job in jobs}) == 50
-    assert await app.store.count() == {"default": {State.WAITING: 51}}
+    assert await app.store.admin.count() == {"default": {State.WAITING: 51}}
     await app.aclose()
 
 

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 import redis
 
-from fairlead.core.admin import Action
+from fairlead.core.acts import Action
 from fairlead.core.ids import JobId
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
@@ -88,7 +88,7 @@ async def _mend(url: str) -> None:
     )
     owner.lset(keys.key(QUEUE, "log"), 0, "damaged")
     store = store_for(url)
-    assert len(await store.repair(Action(str(new_id()), "fuzz", "repair", "the fuzz"))) >= 2
+    assert len(await store.admin.repair(Action(str(new_id()), "fuzz", "repair", "the fuzz"))) >= 2
     await store.close()
 
 

@@ -17,16 +17,18 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from fairlead import Fairlead, Permanent, Queue
-from fairlead.core.admin import ALL, Action, Filter, PoolShare, Worker
+from fairlead.core.acts import Action
+from fairlead.core.admin import ALL, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import FairleadError
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, Reason, State
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.insight.doctor import examine
 from fairlead.insight.explain import explain
+from tests import deeds
 from tests.fuzz.victim import Damage, Victim
 from tests.words import POLICY, claim, done, failed, new_id
 
@@ -115,17 +117,17 @@ async def exercise(url: str) -> None:
     await round_.put_healthy()
     await round_.check(victims)
     assert round_.problems == []
-    store: Backend = app.store
+    store: Store = app.store
     jobs = [NewJob(new_id("none"), "t", "none", "{}", priority=n % 2) for n in range(60)]
     await store.put(jobs)
-    await store.waiting()
+    await deeds.waiting(store)
     await store.extend([(jobs[0].id, 1)], 1)
     await store.upkeep(3600 * SECOND)
-    await store.note(_action("note"), 1, jobs[0].id)
-    await store.revive([jobs[0].id], [State.DEAD, State.WAITING], _action("revive"))
-    await store.edit(jobs[0].id, "{}", "{}", 1, _action("edit"))
-    await store.delete([jobs[0].id], [State.DEAD, State.DONE], _action("delete"))
-    await store.resume("none", _action("resume"))
+    await deeds.note(store, _action("note"), 1, jobs[0].id)
+    await deeds.revive(store, [jobs[0].id], [State.DEAD, State.WAITING], _action("revive"))
+    await deeds.edit(store, jobs[0].id, "{}", "{}", 1, _action("edit"))
+    await deeds.delete(store, [jobs[0].id], [State.DEAD, State.DONE], _action("delete"))
+    await deeds.resume(store, "none", _action("resume"))
     many = tuple(Queue(f"empty-{number}") for number in range(40))
     await store.claim(ClaimPlan("fuzz", many, 1, SECOND))
     await app.aclose()
@@ -150,7 +152,7 @@ class _Round:
 
     def __init__(self, app: Fairlead) -> None:
         self._app = app
-        self._store: Backend = app.store
+        self._store: Store = app.store
         self.problems: list[str] = []
         self.named = False
         self._healthy: list[JobId] = []
@@ -184,7 +186,7 @@ class _Round:
         await store.put([job("parked", "nobody-knows-it")])
         await claim(store, Queue("mail"), worker="ghost/2", capable={"other": 1}, spare_lost=True)
         await store.put([job("cancelled")])
-        await store.cancel([ids["cancelled"]], "no", by=_action("cancel"))
+        await deeds.cancel(store, [ids["cancelled"]], "no", by=_action("cancel"))
         await store.put(
             [
                 job("waiting"),
@@ -192,7 +194,7 @@ class _Round:
                 job("expiring", expires_in=3600 * SECOND),
             ]
         )
-        await store.pause("stopped", _action("pause"))
+        await deeds.pause(store, "stopped", _action("pause"))
         return ids
 
     async def put_healthy(self) -> None:
@@ -209,21 +211,23 @@ class _Round:
         self, victims: dict[str, JobId], *, must_be_named: bool = False, may_go: bool = False
     ) -> None:
         """Run, look, mend, and run again."""
-        before = await self._try("audit", self._store.audit) or []
+        before = await self._try("audit", self._store.admin.audit) or []
         if must_be_named and not before:
             self.problems.append("the audit does not find it")
         await self._work()
         await self._look(victims.values())
-        after = await self._try("audit", self._store.audit) or []
+        after = await self._try("audit", self._store.admin.audit) or []
         checkup = await self._try("doctor", lambda: examine(self._store, self._app))
         if checkup is not None and after and not checkup.findings:
             self.problems.append("doctor is silent about what the audit finds")
         buried = await self._unreadable(victims.values())
         self.named = bool(before or after or buried)
-        mended = await self._try("repair", lambda: self._store.repair(_action("repair"))) or []
+        mended = (
+            await self._try("repair", lambda: self._store.admin.repair(_action("repair"))) or []
+        )
         if after and not mended:
             self.problems.append("the repair says nothing of what the audit found")
-        left = await self._try("audit", self._store.audit)
+        left = await self._try("audit", self._store.admin.audit)
         if left:
             self.problems.append(f"the repair left: {[each.problem for each in left[:3]]}")
         told = " ".join([*(each.problem for each in (*before, *after)), *mended])
@@ -233,15 +237,15 @@ class _Round:
                 self.problems.append(f"the {state} job is gone, and nobody said so")
         await self.put_healthy()
         await self._work()
-        left = await self._try("audit", self._store.audit)
+        left = await self._try("audit", self._store.admin.audit)
         if left:
             self.problems.append(f"after the repair: {[each.problem for each in left[:3]]}")
 
     async def _gone(self, job_id: JobId) -> bool:
-        return await self._store.find(job_id) is None
+        return await self._store.admin.find(job_id) is None
 
     async def _unreadable(self, victims: Collection[JobId]) -> int:
-        records = [await self._try("find", lambda i=i: self._store.find(i)) for i in victims]
+        records = [await self._try("find", lambda i=i: self._store.admin.find(i)) for i in victims]
         return sum(r is not None and r.reason == Reason.UNREADABLE for r in records)
 
     async def _work(self) -> None:
@@ -255,7 +259,7 @@ class _Round:
             self.problems.append(f"healthy jobs are held up: {len(unfinished)}")
 
     async def _unfinished(self) -> list[JobId]:
-        records = [await self._store.find(job_id) for job_id in self._healthy]
+        records = [await self._store.admin.find(job_id) for job_id in self._healthy]
         return [
             job_id
             for job_id, record in zip(self._healthy, records, strict=True)
@@ -266,30 +270,27 @@ class _Round:
         """Ask everything that people ask."""
         store = self._store
         looks: dict[str, Callable[[], Awaitable[object]]] = {
-            "jobs": lambda: store.jobs(ALL, 1000),
-            "groups": lambda: store.groups(ALL),
-            "count": store.count,
-            "recent": lambda: store.recent(0),
-            "waiting": store.waiting,
-            "running": store.running,
-            "unknown": store.unknown,
-            "paused": store.paused,
-            "workers": store.workers,
-            "audit_log": store.audit_log,
-            "condition": store.condition,
-            "migrations": store.migrations,
-            "jobs by tag": lambda: store.jobs(Filter(tags=("x",))),
-            "jobs by error": lambda: store.jobs(Filter(error="oops")),
-            "jobs since": lambda: store.jobs(Filter(since=1)),
+            "jobs": lambda: store.admin.jobs(ALL, 1000),
+            "groups": lambda: store.admin.groups(ALL),
+            "count": store.admin.count,
+            "recent": lambda: store.admin.recent(0),
+            "stats": store.admin.stats,
+            "workers": store.admin.workers,
+            "audit_log": store.admin.audit_log,
+            "condition": store.admin.condition,
+            "migrations": store.admin.migrations,
+            "jobs by tag": lambda: store.admin.jobs(Filter(tags=("x",))),
+            "jobs by error": lambda: store.admin.jobs(Filter(error="oops")),
+            "jobs since": lambda: store.admin.jobs(Filter(since=1)),
         }
         for state in State:
-            looks[f"jobs {state}"] = lambda state=state: store.jobs(Filter(states=(state,)))
+            looks[f"jobs {state}"] = lambda state=state: store.admin.jobs(Filter(states=(state,)))
         for name, look in looks.items():
             await self._try(name, look)
         for job_id in victims:
-            await self._try("attempts", lambda i=job_id: store.attempts(i))
-            await self._try("audit_log of", lambda i=job_id: store.audit_log(job_id=i))
-            if await self._try("find", lambda i=job_id: store.find(i)) is not None:
+            await self._try("attempts", lambda i=job_id: store.admin.attempts(i))
+            await self._try("audit_log of", lambda i=job_id: store.admin.audit_log(job_id=i))
+            if await self._try("find", lambda i=job_id: store.admin.find(i)) is not None:
                 await self._try("explain", lambda i=job_id: explain(store, i))
 
     async def _try(self, what: str, look: Callable[[], Awaitable[Answer]]) -> Answer | None:

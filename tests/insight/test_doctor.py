@@ -5,7 +5,7 @@ import pytest
 from fairlead import Fairlead
 from fairlead.core.admin import Finding
 from fairlead.core.errors import StoreUnavailable
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.insight.doctor import examine
 from tests.words import new_job
 
@@ -24,8 +24,8 @@ async def test_what_is_missing_is_told_though_other_parts_cannot_be_looked_at(
     async def audit() -> list[Finding]:
         return [MISSING]
 
-    monkeypatch.setattr(app.store, "audit", audit)
-    monkeypatch.setattr(app.store, "condition", fails)
+    monkeypatch.setattr(app.store.admin, "audit", audit)
+    monkeypatch.setattr(app.store.admin, "condition", fails)
     found = (await examine(app.store, None)).findings
     assert found[0] == MISSING
     assert "the store's set-up cannot be looked at" in found[1].problem
@@ -33,12 +33,12 @@ async def test_what_is_missing_is_told_though_other_parts_cannot_be_looked_at(
 
 async def test_an_outage_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Fairlead("memory://")
-    monkeypatch.setattr(app.store, "audit", fails)
+    monkeypatch.setattr(app.store.admin, "audit", fails)
     with pytest.raises(StoreUnavailable):
         await examine(app.store, None)
 
 
-async def test_jobs_that_a_worker_of_the_app_could_not_run_are_told(store: Backend) -> None:
+async def test_jobs_that_a_worker_of_the_app_could_not_run_are_told(store: Store) -> None:
     """Only a live worker would have parked them; to start one was all that was advised."""
     app = Fairlead("memory://")
     app.task(name="shop.welcomes")(lambda: None)

@@ -21,9 +21,10 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, NewJob, State
 from fairlead.core.queue import Queue, Share
 from fairlead.core.selection import ClaimPlan, Snapshot
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.insight.explain import explain, plans_of
 from fairlead.stores import store_for
+from tests import deeds
 from tests.words import by, claim, done, new_job, plan
 
 QUEUES = (
@@ -48,8 +49,8 @@ jobs = st.lists(
 )
 
 
-async def next_claims(store: Backend, worker: Worker) -> set[JobId]:
-    running = by_process(await store.running())
+async def next_claims(store: Store, worker: Worker) -> set[JobId]:
+    running = by_process(await deeds.running(store))
     plans = [plan for pool in worker.pools for plan in plans_of(worker, pool, running)]
     # A plan to judge by has no lease, and what one process claims must not be lost to the next.
     claimed = [await store.claim(replace(plan, lease=SECOND)) for plan in plans]
@@ -79,7 +80,7 @@ def test_what_explain_says_is_what_the_next_claim_does(
 ) -> None:
     """For every job at once: those without a closed gate are claimed, and no others."""
 
-    async def compare(store: Backend, clock: ManualClock) -> None:
+    async def compare(store: Store, clock: ManualClock) -> None:
         new = [
             NewJob(id=JobId(f"job-{n:02}"), payload="{}", **options)
             for n, options in enumerate(batch)
@@ -91,7 +92,7 @@ def test_what_explain_says_is_what_the_next_claim_does(
             ClaimPlan("w1/1", QUEUES, earlier, lease * SECOND, capable=worker.capable)
         )
         if paused is not None:
-            await store.pause(paused, by())
+            await deeds.pause(store, paused, by())
         clock.advance(waited)
         await store.announce(worker, 50 * SECOND)
         told = {job.id: await explain(store, job.id) for job in new}
@@ -115,17 +116,17 @@ def test_what_explain_says_is_what_the_next_claim_does(
         asyncio.run(both())
 
 
-async def announce(store: Backend, **capable: int) -> None:
+async def announce(store: Store, **capable: int) -> None:
     await store.announce(Worker("w1", capable or {"t": 1}, (POOL,)), 100 * SECOND)
 
 
-async def explained(store: Backend, **options: Any) -> Any:
+async def explained(store: Store, **options: Any) -> Any:
     job = new_job(**options)
     await store.put([job])
     return await explain(store, job.id)
 
 
-async def test_a_job_that_may_start_says_so(store: Backend) -> None:
+async def test_a_job_that_may_start_says_so(store: Store) -> None:
     await announce(store)
     told = await explained(store)
     assert (told.gate, told.ahead, told.starts_at) == (None, 0, told.now)
@@ -141,9 +142,9 @@ async def test_a_job_that_may_start_says_so(store: Backend) -> None:
     assert not any(barrier.closed or barrier.opens for barrier in told.gates)
 
 
-async def test_each_closed_gate_says_what_opens_it(store: Backend) -> None:
+async def test_each_closed_gate_says_what_opens_it(store: Store) -> None:
     await announce(store)
-    await store.pause("mail", by())
+    await deeds.pause(store, "mail", by())
     told = await explained(store, task="strange", delay=60 * SECOND)
     opens = {barrier.gate: barrier.opens for barrier in told.gates if barrier.closed}
     assert set(opens) == {Gate.PAUSED, Gate.NOT_DUE, Gate.NO_CAPABLE_WORKER}
@@ -153,7 +154,7 @@ async def test_each_closed_gate_says_what_opens_it(store: Backend) -> None:
     assert (told.gate, told.starts_at) == (Gate.PAUSED, None)
 
 
-async def test_a_job_of_a_newer_program_says_what_it_waits_for(store: Backend) -> None:
+async def test_a_job_of_a_newer_program_says_what_it_waits_for(store: Store) -> None:
     await announce(store)
     told = await explained(store, level=2)
     [closed] = [barrier for barrier in told.gates if barrier.closed]
@@ -164,17 +165,17 @@ async def test_a_job_of_a_newer_program_says_what_it_waits_for(store: Backend) -
 
 
 async def test_many_workers_of_one_kind_are_looked_at_once(
-    store: Backend, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand workers must not mean a thousand snapshots."""
     asked: list[str] = []
-    snapshot = store.snapshot
+    snapshot = store.admin.snapshot
 
     async def counted(plan: ClaimPlan, limit: int) -> Snapshot:
         asked.append(plan.worker)
         return await snapshot(plan, limit)
 
-    monkeypatch.setattr(store, "snapshot", counted)
+    monkeypatch.setattr(store.admin, "snapshot", counted)
     for number in range(20):
         await store.announce(Worker(f"w{number}", {"t": 1}, (POOL,)), 100 * SECOND)
     await store.announce(Worker("other", {"t": 2}, (POOL,)), 100 * SECOND)
@@ -183,20 +184,20 @@ async def test_many_workers_of_one_kind_are_looked_at_once(
     assert len(asked) == 2
 
 
-async def test_a_queue_that_no_live_worker_serves_is_told_of(store: Backend) -> None:
+async def test_a_queue_that_no_live_worker_serves_is_told_of(store: Store) -> None:
     told = await explained(store)
     [closed] = [barrier for barrier in told.gates if barrier.closed]
     assert (closed.gate, told.starts_at) == (Gate.NO_CAPABLE_WORKER, None)
     assert "serves queue 'mail'" in (closed.opens or "")
 
 
-async def test_of_several_workers_the_one_that_lets_it_furthest_counts(store: Backend) -> None:
+async def test_of_several_workers_the_one_that_lets_it_furthest_counts(store: Store) -> None:
     await store.announce(Worker("w0", {"other": 1}, (POOL,)), 100 * SECOND)
     await announce(store)
     assert (await explained(store)).gate is None
 
 
-async def test_the_slots_of_all_processes_of_a_worker_count(store: Backend) -> None:
+async def test_the_slots_of_all_processes_of_a_worker_count(store: Store) -> None:
     await store.announce(Worker("w1", {"t": 1}, (POOL,), processes=2), 100 * SECOND)
     waiting = [new_job() for _ in range(7)]
     await store.put(waiting)
@@ -204,7 +205,7 @@ async def test_the_slots_of_all_processes_of_a_worker_count(store: Backend) -> N
     assert gates == [None] * 6 + [Gate.NO_SLOT]
 
 
-async def test_each_process_keeps_its_own_half_from_critical_jobs(store: Backend) -> None:
+async def test_each_process_keeps_its_own_half_from_critical_jobs(store: Store) -> None:
     """Two processes of three slots run one critical job each there, and one in the reserve."""
     await store.announce(Worker("w1", {"t": 1}, (POOL,), processes=2), 100 * SECOND)
     waiting = [new_job(queue="alarm") for _ in range(5)]
@@ -213,7 +214,7 @@ async def test_each_process_keeps_its_own_half_from_critical_jobs(store: Backend
     assert gates == [None] * 4 + [Gate.NO_SLOT]
 
 
-async def test_the_free_slots_of_all_workers_count(store: Backend) -> None:
+async def test_the_free_slots_of_all_workers_count(store: Store) -> None:
     pool = PoolShare("default", 1, POOL.queues)
     for name in ("w1", "w2"):
         await store.announce(Worker(name, {"t": 1}, (pool,)), 100 * SECOND)
@@ -223,14 +224,14 @@ async def test_the_free_slots_of_all_workers_count(store: Backend) -> None:
     assert gates == [None, None, Gate.NO_SLOT]
 
 
-async def test_the_start_of_a_delayed_job_is_its_time(store: Backend) -> None:
+async def test_the_start_of_a_delayed_job_is_its_time(store: Store) -> None:
     await announce(store)
     told = await explained(store, delay=60 * SECOND)
     assert (told.gate, told.starts_at) == (Gate.NOT_DUE, told.now + 60 * SECOND)
 
 
 async def test_behind_full_slots_the_start_is_guessed_by_the_pace_of_the_queue(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     """Ten jobs in 20 s, three before it: the fourth from now starts after 8 s."""
     await announce(store)
@@ -248,7 +249,7 @@ async def test_behind_full_slots_the_start_is_guessed_by_the_pace_of_the_queue(
     assert told.basis == "in the last 20 s, jobs of this queue that started: 10; before it: 3"
 
 
-async def test_without_a_pace_there_is_no_guess(store: Backend) -> None:
+async def test_without_a_pace_there_is_no_guess(store: Store) -> None:
     await announce(store)
     await store.put([new_job() for _ in range(3)])
     await claim(store, slots=3, worker="w1/1")
@@ -258,7 +259,7 @@ async def test_without_a_pace_there_is_no_guess(store: Backend) -> None:
 
 
 async def test_a_running_job_is_not_explained_by_gates_and_a_lost_one_is(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await announce(store)
     await store.put([new_job()])
@@ -270,12 +271,12 @@ async def test_a_running_job_is_not_explained_by_gates_and_a_lost_one_is(
     assert [lost.id for lost in (await store.claim(plan(worker="w1"))).jobs] == [job.id]
 
 
-async def test_a_job_nobody_knows_cannot_be_explained(store: Backend) -> None:
+async def test_a_job_nobody_knows_cannot_be_explained(store: Store) -> None:
     with pytest.raises(JobNotFound):
         await explain(store, JobId("nobody"))
 
 
-async def test_a_renamed_task_is_named_though_no_worker_is_live(store: Backend) -> None:
+async def test_a_renamed_task_is_named_though_no_worker_is_live(store: Store) -> None:
     """To start a worker of the app would not help, and nothing else was said."""
     job = new_job(task="shop.welcome")
     await store.put([job])
@@ -299,7 +300,7 @@ async def test_a_renamed_task_is_named_though_no_worker_is_live(store: Backend) 
     assert (await opens(None)).endswith("if it was renamed, its old name in the task's `aliases`")
 
 
-async def test_numbers_that_no_worker_announces_are_survived(store: Backend) -> None:
+async def test_numbers_that_no_worker_announces_are_survived(store: Store) -> None:
     """Whoever can announce a worker, or damage one, keeps nobody from an explanation (I22)."""
     job = new_job()
     await store.put([job])

@@ -194,7 +194,7 @@ async def test_what_a_heartbeat_cannot_read_costs_no_lease_and_no_word_to_others
     heard = Heard(any_app)
     keeper = Keeper(any_app.workshop(), "w", lambda: {"w/1": board}, lambda _, n: told.append(n))
     await keeper.beat()
-    record = await any_app.store.find(kept.id)
+    record = await any_app.store.admin.find(kept.id)
     assert record is not None
     assert (record.lease_until or 0) < kept.lease_until
     [news] = told
@@ -281,7 +281,7 @@ async def test_a_job_that_the_board_cannot_hold_is_left_and_told(job_id: Any) ->
         assert await (await task.aenqueue()).aresult(timeout=10) == 7
         trouble = await heard.until(events.Trouble)
     assert f"job {job_id} cannot be taken in hand" in trouble.problem
-    [found] = await app.store.audit()
+    [found] = await app.store.admin.audit()
     assert "with which no worker takes it in hand" in found.problem
 
 

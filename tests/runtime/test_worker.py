@@ -64,7 +64,7 @@ async def test_what_is_not_finished_in_the_grace_time_is_given_back_uncounted(
     record = await job.arecord()
     assert (record.state, record.attempt, record.worker) == (State.WAITING, 0, None)
     assert heard.story(job) == ["Enqueued", "Started", "Returned"]
-    assert [line.outcome for line in await any_app.store.attempts(job.id)] == ["returned"]
+    assert [line.outcome for line in await any_app.store.admin.attempts(job.id)] == ["returned"]
 
 
 async def test_what_was_claimed_ahead_is_given_back_uncounted(
@@ -139,7 +139,7 @@ async def test_a_worker_that_stops_at_once_ends(
     await worker.__aenter__()
     asyncio.get_running_loop().call_later(0.3, told.set)
     await asyncio.wait_for(worker.__aexit__(), 5)
-    assert await any_app.store.workers() == []
+    assert await any_app.store.admin.workers() == []
 
 
 async def test_a_worker_that_cannot_begin_leaves_nothing_open(
@@ -162,9 +162,9 @@ async def test_a_worker_that_cannot_begin_leaves_nothing_open(
 async def test_a_worker_is_announced_while_it_works(any_app: Fairlead) -> None:
     any_app.task(name="t", version=3)(lambda: 1)
     async with any_app.worker():
-        [worker] = await any_app.store.workers()
+        [worker] = await any_app.store.admin.workers()
         assert worker.capable == {"t": 3}
-    assert await any_app.store.workers() == []
+    assert await any_app.store.admin.workers() == []
 
 
 async def test_a_worker_begins_its_rounds_at_a_phase_of_its_own(

@@ -6,6 +6,7 @@ from random import Random
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
 from fairlead.core.job import NewJob
+from tests import deeds
 from tests.simulation.faults import Connection
 from tests.simulation.loop import Process
 from tests.simulation.world import QUEUES, Child, Options, Tree, World, find_job
@@ -97,10 +98,10 @@ async def _interfere(world: World, end: float) -> None:
         queue = random.choice(QUEUES).name
         try:
             if random.random() < 0.3:
-                await connection.pause(queue, by())
+                await deeds.pause(connection, queue, by())
                 await asyncio.sleep(random.uniform(0.0, 10.0))
             elif (job_id := find_job(world, random)) is not None:
-                await connection.cancel([job_id], "by a person", by())
+                await deeds.cancel(connection, [job_id], "by a person", by())
         except StoreError:
             pass
         await _resume(connection, queue)
@@ -109,7 +110,8 @@ async def _interfere(world: World, end: float) -> None:
 async def _resume(connection: Connection, queue: str) -> None:
     while True:
         try:
-            return await connection.resume(queue, by())
+            await deeds.resume(connection, queue, by())
+            return
         except StoreError:
             await asyncio.sleep(1.0)
 

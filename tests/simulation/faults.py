@@ -7,17 +7,18 @@ does not know. Each simulated process has its own `Connection`.
 
 import abc
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from fairlead.core.admin import Worker
+from fairlead.core.acts import Action, Cancel, Deed
+from fairlead.core.admin import Admin, Worker
 from fairlead.core.errors import StoreUnavailable
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, JobRecord, NewJob
+from fairlead.core.job import Job, NewJob
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
-from fairlead.core.store import Backend, Extended, Upkeep
+from fairlead.core.store import Accepted, Extended, Store, Upkeep, Within
 from fairlead.stores.memory.store import MemoryStore
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.witness import Witness
@@ -115,7 +116,7 @@ class Network:
         self.loop.call_later(delay, do, *args, context=self.loop.outside.context)
 
 
-class Connection(Backend):
+class Connection(Store):
     """The store as one process reaches it."""
 
     url = "memory://"
@@ -124,16 +125,17 @@ class Connection(Backend):
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
         self._process = process
-        self._store = network.store
-        self._witness = network.witness
+        self.store = network.store
+        self.witness = network.witness
+        self.admin = Desk(self)
 
-    async def _call(self, do: Callable[[], T]) -> T:
+    async def call(self, do: Callable[[], T]) -> T:
         answer: asyncio.Future[T] = self._network.loop.create_future()
         self._network.carry(self._process, do, answer)
         return await answer
 
     async def _ask(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await self._call(lambda: at_once(verb()))
+        return await self.call(lambda: at_once(verb()))
 
     async def open(self) -> None:
         pass
@@ -141,52 +143,52 @@ class Connection(Backend):
     async def close(self) -> None:
         pass
 
-    async def put(self, jobs: Sequence[NewJob]) -> list[bool]:
-        def do() -> list[bool]:
-            fresh = at_once(self._store.put(jobs))
-            self._witness.put(jobs, fresh)
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
+        def do() -> list[Accepted]:
+            fresh = at_once(self.store.put(jobs))
+            self.witness.put(jobs, [answer.is_new for answer in fresh])
             return fresh
 
-        return await self._call(do)
+        return await self.call(do)
 
-    def put_blocking(self, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
         raise NotImplementedError
 
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> Within[list[Accepted]]:
         raise NotImplementedError
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         def do() -> Claim:
-            claim = at_once(self._store.claim(plan))
-            self._witness.claimed(self._process, plan, claim.jobs)
+            claim = at_once(self.store.claim(plan))
+            self.witness.claimed(self._process, plan, claim.jobs)
             return claim
 
-        claim = await self._call(do)
-        self._witness.delivered(claim.jobs)
+        claim = await self.call(do)
+        self.witness.delivered(claim.jobs)
         return claim
 
     async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
         def do() -> list[Extended]:
-            extended = at_once(self._store.extend(leases, lease))
-            self._witness.extended(self._process, leases, lease, extended)
+            extended = at_once(self.store.extend(leases, lease))
+            self.witness.extended(self._process, leases, lease, extended)
             return extended
 
-        return await self._call(do)
+        return await self.call(do)
 
     async def held(self, worker: str) -> list[Job]:
-        return await self._ask(lambda: self._store.held(worker))
+        return await self._ask(lambda: self.store.held(worker))
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         def do() -> dict[JobId, Settlement]:
-            before = self._witness.before_settle(settlements)
-            written = at_once(self._store.settle(settlements))
-            self._witness.settled(self._process, settlements, written, before)
+            before = self.witness.before_settle(settlements)
+            written = at_once(self.store.settle(settlements))
+            self.witness.settled(self._process, settlements, written, before)
             return written
 
-        return await self._call(do)
+        return await self.call(do)
 
     async def announce(self, worker: Worker, lease: int) -> None:
-        return await self._ask(lambda: self._store.announce(worker, lease))
+        return await self._ask(lambda: self.store.announce(worker, lease))
 
     async def wait(self, timeout: float, since: int = 0, *, for_work: bool = False) -> int:
         network = self._network
@@ -195,31 +197,53 @@ class Connection(Backend):
             raise StoreUnavailable("memory://", "simulated")
         if network.chance(network.rates.lost_hint):
             await asyncio.sleep(timeout)
-            return await self._store.wait(0, 0)
-        return await self._store.wait(timeout, since)
+            return await self.store.wait(0, 0)
+        return await self.store.wait(timeout, since)
 
     async def upkeep(self, keep: int) -> Upkeep:
-        return await self._ask(lambda: self._store.upkeep(keep))
-
-    async def cancel(
-        self, job_ids: Collection[JobId], reason: str, *more: Any
-    ) -> dict[JobId, JobRecord]:
-        def do() -> dict[JobId, JobRecord]:
-            records = at_once(self._store.cancel(job_ids, reason, *more))
-            self._witness.cancelled(records)
-            return records
-
-        return await self._call(do)
+        return await self._ask(lambda: self.store.upkeep(keep))
 
 
 def _forward(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def ask(self: Connection, *args: Any, **named: Any) -> Any:
-        return await self._ask(lambda: getattr(self._store, name)(*args, **named))
+        return await self._ask(lambda: getattr(self.store, name)(*args, **named))
 
     return ask
 
 
-# What people ask has no faults of its own.
 for verb in sorted(Connection.__abstractmethods__):
     setattr(Connection, verb, _forward(verb))
 abc.update_abstractmethods(Connection)
+
+
+class Desk(Admin):
+    """What people ask, over the same network; it has no faults of its own."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def act(self, deed: Deed, by: Action) -> list[str]:
+        connection = self._connection
+
+        def do() -> list[str]:
+            done = at_once(connection.store.admin.act(deed, by))
+            if isinstance(deed, Cancel):
+                found = [at_once(connection.store.admin.find(JobId(each))) for each in done]
+                connection.witness.cancelled({job.id: job for job in found if job is not None})
+            return done
+
+        return await connection.call(do)
+
+
+def _asked(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def ask(self: Desk, *args: Any, **named: Any) -> Any:
+        connection = self._connection
+        question = getattr(connection.store.admin, name)
+        return await connection.call(lambda: at_once(question(*args, **named)))
+
+    return ask
+
+
+for verb in sorted(Desk.__abstractmethods__):
+    setattr(Desk, verb, _asked(verb))
+abc.update_abstractmethods(Desk)

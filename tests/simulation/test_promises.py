@@ -121,7 +121,7 @@ def test_a_stop_ends_in_time_and_burns_no_attempt(grace: float, seed: int) -> No
         while tree.supervisor.alive:
             await asyncio.sleep(0.1)
         took = world.loop.time() - began
-        counts = at_once(world.store.count())
+        counts = at_once(world.store.admin.count())
         assert not any(State.RUNNING in states for states in counts.values())
         world.boot(0)
 

@@ -37,6 +37,7 @@ from fairlead.runtime.upkeep import upkeep
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import PoolPlan, Terms, Workshop
 from fairlead.stores.memory.store import MemoryStore
+from tests import deeds
 from tests.simulation.faults import Connection, Network, Rates, at_once
 from tests.simulation.loop import Deadlock, Killed, Process, VirtualClock, VirtualLoop, here
 from tests.simulation.witness import Seen, Witness
@@ -223,7 +224,7 @@ class World:
         self.tasks: Registry = registry(self)
         self.witness = Witness(
             self.clock.now,
-            lambda job_id: at_once(self.store.find(job_id)),
+            lambda job_id: at_once(self.store.admin.find(job_id)),
             self.may_be_lost,
             lambda task: self.tasks[task].options.reconcile is not None,
         )
@@ -385,10 +386,10 @@ class World:
         records = {
             record.id: record
             for job_id in self.witness.facts
-            if (record := at_once(self.store.find(job_id))) is not None
+            if (record := at_once(self.store.admin.find(job_id))) is not None
         }
         attempts = {task.name: task.options.retry.attempts for task in self.tasks}
-        log = self.store._log
+        log = self.store.log
         self.witness.check_end(records, log, attempts.__getitem__, CRASH_LIMIT)
 
     @contextmanager
@@ -428,7 +429,7 @@ class World:
             await asyncio.sleep(2.0)
             self._note_expired()
             for queue in QUEUES:  # A repeated pause may have come after its resume.
-                at_once(self.store.resume(queue.name, by()))
+                at_once(deeds.resume(self.store, queue.name, by()))
 
     async def _until_services_step(self) -> None:
         """Whatever a service did while there were faults, it goes on afterwards."""
@@ -458,7 +459,7 @@ class World:
     def _note_expired(self) -> None:
         for job_id, fact in self.witness.facts.items():
             if fact.state is None and fact.new.expires_in is not None:
-                record = at_once(self.store.find(job_id))
+                record = at_once(self.store.admin.find(job_id))
                 if record is not None and record.state.final:
                     fact.state = record.state
 
@@ -468,9 +469,9 @@ class World:
             self._audit()
 
     def _audit(self) -> None:
-        for finding in at_once(self.store.audit()):
+        for finding in at_once(self.store.admin.audit()):
             self.witness.complain(f"I3: the store is in order: {finding.problem}")
-        if not self.witness.dead <= set(self.store._dead):
+        if not self.witness.dead <= set(self.store.dead):
             self.witness.complain("I10: a dead letter stays")
 
     def _look_at_tasks(self) -> None:

@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 
 
 @pytest.fixture
-async def shop(fresh_url: str) -> AsyncIterator[Backend]:
+async def shop(fresh_url: str) -> AsyncIterator[Store]:
     """A store by the server's own clock."""
     store = store_for(fresh_url)
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 

@@ -8,11 +8,12 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, State
 from fairlead.core.queue import Queue
 from fairlead.core.selection import Unknown
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
+from tests import deeds
 from tests.words import MAIL, by, claim, done, failed, new_job, plan, returned
 
 
-async def test_a_claim_leases_counts_and_fences(store: Backend, clock: ManualClock) -> None:
+async def test_a_claim_leases_counts_and_fences(store: Store, clock: ManualClock) -> None:
     new = new_job(options='{"tags":["x"]}', expires_in=3600 * SECOND)
     await store.put([new])
     [job] = await claim(store, lease=20)
@@ -22,14 +23,14 @@ async def test_a_claim_leases_counts_and_fences(store: Backend, clock: ManualClo
     assert job.fence == clock.now()
     assert job.expires_at == clock.now() + 3600 * SECOND
 
-    record = await store.find(job.id)
+    record = await store.admin.find(job.id)
     assert record is not None
     assert (record.state, record.worker, record.fence) == (State.RUNNING, "w1", job.fence)
     assert (record.lease_until, record.claimed_at) == (job.lease_until, job.claimed_at)
 
 
 async def test_a_claimed_job_is_nobody_elses_while_its_lease_lasts(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     assert len(await claim(store, lease=20)) == 1
@@ -37,7 +38,7 @@ async def test_a_claimed_job_is_nobody_elses_while_its_lease_lasts(
     assert await claim(store, worker="w2") == []
 
 
-async def test_a_passed_lease_is_claimed_as_lost(store: Backend, clock: ManualClock) -> None:
+async def test_a_passed_lease_is_claimed_as_lost(store: Store, clock: ManualClock) -> None:
     """The lost run's worker and times stay visible, and its attempt stays counted."""
     await store.put([new_job()])
     [first] = await claim(store, lease=20)
@@ -51,7 +52,7 @@ async def test_a_passed_lease_is_claimed_as_lost(store: Backend, clock: ManualCl
 
 
 async def test_a_claim_that_waited_half_a_lease_takes_over_nothing(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     """As long as it waited for the store, so did the heartbeats of the worker it would rob."""
     await store.put([new_job()])
@@ -64,7 +65,7 @@ async def test_a_claim_that_waited_half_a_lease_takes_over_nothing(
 
 
 async def test_a_fence_grows_even_when_the_clock_goes_back(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     [first] = await claim(store)
@@ -77,7 +78,7 @@ async def test_a_fence_grows_even_when_the_clock_goes_back(
     assert second.fence == first.fence + 1
 
 
-async def test_the_order_is_due_time_minus_head_start(store: Backend, clock: ManualClock) -> None:
+async def test_the_order_is_due_time_minus_head_start(store: Store, clock: ManualClock) -> None:
     old = new_job()
     await store.put([old])
     clock.advance(10)
@@ -86,18 +87,18 @@ async def test_the_order_is_due_time_minus_head_start(store: Backend, clock: Man
     assert [j.id for j in await claim(store)] == [ahead.id, old.id, behind.id, level.id]
 
 
-async def test_a_due_time_in_the_past_is_no_head_start(store: Backend, clock: ManualClock) -> None:
+async def test_a_due_time_in_the_past_is_no_head_start(store: Store, clock: ManualClock) -> None:
     """Nobody may be more than a day ahead, whatever instant it names."""
     first, second = new_job(priority=1), new_job(run_at=1)
     await store.put([second])
     await store.put([first])
     assert [job.id for job in await claim(store)] == [first.id, second.id]
-    record = await store.find(second.id)
+    record = await store.admin.find(second.id)
     assert record is not None
     assert record.run_at == clock.now()
 
 
-async def test_a_claim_counts_the_bytes_of_options_too(store: Backend) -> None:
+async def test_a_claim_counts_the_bytes_of_options_too(store: Store) -> None:
     """F82: they may be as large as a payload."""
     options = '{"headers":{"h":"' + "x" * 100_000 + '"}}'
     jobs = [new_job(options=options) for _ in range(8)]
@@ -112,7 +113,7 @@ async def test_a_claim_counts_the_bytes_of_options_too(store: Backend) -> None:
     assert len(rest.jobs) == 5
 
 
-async def test_waiting_makes_up_for_any_head_start(store: Backend, clock: ManualClock) -> None:
+async def test_waiting_makes_up_for_any_head_start(store: Store, clock: ManualClock) -> None:
     patient = new_job()
     await store.put([patient])
     clock.advance(24 * 3600 + 1)
@@ -120,7 +121,7 @@ async def test_waiting_makes_up_for_any_head_start(store: Backend, clock: Manual
     assert next(iter(await claim(store, slots=1))).id == patient.id
 
 
-async def test_a_promoted_job_keeps_its_place(store: Backend, clock: ManualClock) -> None:
+async def test_a_promoted_job_keeps_its_place(store: Store, clock: ManualClock) -> None:
     early = new_job(delay=10 * SECOND)
     await store.put([early])
     clock.advance(20)
@@ -128,14 +129,14 @@ async def test_a_promoted_job_keeps_its_place(store: Backend, clock: ManualClock
     assert (await claim(store, slots=1))[0].id == early.id
 
 
-async def test_no_more_are_claimed_than_there_are_slots(store: Backend) -> None:
+async def test_no_more_are_claimed_than_there_are_slots(store: Store) -> None:
     await store.put([new_job() for _ in range(10)])
     assert len(await claim(store, slots=3)) == 3
     assert len(await claim(store, slots=3, running={"mail": 3})) == 0
     assert len(await claim(store, slots=3, running={"mail": 2})) == 1
 
 
-async def test_weights_share_the_slots_and_credits_carry_over(store: Backend) -> None:
+async def test_weights_share_the_slots_and_credits_carry_over(store: Store) -> None:
     queues = (Queue("a", weight=3), Queue("b", weight=1))
     await store.put([new_job(queue=name) for name in "ab" for _ in range(40)])
     credits: dict[str, float] = {}
@@ -147,18 +148,18 @@ async def test_weights_share_the_slots_and_credits_carry_over(store: Backend) ->
     assert (served.count("a"), served.count("b")) == (30, 10)
 
 
-async def test_an_empty_queues_share_goes_to_the_others(store: Backend) -> None:
+async def test_an_empty_queues_share_goes_to_the_others(store: Store) -> None:
     await store.put([new_job(queue="b") for _ in range(8)])
     jobs = await claim(store, Queue("a", weight=9), Queue("b", weight=1), slots=8)
     assert [job.queue for job in jobs] == ["b"] * 8
 
 
-async def test_only_the_planned_queues_are_served(store: Backend) -> None:
+async def test_only_the_planned_queues_are_served(store: Store) -> None:
     await store.put([new_job(queue="other")])
     assert await claim(store, MAIL) == []
 
 
-async def test_a_critical_queue_has_its_reserve_and_half_of_the_rest(store: Backend) -> None:
+async def test_a_critical_queue_has_its_reserve_and_half_of_the_rest(store: Store) -> None:
     alarm = Queue("alarm", critical=True, tasks=["t"], reserve=2)
     await store.put([new_job(queue="alarm") for _ in range(20)])
     await store.put([new_job() for _ in range(20)])
@@ -168,28 +169,28 @@ async def test_a_critical_queue_has_its_reserve_and_half_of_the_rest(store: Back
     assert queues[7:] == ["mail"] * 5
 
 
-async def test_a_paused_queue_is_not_served(store: Backend) -> None:
+async def test_a_paused_queue_is_not_served(store: Store) -> None:
     await store.put([new_job(), new_job(queue="other")])
-    await store.pause("mail", by())
-    assert await store.paused() == {"mail"}
+    await deeds.pause(store, "mail", by())
+    assert await deeds.paused(store) == {"mail"}
     assert [j.queue for j in await claim(store, MAIL, Queue("other"))] == ["other"]
-    await store.resume("mail", by())
+    await deeds.resume(store, "mail", by())
     assert [j.queue for j in await claim(store, MAIL, Queue("other"))] == ["mail"]
 
 
 async def test_an_expired_job_is_cancelled_and_never_claimed(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     late, fine = new_job(expires_in=5 * SECOND), new_job()
     await store.put([late, fine])
     clock.advance(5)
     assert [j.id for j in await claim(store)] == [fine.id]
-    record = await store.find(late.id)
+    record = await store.admin.find(late.id)
     assert record is not None
     assert (record.state, record.reason) == (State.CANCELLED, "expired")
 
 
-async def test_a_running_job_does_not_expire(store: Backend, clock: ManualClock) -> None:
+async def test_a_running_job_does_not_expire(store: Store, clock: ManualClock) -> None:
     await store.put([new_job(expires_in=5 * SECOND)])
     [job] = await claim(store, lease=20)
     clock.advance(10)
@@ -198,7 +199,7 @@ async def test_a_running_job_does_not_expire(store: Backend, clock: ManualClock)
 
 
 async def test_a_lost_run_is_decided_on_even_if_the_job_expired(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job(expires_in=5 * SECOND)])
     [first] = await claim(store, lease=20)
@@ -208,11 +209,11 @@ async def test_a_lost_run_is_decided_on_even_if_the_job_expired(
     assert second.id == first.id
 
 
-async def test_a_job_nobody_knows_is_parked_and_burns_no_attempt(store: Backend) -> None:
+async def test_a_job_nobody_knows_is_parked_and_burns_no_attempt(store: Store) -> None:
     strange, known = new_job(task="strange"), new_job()
     await store.put([strange, known])
     assert [j.id for j in await claim(store, capable={"t": 1})] == [known.id]
-    record = await store.find(strange.id)
+    record = await store.admin.find(strange.id)
     assert record is not None
     assert (record.state, record.gate, record.attempt) == (
         State.WAITING,
@@ -221,7 +222,7 @@ async def test_a_job_nobody_knows_is_parked_and_burns_no_attempt(store: Backend)
     )
 
 
-async def test_long_options_of_parked_jobs_are_not_told(store: Backend) -> None:
+async def test_long_options_of_parked_jobs_are_not_told(store: Store) -> None:
     """A producer may put a thousand such jobs: no claim brings them all (F82)."""
     options = [json.dumps({"correlation_id": "x" * size}) for size in (10, 200_000)]
     await store.put([new_job(f"nobody{len(each)}", options=each) for each in options])
@@ -229,7 +230,7 @@ async def test_long_options_of_parked_jobs_are_not_told(store: Backend) -> None:
     assert [each.options for each in told.parked] == [options[0], None]
 
 
-async def test_a_claim_counts_what_it_parks_by_queue_task_and_version(store: Backend) -> None:
+async def test_a_claim_counts_what_it_parks_by_queue_task_and_version(store: Store) -> None:
     """It names the job with the least id of each kind, however many there are."""
     news = Queue("news")
     first, other, later = new_job("a", options='{"tags":["x"]}'), new_job("b"), new_job("a", "news")
@@ -243,11 +244,11 @@ async def test_a_claim_counts_what_it_parks_by_queue_task_and_version(store: Bac
         Unknown(later.id, "a", 1, "news", None, 1),
         Unknown(newer.id, "a", 2, "mail", None, 1),
     ]
-    assert await store.unknown() == {("a", 1): 5, ("b", 1): 1, ("a", 2): 1}
+    assert await deeds.unknown(store) == {("a", 1): 5, ("b", 1): 1, ("a", 2): 1}
     assert (await store.claim(plan(MAIL, news, capable={"t": 1}))).parked == []
 
 
-async def test_a_claim_parks_only_the_kinds_that_no_live_worker_knows(store: Backend) -> None:
+async def test_a_claim_parks_only_the_kinds_that_no_live_worker_knows(store: Store) -> None:
     await store.announce(Worker("w2", {"theirs": 1}), 20 * SECOND)
     jobs = [new_job(task, version=version) for task in ("theirs", "nobodys") for version in (1, 2)]
     await store.put(jobs)
@@ -257,7 +258,7 @@ async def test_a_claim_parks_only_the_kinds_that_no_live_worker_knows(store: Bac
 
 
 async def test_a_parked_job_comes_back_to_its_place_for_a_worker_that_knows_it(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     strange = new_job(task="strange")
     await store.put([strange])
@@ -265,14 +266,14 @@ async def test_a_parked_job_comes_back_to_its_place_for_a_worker_that_knows_it(
     clock.advance(1)
     await store.put([new_job()])
     await store.announce(Worker("w2", {"strange": 1}), 20 * SECOND)
-    record = await store.find(strange.id)
+    record = await store.admin.find(strange.id)
     assert record is not None
     assert record.gate is None
     jobs = await claim(store, worker="w2", capable={"strange": 1, "t": 1})
     assert jobs[0].id == strange.id
 
 
-async def test_a_claim_by_one_who_knows_brings_parked_jobs_back(store: Backend) -> None:
+async def test_a_claim_by_one_who_knows_brings_parked_jobs_back(store: Store) -> None:
     strange = new_job(task="strange")
     await store.put([strange])
     await claim(store, capable={"t": 1})
@@ -280,31 +281,31 @@ async def test_a_claim_by_one_who_knows_brings_parked_jobs_back(store: Backend) 
 
 
 async def test_a_job_another_live_worker_knows_is_left_in_its_place(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.announce(Worker("w2", {"strange": 1}), 20 * SECOND)
     strange = new_job(task="strange")
     await store.put([strange])
     assert await claim(store, capable={"t": 1}) == []
-    record = await store.find(strange.id)
+    record = await store.admin.find(strange.id)
     assert record is not None
     assert record.gate is None
 
     clock.advance(21)
     assert await claim(store, capable={"t": 1}) == []
-    record = await store.find(strange.id)
+    record = await store.admin.find(strange.id)
     assert record is not None
     assert record.gate is Gate.NO_CAPABLE_WORKER
 
 
-async def test_a_payload_version_too_new_is_not_claimed(store: Backend) -> None:
+async def test_a_payload_version_too_new_is_not_claimed(store: Store) -> None:
     old, new = new_job(version=1), new_job(version=2)
     await store.put([new, old])
     assert [j.id for j in await claim(store, capable={"t": 1})] == [old.id]
     assert [j.id for j in await claim(store, capable={"t": 2})] == [new.id]
 
 
-async def test_a_given_back_job_is_claimed_first_again(store: Backend, clock: ManualClock) -> None:
+async def test_a_given_back_job_is_claimed_first_again(store: Store, clock: ManualClock) -> None:
     first, second = new_job(), new_job()
     await store.put([first])
     clock.advance(1)
@@ -315,7 +316,7 @@ async def test_a_given_back_job_is_claimed_first_again(store: Backend, clock: Ma
     assert (again.id, again.attempt, again.lost) == (first.id, 1, False)
 
 
-async def test_a_retry_waits_for_its_delay(store: Backend, clock: ManualClock) -> None:
+async def test_a_retry_waits_for_its_delay(store: Store, clock: ManualClock) -> None:
     await store.put([new_job(priority=5)])
     [job] = await claim(store)
     await store.settle([failed(job, clock.now())])
@@ -324,13 +325,13 @@ async def test_a_retry_waits_for_its_delay(store: Backend, clock: ManualClock) -
     clock.advance(0.1)
     [again] = await claim(store)
     assert (again.attempt, again.lost) == (2, False)
-    record = await store.find(again.id)
+    record = await store.admin.find(again.id)
     assert record is not None
     assert record.priority == 5
 
 
 async def test_lost_runs_of_a_task_nobody_knows_block_nobody(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     """They are parked with their passed lease, and claimed as lost once somebody knows them."""
     await store.put([new_job(task="gone") for _ in range(1_000)])
@@ -345,7 +346,7 @@ async def test_lost_runs_of_a_task_nobody_knows_block_nobody(
 
 
 async def test_a_late_worker_can_still_settle_a_parked_run(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job(task="gone"), new_job(task="gone")])
     first, second = await claim(store, lease=20)
@@ -355,6 +356,6 @@ async def test_a_late_worker_can_still_settle_a_parked_run(
     assert [job.id for job in await claim(store)] == [second.id]
 
 
-async def test_a_queue_twice_in_a_plan_is_refused(store: Backend) -> None:
+async def test_a_queue_twice_in_a_plan_is_refused(store: Store) -> None:
     with pytest.raises(ConfigError, match="names a queue twice"):
         await claim(store, MAIL, Queue("mail", weight=2))

@@ -15,9 +15,10 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob
 from fairlead.core.queue import Queue
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot, select
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.turns import Lineup
 from fairlead.stores import store_for
+from tests import deeds
 from tests.words import by, claim, new_job, plan, returned
 
 NAMES = [*"abcdefghijklmnopqrstuvwxyz", *(f"q{number}" for number in range(34))]
@@ -112,7 +113,7 @@ async def _compare(url: str, case: Case) -> None:
         waiting[queue].append(Head(job.id, task, 1, run_at - priority * SECOND, run_at))
         clock.advance(0.25)
     for queue in paused:
-        await store.pause(queue, by())
+        await deeds.pause(store, queue, by())
     credits: Mapping[str, float] = {}
     for size in case.sizes:
         wish = ClaimPlan("w", queues, size, SECOND * 3600, credits=credits, capable={"t": 1})
@@ -132,11 +133,11 @@ async def _compare(url: str, case: Case) -> None:
         taken = {job.id for job in answer.jobs}
         waiting = {q: [job for job in heads if job.id not in taken] for q, heads in waiting.items()}
         clock.advance(1)
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
-async def test_under_races_each_job_is_claimed_once_and_in_order(store: Backend) -> None:
+async def test_under_races_each_job_is_claimed_once_and_in_order(store: Store) -> None:
     """Many claimers at once: each sees a subsequence of the rule's order, together all of it."""
     queues = (Queue("a", weight=2), Queue("b"))
     await store.put([new_job(queue=name) for _ in range(200) for name in "ab"])
@@ -159,7 +160,7 @@ async def test_under_races_each_job_is_claimed_once_and_in_order(store: Backend)
             assert places == sorted(places)
 
 
-async def _order(store: Backend) -> list[JobId]:
+async def _order(store: Store) -> list[JobId]:
     """Return the ids in the order they were put: the queues take turns in it."""
     jobs = (await store.claim(plan(Queue("a"), Queue("b"), slots=400, worker="peek"))).jobs
     await store.settle([returned(job) for job in jobs])

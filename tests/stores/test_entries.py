@@ -9,30 +9,31 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import LONGEST_KEY, LONGEST_VALUE, MOST_ENTRIES, Change, Wanted
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
+from tests import deeds
 from tests.words import by, claim, done, failed, new_job, settled
 
 DAY = 86_400 * SECOND
 
 
-async def written(store: Backend, *changes: Change) -> list[int]:
+async def written(store: Store, *changes: Change) -> list[int]:
     versions = await store.entries.write(changes)
     assert None not in versions
     return [version or 0 for version in versions]
 
 
-async def keys(store: Backend, wanted: Wanted) -> list[str]:
+async def keys(store: Store, wanted: Wanted) -> list[str]:
     return [entry.key for entry in await store.entries.read(wanted)]
 
 
-async def values(store: Backend, kind: str, owner: JobId | None = None) -> dict[str, str]:
+async def values(store: Store, kind: str, owner: JobId | None = None) -> dict[str, str]:
     return {each.key: each.value for each in await store.entries.read(Wanted(kind, owner))}
 
 
 # Writing
 
 
-async def test_what_is_written_is_read(store: Backend, clock: ManualClock) -> None:
+async def test_what_is_written_is_read(store: Store, clock: ManualClock) -> None:
     at = clock.now() + DAY
     change = Change("step", "schlüssel/1", '{"a": "ä☃"}', due_at=at, expires_at=at + 5)
     [version] = await written(store, change)
@@ -42,20 +43,20 @@ async def test_what_is_written_is_read(store: Backend, clock: ManualClock) -> No
     assert (entry.due_at, entry.expires_at) == (at, at + 5)
 
 
-async def test_a_write_replaces_all_of_an_entry(store: Backend, clock: ManualClock) -> None:
+async def test_a_write_replaces_all_of_an_entry(store: Store, clock: ManualClock) -> None:
     await written(store, Change("step", "a", "1", due_at=5, expires_at=clock.now() + DAY))
     await written(store, Change("step", "a", "2"))
     [entry] = await store.entries.read(Wanted("step"))
     assert (entry.value, entry.due_at, entry.expires_at) == ("2", None, None)
 
 
-async def test_kinds_are_apart(store: Backend) -> None:
+async def test_kinds_are_apart(store: Store) -> None:
     await written(store, Change("step", "a", "1"), Change("tick", "a", "2"))
     assert await values(store, "step") == {"a": "1"}
     assert await values(store, "tick") == {"a": "2"}
 
 
-async def test_versions_grow_even_after_a_removal(store: Backend, clock: ManualClock) -> None:
+async def test_versions_grow_even_after_a_removal(store: Store, clock: ManualClock) -> None:
     [first] = await written(store, Change("step", "a", "1"))
     [second] = await written(store, Change("step", "a", "2"))
     clock.advance(1)
@@ -64,7 +65,7 @@ async def test_versions_grow_even_after_a_removal(store: Backend, clock: ManualC
     assert 0 < first < second < third
 
 
-async def test_only_what_was_expected_is_replaced(store: Backend) -> None:
+async def test_only_what_was_expected_is_replaced(store: Store) -> None:
     [version] = await written(store, Change("step", "a", "1"))
     write = store.entries.write
     assert await write([Change("step", "a", "x", expect=0)]) == [None]
@@ -77,7 +78,7 @@ async def test_only_what_was_expected_is_replaced(store: Backend) -> None:
     assert await write([Change("step", "b", "1", expect=0)]) != [None]
 
 
-async def test_only_what_was_expected_is_removed(store: Backend) -> None:
+async def test_only_what_was_expected_is_removed(store: Store) -> None:
     [version] = await written(store, Change("step", "a", "1"))
     assert await store.entries.write([Change("step", "a", expect=version + 1)]) == [None]
     assert await store.entries.write([Change("step", "a", expect=version)]) == [0]
@@ -85,7 +86,7 @@ async def test_only_what_was_expected_is_removed(store: Backend) -> None:
     assert await values(store, "step") == {}
 
 
-async def test_one_that_is_refused_keeps_no_other_from_being_written(store: Backend) -> None:
+async def test_one_that_is_refused_keeps_no_other_from_being_written(store: Store) -> None:
     await written(store, Change("step", "b", "old"))
     answers = await store.entries.write(
         [Change("step", key, "new", expect=0) for key in ("a", "b", "c")]
@@ -94,7 +95,7 @@ async def test_one_that_is_refused_keeps_no_other_from_being_written(store: Back
     assert await values(store, "step") == {"a": "new", "b": "old", "c": "new"}
 
 
-async def test_of_several_under_one_key_each_sees_the_one_before(store: Backend) -> None:
+async def test_of_several_under_one_key_each_sees_the_one_before(store: Store) -> None:
     answers = await store.entries.write(
         [
             Change("step", "a", "1", expect=0),
@@ -109,7 +110,7 @@ async def test_of_several_under_one_key_each_sees_the_one_before(store: Backend)
     assert await values(store, "step") == {"a": "3"}
 
 
-async def test_of_many_writers_who_expect_the_same_one_wins(store: Backend) -> None:
+async def test_of_many_writers_who_expect_the_same_one_wins(store: Store) -> None:
     await written(store, Change("step", "a", "0"))
     wins = 0
     for _ in range(5):
@@ -124,26 +125,26 @@ async def test_of_many_writers_who_expect_the_same_one_wins(store: Backend) -> N
     assert wins == 5
 
 
-async def test_nothing_is_written_without_changes(store: Backend) -> None:
+async def test_nothing_is_written_without_changes(store: Store) -> None:
     assert await store.entries.write([]) == []
 
 
 # Reading
 
 
-async def test_they_come_by_key_byte_by_byte(store: Backend) -> None:
+async def test_they_come_by_key_byte_by_byte(store: Store) -> None:
     names = ["b", "a", "B", "ä", "a/2", "a/10", "☃", "a "]
     await written(store, *(Change("step", name, "1") for name in names))
     assert await keys(store, Wanted("step")) == sorted(names, key=str.encode)
 
 
-async def test_some_are_read_by_their_keys(store: Backend) -> None:
+async def test_some_are_read_by_their_keys(store: Store) -> None:
     await written(store, *(Change("step", name, "1") for name in "abcd"))
     assert await keys(store, Wanted("step", keys=("d", "b", "x"))) == ["b", "d"]
     assert await keys(store, Wanted("step", keys=())) == []
 
 
-async def test_a_range_is_read_in_pages(store: Backend) -> None:
+async def test_a_range_is_read_in_pages(store: Store) -> None:
     names = [f"k{number:03}" for number in range(25)]
     await written(store, *(Change("step", name, "1") for name in reversed(names)))
     seen: list[str] = []
@@ -153,7 +154,7 @@ async def test_a_range_is_read_in_pages(store: Backend) -> None:
     assert seen == names
 
 
-async def test_a_range_is_read_by_the_beginning_of_its_keys(store: Backend) -> None:
+async def test_a_range_is_read_by_the_beginning_of_its_keys(store: Store) -> None:
     names = ["a/1", "a/2", "a0", "ab", "b/1", "ä/1", "a%1", "a_1"]
     await written(store, *(Change("step", name, "1") for name in names))
     assert await keys(store, Wanted("step", prefix="a/")) == ["a/1", "a/2"]
@@ -163,7 +164,7 @@ async def test_a_range_is_read_by_the_beginning_of_its_keys(store: Backend) -> N
     assert await keys(store, Wanted("step", prefix="a_")) == ["a_1"]
 
 
-async def test_what_falls_due_is_read_by_time(store: Backend, clock: ManualClock) -> None:
+async def test_what_falls_due_is_read_by_time(store: Store, clock: ManualClock) -> None:
     now = clock.now()
     times = {"late": 30, "soon": 10, "also": 10, "never": None}
     await written(
@@ -186,7 +187,7 @@ async def test_what_falls_due_is_read_by_time(store: Backend, clock: ManualClock
     assert await keys(store, Wanted("tick", due_before=now + 31 * SECOND)) == ["late"]
 
 
-async def test_what_has_expired_is_not_there(store: Backend, clock: ManualClock) -> None:
+async def test_what_has_expired_is_not_there(store: Store, clock: ManualClock) -> None:
     expiring = Change("step", "a", "1", due_at=0, expires_at=clock.now() + 10 * SECOND)
     await written(store, expiring, Change("step", "b", "1"))
     clock.advance(10)
@@ -197,7 +198,7 @@ async def test_what_has_expired_is_not_there(store: Backend, clock: ManualClock)
     assert await values(store, "step") == {"a": "2", "b": "1"}
 
 
-async def test_upkeep_removes_what_has_expired(store: Backend, clock: ManualClock) -> None:
+async def test_upkeep_removes_what_has_expired(store: Store, clock: ManualClock) -> None:
     at = clock.now() + 10 * SECOND
     await written(store, *(Change("step", str(n), "1", expires_at=at) for n in range(7)))
     await written(store, Change("step", "stays", "1", expires_at=at + DAY))
@@ -211,13 +212,13 @@ async def test_upkeep_removes_what_has_expired(store: Backend, clock: ManualCloc
 # Owners
 
 
-async def running(store: Backend) -> Job:
+async def running(store: Store) -> Job:
     await store.put([new_job()])
     [job] = await claim(store)
     return job
 
 
-async def test_an_owned_entry_is_apart_from_others_of_its_key(store: Backend) -> None:
+async def test_an_owned_entry_is_apart_from_others_of_its_key(store: Store) -> None:
     one, two = new_job(), new_job(queue="reports")
     await store.put([one, two])
     await written(
@@ -233,7 +234,7 @@ async def test_an_owned_entry_is_apart_from_others_of_its_key(store: Backend) ->
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.CANCELLED])
-async def test_it_goes_with_its_job_and_comes_back_with_it(store: Backend, state: State) -> None:
+async def test_it_goes_with_its_job_and_comes_back_with_it(store: Store, state: State) -> None:
     job = await running(store)
     changes = [Change("saved", key, f'"{key}"', owner=job.id) for key in ("ä", "b")]
     await written(store, *changes, Change("step", "s", "1", owner=job.id, due_at=7))
@@ -245,13 +246,13 @@ async def test_it_goes_with_its_job_and_comes_back_with_it(store: Backend, state
     assert await _owned(store, job.id) == before
     assert await store.entries.write([Change("saved", "c", "1", owner=job.id)]) == [None]
     assert await store.entries.write([Change("saved", "b", owner=job.id)]) == [None]
-    await store.revive([job.id], [state], by())
+    await deeds.revive(store, [job.id], [state], by())
     assert await _owned(store, job.id) == before
     await written(store, Change("saved", "b", "2", owner=job.id))
     assert await values(store, "saved", job.id) == {"ä": '"ä"', "b": "2"}
 
 
-async def _owned(store: Backend, job_id: JobId) -> list[object]:
+async def _owned(store: Store, job_id: JobId) -> list[object]:
     return [
         each
         for kind in ("saved", "step")
@@ -260,7 +261,7 @@ async def _owned(store: Backend, job_id: JobId) -> list[object]:
 
 
 async def test_it_stays_while_its_job_fails_and_waits_again(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     job = await running(store)
     await written(store, Change("saved", "a", "1", owner=job.id))
@@ -273,13 +274,13 @@ async def test_it_stays_while_its_job_fails_and_waits_again(
 
 
 async def test_it_goes_with_a_job_that_is_cancelled_or_expires(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     cancelled, expired = new_job(), new_job(expires_in=5 * SECOND)
     await store.put([cancelled, expired])
     for job in (cancelled, expired):
         await written(store, Change("saved", "a", f'"{job.id}"', owner=job.id))
-    await store.cancel([cancelled.id], "no", by())
+    await deeds.cancel(store, [cancelled.id], "no", by())
     clock.advance(6)
     await store.upkeep(DAY)
     for job in (cancelled, expired):
@@ -287,12 +288,12 @@ async def test_it_goes_with_a_job_that_is_cancelled_or_expires(
         assert await store.entries.write([Change("saved", "a", "x", owner=job.id)]) == [None]
 
 
-async def test_it_is_forgotten_with_its_job(store: Backend, clock: ManualClock) -> None:
+async def test_it_is_forgotten_with_its_job(store: Store, clock: ManualClock) -> None:
     deleted, pruned = await running(store), await running(store)
     for job in (deleted, pruned):
         await written(store, Change("saved", "a", "1", owner=job.id))
         await store.settle([done(job)])
-    await store.delete([deleted.id], [State.DONE], by())
+    await deeds.delete(store, [deleted.id], [State.DONE], by())
     assert await values(store, "saved", deleted.id) == {}
     clock.advance(3 * 86_400)
     while (await store.upkeep(DAY)).more:
@@ -303,7 +304,7 @@ async def test_it_is_forgotten_with_its_job(store: Backend, clock: ManualClock) 
     assert await values(store, "saved", deleted.id) == {}
 
 
-async def test_nobody_owns_what_has_no_job(store: Backend) -> None:
+async def test_nobody_owns_what_has_no_job(store: Store) -> None:
     stranger = new_job().id
     assert await store.entries.write([Change("saved", "a", "1", owner=stranger)]) == [None]
     assert await values(store, "saved", stranger) == {}
@@ -312,7 +313,7 @@ async def test_nobody_owns_what_has_no_job(store: Backend) -> None:
 # Fences
 
 
-async def test_who_lost_its_lease_writes_nothing(store: Backend, clock: ManualClock) -> None:
+async def test_who_lost_its_lease_writes_nothing(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     fence = (job.id, job.fence)
     owned, free = Change("saved", "a", "1", owner=job.id), Change("once", "a", "1")
@@ -326,7 +327,7 @@ async def test_who_lost_its_lease_writes_nothing(store: Backend, clock: ManualCl
     assert None not in await store.entries.write([free], (taken.id, taken.fence))
 
 
-async def test_who_has_ended_writes_nothing(store: Backend) -> None:
+async def test_who_has_ended_writes_nothing(store: Store) -> None:
     job = await running(store)
     await store.settle([done(job)])
     with pytest.raises(LeaseLost):
@@ -335,12 +336,12 @@ async def test_who_has_ended_writes_nothing(store: Backend) -> None:
 
 
 async def test_what_was_written_under_a_fence_outlives_the_job_unless_it_owns_it(
-    store: Backend,
+    store: Store,
 ) -> None:
     job = await running(store)
     await store.entries.write([Change("once", "a", "1")], (job.id, job.fence))
     await store.settle([done(job)])
-    await store.delete([job.id], [State.DONE], by())
+    await deeds.delete(store, [job.id], [State.DONE], by())
     assert await values(store, "once") == {"a": "1"}
 
 
@@ -363,7 +364,7 @@ def test_a_key_has_a_length_and_no_nul(key: str) -> None:
         Wanted("step", keys=(key,))
 
 
-async def test_the_longest_key_and_value_are_kept(store: Backend) -> None:
+async def test_the_longest_key_and_value_are_kept(store: Store) -> None:
     key, value = "ä" * (LONGEST_KEY // 2), '"' + "x" * (LONGEST_VALUE - 2) + '"'
     await written(store, Change("k" * 64, key, value))
     assert await values(store, "k" * 64) == {key: value}
@@ -394,7 +395,7 @@ def test_what_is_due_is_not_asked_for_by_key() -> None:
         Wanted("step", keys=("a",), due_before=5)
 
 
-async def test_one_call_writes_a_bounded_number(store: Backend) -> None:
+async def test_one_call_writes_a_bounded_number(store: Store) -> None:
     changes = [Change("step", f"{n:04}", "1") for n in range(MOST_ENTRIES + 1)]
     with pytest.raises(ConfigError, match="at most 1,000 entries, not 1,001"):
         await store.entries.write(changes)
@@ -404,7 +405,7 @@ async def test_one_call_writes_a_bounded_number(store: Backend) -> None:
         Wanted("step", limit=MOST_ENTRIES + 1)
 
 
-async def test_a_job_with_entries_is_settled_with_others(store: Backend) -> None:
+async def test_a_job_with_entries_is_settled_with_others(store: Store) -> None:
     """One batch may mix jobs with and without."""
     await store.put([new_job() for _ in range(4)])
     jobs = await claim(store, slots=4)
@@ -416,7 +417,7 @@ async def test_a_job_with_entries_is_settled_with_others(store: Backend) -> None
         assert await values(store, "saved", job.id) == kept
 
 
-async def test_a_job_given_back_keeps_them(store: Backend) -> None:
+async def test_a_job_given_back_keeps_them(store: Store) -> None:
     from fairlead.core.outcome import Returned
 
     job = await running(store)

@@ -1,9 +1,10 @@
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.store import Backend, Extended
+from fairlead.core.store import Extended, Store
+from tests import deeds
 from tests.words import by, claim, done, new_job
 
 
-async def test_a_renewed_lease_lasts_from_now(store: Backend, clock: ManualClock) -> None:
+async def test_a_renewed_lease_lasts_from_now(store: Store, clock: ManualClock) -> None:
     await store.put([new_job()])
     [job] = await claim(store, lease=20)
     clock.advance(15)
@@ -13,7 +14,7 @@ async def test_a_renewed_lease_lasts_from_now(store: Backend, clock: ManualClock
 
 
 async def test_one_batch_mixes_many_claims_and_the_lost_are_missing(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job(), new_job(), new_job()])
     [a] = await claim(store, slots=1, lease=20)
@@ -25,7 +26,7 @@ async def test_one_batch_mixes_many_claims_and_the_lost_are_missing(
 
 
 async def test_a_passed_lease_can_be_renewed_until_somebody_takes_the_job(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     [first] = await claim(store, lease=20)
@@ -37,14 +38,14 @@ async def test_a_passed_lease_can_be_renewed_until_somebody_takes_the_job(
     assert await store.extend([(second.id, second.fence)], 20 * SECOND) != []
 
 
-async def test_extend_tells_who_is_to_be_cancelled(store: Backend) -> None:
+async def test_extend_tells_who_is_to_be_cancelled(store: Store) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
-    await store.cancel([job.id], "enough", by())
+    await deeds.cancel(store, [job.id], "enough", by())
     assert await store.extend([(job.id, job.fence)], SECOND) == [Extended(job.id, True)]
 
 
-async def test_a_stale_pair_does_not_hide_a_current_one(store: Backend) -> None:
+async def test_a_stale_pair_does_not_hide_a_current_one(store: Store) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
     pairs = [(job.id, job.fence), (job.id, job.fence - 1)]
@@ -52,7 +53,7 @@ async def test_a_stale_pair_does_not_hide_a_current_one(store: Backend) -> None:
 
 
 async def test_a_lease_extended_by_nothing_is_claimed_as_lost_at_once(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     [first] = await claim(store, lease=20)

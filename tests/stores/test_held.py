@@ -12,23 +12,24 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.job import ALONE, MOST_RUNS, Job, State
 from fairlead.core.outcome import Crashed, Done, Failed, Lost, Outcome, Returned, Snoozed
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import migrate
 from fairlead.stores.sqlite.statements import migrations
+from tests import deeds
 from tests.words import by, claim, done, failed, new_job, returned, settled
 
 IN_COMPANY = Crashed("SIGSEGV", company=True)
 
 
-async def held(store: Backend, worker: str) -> dict[str, Job]:
+async def held(store: Store, worker: str) -> dict[str, Job]:
     return {job.id: job for job in await store.held(worker)}
 
 
 # Held
 
 
-async def test_a_worker_holds_what_it_claimed_and_nothing_else(store: Backend) -> None:
+async def test_a_worker_holds_what_it_claimed_and_nothing_else(store: Store) -> None:
     await store.put([new_job() for _ in range(5)])
     ours = await claim(store, slots=2, worker="w1")
     theirs = await claim(store, slots=2, worker="w2")
@@ -37,7 +38,7 @@ async def test_a_worker_holds_what_it_claimed_and_nothing_else(store: Backend) -
     assert await held(store, "w3") == {}
 
 
-async def test_what_was_settled_is_not_held(store: Backend) -> None:
+async def test_what_was_settled_is_not_held(store: Store) -> None:
     await store.put([new_job() for _ in range(3)])
     first, second, third = await claim(store)
     await store.settle([done(first), returned(second)])
@@ -45,7 +46,7 @@ async def test_what_was_settled_is_not_held(store: Backend) -> None:
 
 
 async def test_a_held_job_comes_with_its_counts_and_its_fence(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     for outcome in (Crashed("SIGSEGV"), Failed(described("E", "m"))):
@@ -59,7 +60,7 @@ async def test_a_held_job_comes_with_its_counts_and_its_fence(
 
 
 async def test_a_passed_lease_is_still_held_while_nobody_took_the_job(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     [job] = await claim(store, lease=10)
@@ -68,7 +69,7 @@ async def test_a_passed_lease_is_still_held_while_nobody_took_the_job(
 
 
 async def test_who_took_a_job_over_as_lost_does_not_hold_it(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     await claim(store, worker="w1", lease=10)
@@ -83,7 +84,7 @@ async def test_who_took_a_job_over_as_lost_does_not_hold_it(
 
 
 async def test_a_shared_death_is_known_when_the_job_is_claimed_again(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job(), new_job()])
     one, other = await claim(store)
@@ -94,13 +95,13 @@ async def test_a_shared_death_is_known_when_the_job_is_claimed_again(
     assert (again[one.id].shared_deaths, again[other.id].shared_deaths) == (1, 0)
     assert (again[one.id].crashes, again[one.id].attempt) == (0, 1)
     assert (await held(store, "w1"))[one.id].shared_deaths == 1
-    record = await store.find(one.id)
+    record = await store.admin.find(one.id)
     assert record is not None
     assert record.shared_deaths == 1
     assert record.errors[-1].error == "Crashed"
 
 
-async def test_shared_deaths_are_counted(store: Backend, clock: ManualClock) -> None:
+async def test_shared_deaths_are_counted(store: Store, clock: ManualClock) -> None:
     """Small and large ones, for what is large of a job is read apart."""
     large = replace(new_job(), payload=f'["{"x" * 10_000}"]')
     await store.put([new_job(), large])
@@ -111,7 +112,7 @@ async def test_shared_deaths_are_counted(store: Backend, clock: ManualClock) -> 
 
 
 async def test_the_count_of_shared_deaths_ends_where_that_of_runs_does(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
@@ -121,11 +122,11 @@ async def test_the_count_of_shared_deaths_ends_where_that_of_runs_does(
     await store.settle([settled(job, IN_COMPANY, clock.now())])
     [job] = await claim(store)
     assert job.shared_deaths == MOST_RUNS
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
 
 
 async def test_jobs_that_end_alike_keep_their_own_counts_of_shared_deaths(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     jobs = [new_job() for _ in range(3)]
     await store.put(jobs)
@@ -149,7 +150,7 @@ async def test_jobs_that_end_alike_keep_their_own_counts_of_shared_deaths(
     ],
 )
 async def test_shared_deaths_are_cleared_by_a_run_that_ends_by_itself(
-    store: Backend, clock: ManualClock, outcome: Outcome, shared: int
+    store: Store, clock: ManualClock, outcome: Outcome, shared: int
 ) -> None:
     await store.put([new_job()])
     for ended in (IN_COMPANY, IN_COMPANY, outcome):
@@ -160,37 +161,37 @@ async def test_shared_deaths_are_cleared_by_a_run_that_ends_by_itself(
     assert job.shared_deaths == shared
 
 
-async def test_a_suspect_that_succeeds_is_simply_done(store: Backend, clock: ManualClock) -> None:
+async def test_a_suspect_that_succeeds_is_simply_done(store: Store, clock: ManualClock) -> None:
     await store.put([new_job()])
     for ended in (IN_COMPANY, Done('"ok"')):
         [job] = await claim(store)
         await store.settle([settled(job, ended, clock.now())])
-    record = await store.find(job.id)
+    record = await store.admin.find(job.id)
     assert record is not None
     assert (record.state, record.result, record.attempt) == ("done", '"ok"', 1)
     assert record.shared_deaths == 0
 
 
 async def test_who_shared_deaths_and_is_replayed_begins_anew(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     for ended in (IN_COMPANY, Failed(described("E", "m"), transient=False)):
         [job] = await claim(store)
         await store.settle([settled(job, ended, clock.now())])
-    assert await store.revive([job.id], [State.DEAD], by()) == [job.id]
+    assert await deeds.revive(store, [job.id], [State.DEAD], by()) == [job.id]
     [job] = await claim(store)
     assert (job.shared_deaths, job.suspect) == (0, False)
 
 
 async def test_who_crashed_alone_and_is_hastened_still_begins_alone(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
     for ended in (Crashed("SIGSEGV"), IN_COMPANY, Failed(described("E", "m"), after=60)):
         [job] = await claim(store)
         await store.settle([settled(job, ended, clock.now())])
-    assert await store.revive([job.id], [State.WAITING], by()) == [job.id]
+    assert await deeds.revive(store, [job.id], [State.WAITING], by()) == [job.id]
     [job] = await claim(store)
     assert (job.crashes, job.shared_deaths, job.runs_alone) == (0, ALONE, True)
 
@@ -198,7 +199,7 @@ async def test_who_crashed_alone_and_is_hastened_still_begins_alone(
 # Spared leases
 
 
-async def test_a_spared_lease_is_left_to_its_worker(store: Backend, clock: ManualClock) -> None:
+async def test_a_spared_lease_is_left_to_its_worker(store: Store, clock: ManualClock) -> None:
     await store.put([new_job()])
     [job] = await claim(store, lease=10)
     clock.advance(11)
@@ -209,7 +210,7 @@ async def test_a_spared_lease_is_left_to_its_worker(store: Backend, clock: Manua
     assert (taken.id, taken.lost) == (job.id, True)
 
 
-async def test_sparing_holds_up_nobody_else(store: Backend, clock: ManualClock) -> None:
+async def test_sparing_holds_up_nobody_else(store: Store, clock: ManualClock) -> None:
     await store.put([new_job(), new_job()])
     [lost] = await claim(store, slots=1, lease=10)
     clock.advance(11)
@@ -235,7 +236,9 @@ async def test_a_file_of_an_earlier_schema_is_brought_up_to_date(
 
     new = store_for(url, clock)
     await new.open()
-    assert [step.applied_at for step in await new.migrations()] == [clock.now()] * len(scripts)
+    assert [step.applied_at for step in await new.admin.migrations()] == [clock.now()] * len(
+        scripts
+    )
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
         assert raw.execute("SELECT colour FROM fairlead_job").fetchall() == [("grey",)]
     [job] = await new.held("w1")
@@ -244,5 +247,5 @@ async def test_a_file_of_an_earlier_schema_is_brought_up_to_date(
     [job] = await claim(new)
     assert job.shared_deaths == 1
     await new.settle([failed(job, clock.now())])
-    assert await new.audit() == []
+    assert await new.admin.audit() == []
     await new.close()

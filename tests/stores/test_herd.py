@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from tests.words import claim, new_job, quiet
 
 HERD = 20
 
 
-async def _asks(store: Backend, mark: int) -> int:
+async def _asks(store: Store, mark: int) -> int:
     """Ask for work at every hint, as idle feeders do, until it is quiet; returns how often."""
     asked = 0
     while (new := await store.wait(0.5 if asked else 30, mark, for_work=True)) != mark:

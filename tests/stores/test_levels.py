@@ -4,7 +4,8 @@ import pytest
 
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import NewJob, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
+from tests import deeds
 from tests.words import by, claim, done, new_job, plan
 
 DAY = 86_400
@@ -15,7 +16,7 @@ def newer() -> NewJob:
     return new_job(level=2)
 
 
-async def test_a_job_tells_its_level_wherever_it_is(store: Backend, newer: NewJob) -> None:
+async def test_a_job_tells_its_level_wherever_it_is(store: Store, newer: NewJob) -> None:
     store.level = 2
     older = new_job()
     await store.put([older, newer])
@@ -28,13 +29,13 @@ async def test_a_job_tells_its_level_wherever_it_is(store: Backend, newer: NewJo
     assert await _level(store, older) == 1
 
 
-async def _level(store: Backend, job: NewJob) -> int:
-    record = await store.find(job.id)
+async def _level(store: Store, job: NewJob) -> int:
+    record = await store.admin.find(job.id)
     assert record is not None
     return record.level
 
 
-async def test_an_older_program_does_not_claim_it(store: Backend, newer: NewJob) -> None:
+async def test_an_older_program_does_not_claim_it(store: Store, newer: NewJob) -> None:
     behind = new_job()
     await store.put([newer, behind])
     assert [job.id for job in await claim(store)] == [behind.id]
@@ -42,17 +43,17 @@ async def test_an_older_program_does_not_claim_it(store: Backend, newer: NewJob)
 
 
 async def test_an_older_program_does_not_park_it_though_nobody_knows_its_task(
-    store: Backend,
+    store: Store,
 ) -> None:
     await store.put([new_job("strange", level=2)])
     assert (await store.claim(plan(capable={"t": 1}))).parked == []
-    assert await store.unknown() == {}
+    assert await deeds.unknown(store) == {}
     [parked] = (await store.claim(plan(capable={"t": 1}, level=2))).parked
     assert parked.task == "strange"
 
 
 async def test_an_older_program_does_not_take_it_over(
-    store: Backend, newer: NewJob, clock: ManualClock
+    store: Store, newer: NewJob, clock: ManualClock
 ) -> None:
     await store.put([newer])
     await claim(store, level=2, lease=20)
@@ -62,27 +63,25 @@ async def test_an_older_program_does_not_take_it_over(
     assert lost.lost
 
 
-async def test_an_older_program_does_not_settle_it(store: Backend, newer: NewJob) -> None:
+async def test_an_older_program_does_not_settle_it(store: Store, newer: NewJob) -> None:
     store.level = 2
     await store.put([newer])
     [job] = await claim(store, level=2)
     store.level = 1
     assert await store.settle([done(job)]) == {}
-    assert await store.attempts(job.id) == []
+    assert await store.admin.attempts(job.id) == []
     store.level = 2
     assert set(await store.settle([done(job)])) == {job.id}
 
 
-async def test_an_older_program_settles_what_stands_beside_it(
-    store: Backend, newer: NewJob
-) -> None:
+async def test_an_older_program_settles_what_stands_beside_it(store: Store, newer: NewJob) -> None:
     await store.put([newer, new_job()])
     jobs = await claim(store, level=2)
     written = await store.settle([done(job) for job in jobs])
     assert set(written) == {job.id for job in jobs if job.id != newer.id}
 
 
-async def test_an_older_program_puts_it_into_its_order(store: Backend, clock: ManualClock) -> None:
+async def test_an_older_program_puts_it_into_its_order(store: Store, clock: ManualClock) -> None:
     """Its time means the same to every program."""
     await store.put([new_job(level=2, delay=10 * SECOND)])
     clock.advance(11)
@@ -92,78 +91,78 @@ async def test_an_older_program_puts_it_into_its_order(store: Backend, clock: Ma
 
 @pytest.mark.parametrize("verb", ["claim", "upkeep"])
 async def test_an_older_program_does_not_expire_it(
-    store: Backend, clock: ManualClock, verb: str
+    store: Store, clock: ManualClock, verb: str
 ) -> None:
     newer = new_job(level=2, expires_in=10 * SECOND)
     older = new_job(expires_in=10 * SECOND)
     await store.put([newer, older])
     clock.advance(11)
     await _look(store, verb)
-    assert await store.count() == {"mail": {State.WAITING: 1, State.CANCELLED: 1}}
+    assert await store.admin.count() == {"mail": {State.WAITING: 1, State.CANCELLED: 1}}
     store.level = 2
     await _look(store, verb)
-    assert await store.count() == {"mail": {State.CANCELLED: 2}}
+    assert await store.admin.count() == {"mail": {State.CANCELLED: 2}}
 
 
-async def _look(store: Backend, verb: str) -> None:
+async def _look(store: Store, verb: str) -> None:
     if verb == "claim":
         assert await claim(store, level=store.level) == []
     else:
         await store.upkeep(DAY * SECOND)
 
 
-async def test_an_older_program_does_not_cancel_it(store: Backend, newer: NewJob) -> None:
+async def test_an_older_program_does_not_cancel_it(store: Store, newer: NewJob) -> None:
     older = new_job()
     await store.put([newer, older])
     ids = [newer.id, older.id]
-    assert set(await store.cancel(ids, "no", by())) == {older.id}
+    assert set(await deeds.cancel(store, ids, "no", by())) == {older.id}
     [job] = await claim(store, level=2)
-    assert await store.cancel([job.id], "no", by()) == {}
+    assert await deeds.cancel(store, [job.id], "no", by()) == {}
     [kept] = await store.extend([(job.id, job.fence)], SECOND)
     assert not kept.cancel_requested
     store.level = 2
-    assert set(await store.cancel([job.id], "no", by())) == {job.id}
+    assert set(await deeds.cancel(store, [job.id], "no", by())) == {job.id}
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.CANCELLED])
 async def test_an_older_program_neither_revives_nor_deletes_it(
-    store: Backend, newer: NewJob, state: State
+    store: Store, newer: NewJob, state: State
 ) -> None:
     await _end(store, newer, state)
     store.level = 1
-    assert await store.revive([newer.id], [state], by()) == []
-    assert await store.delete([newer.id], [state], by()) == []
+    assert await deeds.revive(store, [newer.id], [state], by()) == []
+    assert await deeds.delete(store, [newer.id], [state], by()) == []
     store.level = 2
-    assert await store.revive([newer.id], [state], by()) == [newer.id]
+    assert await deeds.revive(store, [newer.id], [state], by()) == [newer.id]
     await _end(store, None, state)
-    assert await store.delete([newer.id], [state], by()) == [newer.id]
+    assert await deeds.delete(store, [newer.id], [state], by()) == [newer.id]
 
 
-async def test_an_older_program_does_not_hurry_it(store: Backend) -> None:
+async def test_an_older_program_does_not_hurry_it(store: Store) -> None:
     newer = new_job(level=2, delay=10 * SECOND)
     await store.put([newer])
-    assert await store.revive([newer.id], [State.WAITING], by()) == []
+    assert await deeds.revive(store, [newer.id], [State.WAITING], by()) == []
     store.level = 2
-    assert await store.revive([newer.id], [State.WAITING], by()) == [newer.id]
+    assert await deeds.revive(store, [newer.id], [State.WAITING], by()) == [newer.id]
     assert len(await claim(store, level=2)) == 1
 
 
-async def test_an_older_program_does_not_edit_it(store: Backend, newer: NewJob) -> None:
+async def test_an_older_program_does_not_edit_it(store: Store, newer: NewJob) -> None:
     await _end(store, newer, State.DEAD)
     store.level = 1
-    assert not await store.edit(newer.id, "{}", "[]", 1, by())
+    assert not await deeds.edit(store, newer.id, "{}", "[]", 1, by())
     store.level = 2
-    assert await store.edit(newer.id, "{}", "[]", 1, by())
+    assert await deeds.edit(store, newer.id, "{}", "[]", 1, by())
 
 
-async def test_a_revived_job_keeps_its_level(store: Backend, newer: NewJob) -> None:
+async def test_a_revived_job_keeps_its_level(store: Store, newer: NewJob) -> None:
     await _end(store, newer, State.DEAD)
-    await store.revive([newer.id], [State.DEAD], by())
+    await deeds.revive(store, [newer.id], [State.DEAD], by())
     assert await claim(store) == []
     assert await _level(store, newer) == 2
 
 
-async def _end(store: Backend, new: NewJob | None, state: State) -> None:
+async def _end(store: Store, new: NewJob | None, state: State) -> None:
     """Let a newer program bring a job, or the only one there is, to its end."""
     store.level = 2
     if new is not None:
@@ -176,7 +175,7 @@ async def _end(store: Backend, new: NewJob | None, state: State) -> None:
 
 
 async def test_an_older_program_does_not_forget_it(
-    store: Backend, newer: NewJob, clock: ManualClock
+    store: Store, newer: NewJob, clock: ManualClock
 ) -> None:
     await _end(store, newer, State.DONE)
     store.level = 1
@@ -187,4 +186,4 @@ async def test_an_older_program_does_not_forget_it(
     store.level = 2
     while (await store.upkeep(DAY * SECOND)).more:
         pass
-    assert await store.find(newer.id) is None
+    assert await store.admin.find(newer.id) is None

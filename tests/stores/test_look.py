@@ -13,8 +13,9 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.queue import Queue
 from fairlead.core.selection import LOOK, Claim
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
+from tests import deeds
 from tests.words import by, claim, done, new_job, plan, returned
 
 OURS = {"t": 1}
@@ -25,7 +26,7 @@ MANY = 2 * LOOK + LOOK // 2
 @pytest.fixture
 async def pair(
     new_url: Callable[[], str], clock: ManualClock
-) -> AsyncIterator[tuple[Backend, Backend]]:
+) -> AsyncIterator[tuple[Store, Store]]:
     """Two processes on one store; memory has but one."""
     url = new_url()
     store = store_for(url, clock)
@@ -35,23 +36,23 @@ async def pair(
     await store.close()
 
 
-async def put_theirs(store: Backend, jobs: int, *queues: str) -> None:
+async def put_theirs(store: Store, jobs: int, *queues: str) -> None:
     await store.announce(Worker("other", {"theirs": 1}), 3600 * SECOND)
     for queue in queues or ("mail",):
         await store.put([new_job(task="theirs", queue=queue) for _ in range(jobs)])
 
 
-async def put_ours(store: Backend, jobs: int) -> list[JobId]:
+async def put_ours(store: Store, jobs: int) -> list[JobId]:
     new = [new_job() for _ in range(jobs)]
     await store.put(new)
     return [job.id for job in new]
 
 
-async def look(store: Backend, slots: int = 10, *queues: Queue) -> Claim:
+async def look(store: Store, slots: int = 10, *queues: Queue) -> Claim:
     return await store.claim(plan(*queues, slots=slots, lease=3600, capable=OURS))
 
 
-async def look_past_a_delayed_job(store: Backend) -> JobId:
+async def look_past_a_delayed_job(store: Store) -> JobId:
     """Look until some of ours are found; returns the job that will stand before them in 10 s."""
     soon = new_job(delay=10 * SECOND, priority=3600)
     await store.put([soon])
@@ -67,7 +68,7 @@ def ids(answer: Claim) -> list[JobId]:
     return [job.id for job in answer.jobs]
 
 
-async def test_a_job_behind_n_others_is_found_by_claim_n_by_look(store: Backend) -> None:
+async def test_a_job_behind_n_others_is_found_by_claim_n_by_look(store: Store) -> None:
     """And every claim before it says that there is more, so that nobody waits in between (F79)."""
     await put_theirs(store, MANY)
     [ours] = await put_ours(store, 1)
@@ -76,7 +77,7 @@ async def test_a_job_behind_n_others_is_found_by_claim_n_by_look(store: Backend)
     assert ids(answers[2]) == [ours]
 
 
-async def test_a_look_that_found_nothing_comes_to_its_end(store: Backend) -> None:
+async def test_a_look_that_found_nothing_comes_to_its_end(store: Store) -> None:
     """Whoever claims again as long as there is more stops then, and does not go in a circle."""
     await put_theirs(store, 2 * LOOK)
     cuts = [(await look(store)).cut for _ in range(3)]
@@ -84,7 +85,7 @@ async def test_a_look_that_found_nothing_comes_to_its_end(store: Backend) -> Non
     assert [(await look(store)).cut for _ in range(3)] == [True, True, False]
 
 
-async def test_a_claim_goes_on_where_the_last_one_filled_its_slots(store: Backend) -> None:
+async def test_a_claim_goes_on_where_the_last_one_filled_its_slots(store: Store) -> None:
     await put_theirs(store, MANY)
     ours = await put_ours(store, 30)
     for _ in range(2):
@@ -93,7 +94,7 @@ async def test_a_claim_goes_on_where_the_last_one_filled_its_slots(store: Backen
     assert found == [ours[:10], ours[10:20], ours[20:]]
 
 
-async def test_a_job_that_is_put_in_front_is_seen_by_the_next_claim(store: Backend) -> None:
+async def test_a_job_that_is_put_in_front_is_seen_by_the_next_claim(store: Store) -> None:
     await put_theirs(store, MANY)
     ours = await put_ours(store, 30)
     for _ in range(3):
@@ -105,7 +106,7 @@ async def test_a_job_that_is_put_in_front_is_seen_by_the_next_claim(store: Backe
     assert found == ours[10:]
 
 
-async def test_a_job_that_is_given_back_in_front_is_seen_by_the_next_claim(store: Backend) -> None:
+async def test_a_job_that_is_given_back_in_front_is_seen_by_the_next_claim(store: Store) -> None:
     [early] = await put_ours(store, 1)
     await put_theirs(store, MANY)
     ours = await put_ours(store, 30)
@@ -119,7 +120,7 @@ async def test_a_job_that_is_given_back_in_front_is_seen_by_the_next_claim(store
 
 
 async def test_a_job_that_falls_due_in_front_is_seen_by_the_next_claim(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     soon = await look_past_a_delayed_job(store)
     clock.advance(11)
@@ -127,7 +128,7 @@ async def test_a_job_that_falls_due_in_front_is_seen_by_the_next_claim(
 
 
 async def test_so_it_is_if_a_claim_without_a_free_slot_moved_it_there(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     soon = await look_past_a_delayed_job(store)
     clock.advance(11)
@@ -136,20 +137,20 @@ async def test_so_it_is_if_a_claim_without_a_free_slot_moved_it_there(
 
 
 async def test_a_job_that_falls_due_in_front_of_a_paused_queue_is_seen_when_it_goes_on(
-    pair: tuple[Backend, Backend], clock: ManualClock
+    pair: tuple[Store, Store], clock: ManualClock
 ) -> None:
     """Somebody else pauses it, and a claim in between moves the job to its place."""
     store, other = pair
     soon = await look_past_a_delayed_job(store)
-    await other.pause("mail", by())
+    await deeds.pause(other, "mail", by())
     clock.advance(11)
     assert ids(await look(store)) == []
-    await other.resume("mail", by())
+    await deeds.resume(other, "mail", by())
     assert ids(await look(store))[:1] == [soon]
 
 
 async def test_jobs_that_others_bring_in_front_are_seen_in_time(
-    pair: tuple[Backend, Backend],
+    pair: tuple[Store, Store],
 ) -> None:
     """At the latest after as many jobs were claimed as had been stepped over."""
     store, other = pair
@@ -165,7 +166,7 @@ async def test_jobs_that_others_bring_in_front_are_seen_in_time(
         claimed += ids(await look(store, slots=100))
 
 
-async def test_a_lost_job_in_front_is_seen_in_time(store: Backend, clock: ManualClock) -> None:
+async def test_a_lost_job_in_front_is_seen_in_time(store: Store, clock: ManualClock) -> None:
     """Nobody tells that a lease has passed, so it is found from the front."""
     [early] = await put_ours(store, 1)
     await put_theirs(store, LOOK + 200)
@@ -180,7 +181,7 @@ async def test_a_lost_job_in_front_is_seen_in_time(store: Backend, clock: Manual
         claimed += ids(await look(store, slots=100))
 
 
-async def test_who_came_to_the_end_of_a_look_that_took_some_begins_anew(store: Backend) -> None:
+async def test_who_came_to_the_end_of_a_look_that_took_some_begins_anew(store: Store) -> None:
     """By then jobs may stand in front, of which nobody told; once more, and it has seen all."""
     await put_theirs(store, MANY)
     await put_ours(store, 5)
@@ -190,7 +191,7 @@ async def test_who_came_to_the_end_of_a_look_that_took_some_begins_anew(store: B
     assert cuts == [True, True, False]
 
 
-async def test_after_the_end_a_look_begins_at_the_front(store: Backend) -> None:
+async def test_after_the_end_a_look_begins_at_the_front(store: Store) -> None:
     await put_theirs(store, MANY)
     jobs: list[JobId] = []
     for _ in range(3):
@@ -203,7 +204,7 @@ async def test_after_the_end_a_look_begins_at_the_front(store: Backend) -> None:
     assert found == [[first.id], [], ours]
 
 
-async def test_ours_are_found_behind_jobs_that_nobody_knows(store: Backend) -> None:
+async def test_ours_are_found_behind_jobs_that_nobody_knows(store: Store) -> None:
     """Those are parked on the way, a bounded batch by each claim."""
     await store.put([new_job(task="nobodys") for _ in range(MANY)])
     ours = await put_ours(store, 25)
@@ -214,7 +215,7 @@ async def test_ours_are_found_behind_jobs_that_nobody_knows(store: Backend) -> N
     assert [answer.cut for answer in answers[:2]] == [True, True]
 
 
-async def test_other_queues_are_served_while_one_is_looked_along(store: Backend) -> None:
+async def test_other_queues_are_served_while_one_is_looked_along(store: Store) -> None:
     queues = (Queue("mail"), Queue("news"))
     await put_theirs(store, MANY)
     [ours] = await put_ours(store, 1)
@@ -225,7 +226,7 @@ async def test_other_queues_are_served_while_one_is_looked_along(store: Backend)
     assert sorted(jobs) == sorted([ours, *(job.id for job in news)])
 
 
-async def test_workers_look_each_from_where_they_stopped(store: Backend) -> None:
+async def test_workers_look_each_from_where_they_stopped(store: Store) -> None:
     await put_theirs(store, MANY)
     [ours] = await put_ours(store, 1)
     for _ in range(2):
@@ -235,7 +236,7 @@ async def test_workers_look_each_from_where_they_stopped(store: Backend) -> None
     assert await claim(store, worker="w1", capable=OURS) == []
 
 
-async def test_what_was_looked_past_can_end_meanwhile(store: Backend) -> None:
+async def test_what_was_looked_past_can_end_meanwhile(store: Store) -> None:
     """The place to go on from may be that of a job which is no more."""
     await put_theirs(store, MANY)
     [ours] = await put_ours(store, 1)

@@ -13,10 +13,11 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.ids import JobId
 from fairlead.core.queue import Queue
 from fairlead.core.selection import Claim, ClaimPlan, Lines
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.turns import Lineup
 from fairlead.stores import store_for
 from fairlead.stores.sqlite.line import SqliteLine
+from tests import deeds
 from tests.words import by, new_job
 
 
@@ -28,7 +29,7 @@ def asked(lineup: Lineup, slots: int, credits: Mapping[str, float]) -> ClaimPlan
     return ClaimPlan("w1", lineup, slots, 3600 * SECOND, credits=credits)
 
 
-async def fill(store: Backend, queues: int, *, each: int, every: int = 1) -> list[JobId]:
+async def fill(store: Store, queues: int, *, each: int, every: int = 1) -> list[JobId]:
     """Put jobs into every so-manieth queue, in turns."""
     jobs = [new_job(queue=f"q{n}") for _ in range(each) for n in range(0, queues, every)]
     await store.put(jobs)
@@ -36,7 +37,7 @@ async def fill(store: Backend, queues: int, *, each: int, every: int = 1) -> lis
 
 
 @pytest.mark.parametrize("every", [1, 10])
-async def test_many_queues_take_turns(store: Backend, every: int) -> None:
+async def test_many_queues_take_turns(store: Store, every: int) -> None:
     """Each gives its first job before any gives its second, and no slot stays free."""
     lineup = lineup_of(120)
     put = await fill(store, 120, each=2, every=every)
@@ -57,7 +58,7 @@ async def test_many_queues_take_turns(store: Backend, every: int) -> None:
 
 
 async def test_a_job_that_falls_due_in_a_queue_nobody_asked_gets_its_turn(
-    store: Backend, clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
     """One in fifty queues; the others are full, and a claim has one slot."""
     lineup = lineup_of(50)
@@ -76,11 +77,11 @@ async def test_a_job_that_falls_due_in_a_queue_nobody_asked_gets_its_turn(
         served += [job.id for job in answer.jobs]
 
 
-async def test_paused_queues_among_many_are_passed_over(store: Backend) -> None:
+async def test_paused_queues_among_many_are_passed_over(store: Store) -> None:
     lineup = lineup_of(30)
     await fill(store, 30, each=1)
     for number in range(0, 30, 2):
-        await store.pause(f"q{number}", by())
+        await deeds.pause(store, f"q{number}", by())
     answer = await store.claim(asked(lineup, 30, {}))
     assert sorted(job.queue for job in answer.jobs) == sorted(f"q{n}" for n in range(1, 30, 2))
 

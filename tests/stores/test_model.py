@@ -6,6 +6,7 @@ every step. Settlements and renewals come under current and older fences alike.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fairlead.core.admin import ALL, LIVE, Action, Filter, Worker
+from fairlead.core.acts import LIVE, Action
+from fairlead.core.admin import ALL, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import Change, Wanted
 from fairlead.core.errors import LeaseLost
@@ -42,8 +44,9 @@ from fairlead.core.outcome import (
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
 from fairlead.core.selection import ClaimPlan, select
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
+from tests import deeds
 
 QUEUES = (
     Queue("mail", weight=3),
@@ -83,6 +86,14 @@ new_jobs = st.builds(
 capabilities = st.sampled_from([None, {"t": 1}, {"t": 1, "u": 2}, {"u": 1, "v": 2}, {}])
 
 
+async def _call(store: Store, verb: str, *arguments: Any) -> object:
+    """Do what a verb says: one of the line, of people, or of those in `deeds`."""
+    if hasattr(deeds, verb):
+        return await getattr(deeds, verb)(store, *arguments)
+    part = store.admin if hasattr(store.admin, verb) else store
+    return await getattr(part, verb)(*arguments)
+
+
 class StoreMachine(RuleBasedStateMachine):
     """One store and the memory store, doing the same."""
 
@@ -106,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
     def both(self, verb: str, *arguments: object) -> object:
         """Do it to both stores, and insist on one answer."""
         expected, got = (
-            self.runner.run(getattr(store, verb)(*arguments))
+            self.runner.run(_call(store, verb, *arguments))
             for store in (self.reference, self.candidate)
         )
         assert got == expected, f"{verb}: {got!r} is not {expected!r}"
@@ -217,7 +228,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         action = self.action(verb)
         answers = [
-            self.runner.run(getattr(store, verb)(ids, states, action))
+            self.runner.run(_call(store, verb, ids, states, action))
             for store in (self.reference, self.candidate)
         ]
         assert sorted(answers[0]) == sorted(answers[1])
@@ -312,7 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @staticmethod
     async def written(
-        store: Backend, changes: list[Change], fence: tuple[JobId, int] | None
+        store: Store, changes: list[Change], fence: tuple[JobId, int] | None
     ) -> list[int | None] | None:
         try:
             return await store.entries.write(changes, fence)
@@ -329,7 +340,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected, got = (
             [msgspec.structs.replace(worker, started_at=0) for worker in found]
             for found in (
-                self.runner.run(store.workers()) for store in (self.reference, self.candidate)
+                self.runner.run(store.admin.workers()) for store in (self.reference, self.candidate)
             )
         )
         assert got == expected
@@ -339,7 +350,7 @@ class StoreMachine(RuleBasedStateMachine):
         lines = [
             [
                 msgspec.structs.replace(line, user=None)
-                for line in self.runner.run(store.audit_log(limit, job_id))
+                for line in self.runner.run(store.admin.audit_log(limit, job_id))
             ]
             for store in (self.reference, self.candidate)
         ]
@@ -348,7 +359,7 @@ class StoreMachine(RuleBasedStateMachine):
     def both_recent(self, since: int, limit: int, queue: str | None = None) -> None:
         """Compare the last lines of the attempt log; those that ended at once come in any order."""
         expected, got = (
-            self.runner.run(store.recent(since, limit, queue))
+            self.runner.run(store.admin.recent(since, limit, queue))
             for store in (self.reference, self.candidate)
         )
         assert [line.finished_at for line in got] == [line.finished_at for line in expected]

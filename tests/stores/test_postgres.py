@@ -12,23 +12,23 @@ from fairlead.core.clock import SECOND, ManualClock, SystemClock
 from fairlead.core.errors import ConfigError, MissingExtra
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.problems import silent
 from tests.servers.postgres import PostgresServer
-from tests.words import claim, done, failed, new_job, returned
+from tests.words import are_new, claim, done, failed, new_job, returned
 
 DAY = 24 * 3600
 
 
 @pytest.fixture
-async def moved(fresh_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def moved(fresh_url: str, clock: ManualClock) -> AsyncIterator[Store]:
     """A store by a clock that the test moves."""
     store = store_for(fresh_url, clock)
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
@@ -39,7 +39,7 @@ def one(connection: psycopg.Connection, question: str) -> object:
 
 
 async def test_a_claim_moves_no_row_and_reads_no_table(
-    shop: Backend, owner: psycopg.Connection
+    shop: Store, owner: psycopg.Connection
 ) -> None:
     """Every lease fits into its page (HOT), and every way in is an index.
 
@@ -79,7 +79,7 @@ async def test_a_claim_moves_no_row_and_reads_no_table(
 
 
 async def test_a_put_that_is_committed_late_is_found(
-    shop: Backend, fresh_url: str, owner: psycopg.Connection
+    shop: Store, fresh_url: str, owner: psycopg.Connection
 ) -> None:
     """It stands before the place where claims are; the news of it says since when."""
     await shop.put([new_job() for _ in range(300)])
@@ -87,7 +87,7 @@ async def test_a_put_that_is_committed_late_is_found(
     late = new_job()
     with psycopg.connect(fresh_url.partition("?")[0], user="crew", password="rope") as theirs:
         other = store_for(fresh_url)
-        other.put_within(theirs, [late])
+        other.put_within(theirs, [late]).run()
         await asyncio.sleep(3)  # Longer than a mark stays behind.
         await shop.put([new_job() for _ in range(300)])
         taken = [job.id for _ in range(4) for job in await claim(shop, slots=100)]
@@ -100,7 +100,7 @@ async def test_a_put_that_is_committed_late_is_found(
             await asyncio.sleep(0.05)
 
 
-async def test_a_head_start_and_a_given_back_job_come_next(shop: Backend, fresh_url: str) -> None:
+async def test_a_head_start_and_a_given_back_job_come_next(shop: Store, fresh_url: str) -> None:
     """Also when another process puts it, and claims go along the order meanwhile."""
     await shop.put([new_job() for _ in range(2_000)])
     first = await claim(shop, slots=50)
@@ -118,7 +118,7 @@ async def test_a_head_start_and_a_given_back_job_come_next(shop: Backend, fresh_
 
 
 async def test_the_mark_follows_the_order(
-    moved: Backend, clock: ManualClock, owner: psycopg.Connection
+    moved: Store, clock: ManualClock, owner: psycopg.Connection
 ) -> None:
     for _ in range(3):
         await moved.put([new_job() for _ in range(10)])
@@ -133,7 +133,7 @@ async def test_the_mark_follows_the_order(
 
 
 async def test_a_clock_of_a_worker_changes_nothing(
-    shop: Backend, monkeypatch: pytest.MonkeyPatch
+    shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leases and due times go by the server's clock."""
     job = new_job(delay=SECOND)
@@ -151,7 +151,7 @@ async def test_a_clock_of_a_worker_changes_nothing(
 
 
 async def test_days_are_dropped_when_they_are_over(
-    moved: Backend, clock: ManualClock, owner: psycopg.Connection
+    moved: Store, clock: ManualClock, owner: psycopg.Connection
 ) -> None:
     tables = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'finished'::regclass"
     await moved.put([new_job()])
@@ -161,13 +161,13 @@ async def test_days_are_dropped_when_they_are_over(
     before = one(owner, tables)
     clock.advance(3 * DAY)
     assert (await moved.upkeep(DAY * SECOND)).pruned_jobs == 1
-    assert await moved.find(job.id) is None
+    assert await moved.admin.find(job.id) is None
     assert one(owner, "SELECT count(*) FROM finished") == 0
     assert one(owner, tables) == before
 
 
 async def test_a_day_that_somebody_reads_is_dropped_another_time(
-    moved: Backend, clock: ManualClock, owner: psycopg.Connection
+    moved: Store, clock: ManualClock, owner: psycopg.Connection
 ) -> None:
     await moved.put([new_job(), new_job()])
     [job, other] = await claim(moved, lease=100 * DAY)
@@ -177,7 +177,7 @@ async def test_a_day_that_somebody_reads_is_dropped_another_time(
     owner.execute("SELECT count(*) FROM finished")
     assert (await moved.upkeep(DAY * SECOND)).pruned_jobs == 1
     await moved.settle([done(other)])
-    assert await moved.find(job.id) is None
+    assert await moved.admin.find(job.id) is None
     assert one(owner, "SELECT count(*) FROM finished") >= 1  # type: ignore[operator]
     owner.execute("COMMIT")
     await moved.upkeep(DAY * SECOND)
@@ -185,16 +185,14 @@ async def test_a_day_that_somebody_reads_is_dropped_another_time(
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_many_jobs_are_as_others_and_known_ones_are_told(
-    shop: Backend, blocking: bool
-) -> None:
+async def test_many_jobs_are_as_others_and_known_ones_are_told(shop: Store, blocking: bool) -> None:
     async def put(jobs: list[NewJob]) -> list[bool]:
-        return shop.put_blocking(jobs) if blocking else await shop.put(jobs)
+        return are_new(shop.put_blocking(jobs) if blocking else await shop.put(jobs))
 
     odd = new_job(task="\\N\t\r\n'", queue='"\\.', options='{"tags":["\\u0000\\\\"]}')
     jobs = [odd, *(new_job() for _ in range(299))]
     assert await put(jobs) == [True] * 300
-    record = await shop.find(odd.id)
+    record = await shop.admin.find(odd.id)
     assert record is not None
     assert (record.task, record.queue, record.options) == (odd.task, odd.queue, odd.options)
     assert (record.priority, record.run_at) == (0, record.enqueued_at)
@@ -208,7 +206,7 @@ async def test_many_jobs_are_as_others_and_known_ones_are_told(
     assert await put(ended) == [False] + [True] * 300
 
 
-async def test_a_put_wakes_another_process_and_a_result_too(shop: Backend, fresh_url: str) -> None:
+async def test_a_put_wakes_another_process_and_a_result_too(shop: Store, fresh_url: str) -> None:
     other = store_for(fresh_url)
     marks = [await shop.wait(0, for_work=True), await shop.wait(0)]
     waiting = [
@@ -234,26 +232,26 @@ async def test_the_schema_can_be_made_by_other_means(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     store = store_for(postgres_url)
-    steps = await store.migrations()
+    steps = await store.admin.migrations()
     assert all(step.applied_at is None for step in steps)
     script = "\n".join(step.sql for step in steps)
     url = postgres_url.partition("?")[0]
     subprocess.run(["psql", "-qX", "-v", "ON_ERROR_STOP=1", url], input=script.encode(), check=True)
-    assert all(step.applied_at for step in await store.migrations())
-    assert await store.put([new_job()]) == [True]
-    assert await store.audit() == []
+    assert all(step.applied_at for step in await store.admin.migrations())
+    assert are_new(await store.put([new_job()])) == [True]
+    assert await store.admin.audit() == []
     await store.close()
 
 
-async def test_what_it_cannot_hold_is_refused_and_nobody_else_is(shop: Backend) -> None:
+async def test_what_it_cannot_hold_is_refused_and_nobody_else_is(shop: Store) -> None:
     """One caller's bad job fails that caller alone, and is not taken for an outage."""
     bad, good = NewJob(new_job().id, "t", "mail", "\0"), new_job()
     answers = await asyncio.gather(shop.put([bad]), shop.put([good]), return_exceptions=True)
     assert isinstance(answers[0], ConfigError)
     assert "NUL" in str(answers[0])
-    assert answers[1] == [True]
+    assert [answer.is_new for answer in answers[1]] == [True]
     with pytest.raises(ConfigError, match="NUL"):
-        await shop.find(JobId("a\0b"))
+        await shop.admin.find(JobId("a\0b"))
 
 
 def test_without_the_driver_the_error_says_what_to_install(
@@ -267,7 +265,7 @@ def test_without_the_driver_the_error_says_what_to_install(
 
 
 async def test_a_claim_parks_nothing_that_somebody_took_after_it_was_met(
-    moved: Backend, clock: ManualClock, owner: psycopg.Connection
+    moved: Store, clock: ManualClock, owner: psycopg.Connection
 ) -> None:
     """A worker that knows the task may come while another one's claim is under way."""
     jobs = [new_job() for _ in range(3)]

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlead import ConfigError, Fairlead, FairleadWarning, StoreUnavailable
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from tests.servers.postgres import PostgresServer
@@ -278,7 +278,7 @@ def remote(server: PostgresServer, host: str = "db.example", password: str = CAN
     return f"postgresql://ada:{password}@{host}:{server.port}/postgres?hostaddr=127.0.0.1"
 
 
-async def opened(url: str) -> Backend:
+async def opened(url: str) -> Store:
     store = store_for(url)
     await store.open()
     return store
@@ -299,7 +299,7 @@ async def test_a_certificate_is_accepted_by_who_knows_its_authority(
     guarded: PostgresServer,
 ) -> None:
     store = await opened(f"{remote(guarded)}&sslrootcert={guarded.data}/server.crt")
-    condition = await store.condition()
+    condition = await store.admin.condition()
     assert condition.facts["tls"] == "on"
     assert CANARY not in f"{condition} {store.url}"
     await store.close()
@@ -313,7 +313,7 @@ async def test_the_certificate_of_another_server_is_refused(guarded: PostgresSer
 async def test_doctor_tells_of_a_certificate_that_nobody_checks(guarded: PostgresServer) -> None:
     with pytest.warns(FairleadWarning):
         store = await opened(f"{remote(guarded)}&sslmode=require")
-    condition = await store.condition()
+    condition = await store.admin.condition()
     await store.close()
     [finding] = [each for each in condition.findings if "not protected" in each.problem]
     assert "nobody checks the certificate" in finding.problem

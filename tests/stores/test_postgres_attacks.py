@@ -12,7 +12,7 @@ from psycopg import errors
 from fairlead.core.admin import Migration
 from fairlead.core.errors import EnqueueError, StoreRefused, StoreUnavailable
 from fairlead.core.job import LATEST, NewJob, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres import migrate as migrating
 from fairlead.stores.postgres.address import Address
@@ -20,7 +20,7 @@ from fairlead.stores.postgres.line import put_text
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.postgres.statements import migrations
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
-from tests.words import POLICY, by, claim, done, failed, new_job, plan
+from tests.words import POLICY, are_new, by, claim, done, failed, new_job, plan
 
 VERBS = {
     "producer": ("put", "find", "attempts"),
@@ -228,7 +228,9 @@ async def test_doctor_names_what_was_given_beside_allow_and_what_runs_beside_us(
     yard.url("worker")
     yard.url("tester")
     about = f" of schema {yard.schema}"
-    assert [each for each in (await operator.condition()).findings if about in each.problem] == []
+    assert [
+        each for each in (await operator.admin.condition()).findings if about in each.problem
+    ] == []
     role = web.partition("//")[2].partition(":")[0]
     yard.server.execute(f"GRANT DELETE, INSERT ON {yard.schema}.audit TO {role}")
     yard.server.execute(f"GRANT SELECT ON {yard.schema}.job TO {role}")
@@ -237,7 +239,7 @@ async def test_doctor_names_what_was_given_beside_allow_and_what_runs_beside_us(
         f"CREATE TRIGGER peep BEFORE UPDATE ON {yard.schema}.job FOR EACH ROW "
         "EXECUTE FUNCTION suppress_redundant_updates_trigger()"
     )
-    found = [each for each in (await operator.condition()).findings if about in each.problem]
+    found = [each for each in (await operator.admin.condition()).findings if about in each.problem]
     await operator.close()
     told = [each.problem.partition(about)[0] for each in found]
     assert told == [
@@ -252,7 +254,9 @@ async def test_doctor_names_what_was_given_beside_allow_and_what_runs_beside_us(
             or each.remedy.partition(": ")[2]
         )
     owner = store_for(yard.server.url(schema=yard.schema))
-    assert [each for each in (await owner.condition()).findings if about in each.problem] == []
+    assert [
+        each for each in (await owner.admin.condition()).findings if about in each.problem
+    ] == []
     await owner.close()
 
 
@@ -262,7 +266,7 @@ async def test_doctor_names_what_was_given_beside_allow_and_what_runs_beside_us(
 @pytest.mark.parametrize("whose", ["worker", "owner"])
 async def test_a_table_that_waits_for_the_jobs_of_a_day_is_no_part_of_ours(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
     whose: str,
 ) -> None:
     """Before, what its triggers do was done with the owner's rights when a job ended."""
@@ -285,7 +289,7 @@ async def test_a_table_that_waits_for_the_jobs_of_a_day_is_no_part_of_ours(
         await owner.settle([done(job)])
     yard.server.execute(f"DROP TABLE {table}; CREATE TABLE {table} (LIKE {yard.schema}.finished)")
     assert len(await owner.settle([done(job)])) == 1
-    assert await owner.audit() == []
+    assert await owner.admin.audit() == []
 
 
 # Producers
@@ -293,7 +297,7 @@ async def test_a_table_that_waits_for_the_jobs_of_a_day_is_no_part_of_ours(
 
 async def test_settings_of_the_caller_change_nothing_in_a_verb(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
 ) -> None:
     job = new_job()
     await owner.put([job])
@@ -314,7 +318,7 @@ async def test_settings_of_the_caller_change_nothing_in_a_verb(
         assert json.loads(found)["id"] == mine.id
 
 
-async def test_no_error_names_what_another_put(yard: Yard, owner: Backend) -> None:  # noqa: F811
+async def test_no_error_names_what_another_put(yard: Yard, owner: Store) -> None:  # noqa: F811
     """T26: in whatever isolation, the words and their details are the same as for a new id."""
     theirs = [new_job() for _ in range(3)]
     await owner.put(theirs)
@@ -331,7 +335,7 @@ async def test_no_error_names_what_another_put(yard: Yard, owner: Backend) -> No
 
 async def test_claims_do_not_go_over_tasks_that_nobody_knows(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
 ) -> None:
     """Before, each claim that looked went over all their names, for good: more than a second."""
     await owner.open()
@@ -364,7 +368,7 @@ async def looked_at(where: Yard, index: str) -> int:
     raise AssertionError(f"the server told of {scans} scans")
 
 
-async def test_no_delay_is_a_head_start(yard: Yard, owner: Backend) -> None:  # noqa: F811
+async def test_no_delay_is_a_head_start(yard: Yard, owner: Store) -> None:  # noqa: F811
     """Neither a due time in the past is one nor a delay of less than nothing, alone or among many."""
     hasty = [new_job(delay=-(10**12)), new_job(delay=-(10**15)), new_job(run_at=1)]
     with yard.connection("producer") as connection:
@@ -373,7 +377,7 @@ async def test_no_delay_is_a_head_start(yard: Yard, owner: Backend) -> None:  # 
     first = new_job(priority=60)
     await owner.put([first])
     assert (await claim(owner))[0].id == first.id
-    assert await owner.audit() == []
+    assert await owner.admin.audit() == []
 
 
 # Operators
@@ -381,7 +385,7 @@ async def test_no_delay_is_a_head_start(yard: Yard, owner: Backend) -> None:  # 
 
 async def test_what_an_operator_forgets_by_housekeeping_is_noted(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
 ) -> None:
     """All of it, also where it wants to count little; what a worker forgets is nobody's action."""
     await owner.put([new_job() for _ in range(3)])
@@ -389,7 +393,7 @@ async def test_what_an_operator_forgets_by_housekeeping_is_noted(
     with yard.connection("operator") as connection:
         for batch in (0, 1):
             say(connection, yard, "upkeep", json.dumps({"keep": 0, "batch": batch}))
-    [line] = await owner.audit_log()
+    [line] = await owner.admin.audit_log()
     assert line.count == 3
     assert (line.user, line.verb) == (f"{yard.schema}_operator", "upkeep")
     assert line.target.startswith("all that ended before 20")
@@ -397,7 +401,7 @@ async def test_what_an_operator_forgets_by_housekeeping_is_noted(
 
 async def test_an_edit_is_of_one_job_and_within_the_limits(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
 ) -> None:
     jobs = [new_job(), new_job()]
     await owner.put(jobs)
@@ -412,9 +416,9 @@ async def test_an_edit_is_of_one_job_and_within_the_limits(
                 say(connection, yard, "act", text)
         text = json.dumps(doc | {"payload": '{"n":7}', "by": ["2", "ada", "edit", "x"]})
         assert say(connection, yard, "act", text) == [(json.dumps([[ids[0]]]),)]
-    [line] = await owner.audit_log(job_id=jobs[0].id)
+    [line] = await owner.admin.audit_log(job_id=jobs[0].id)
     assert (line.count, line.before) == (1, jobs[0].payload)
-    record = await owner.find(jobs[1].id)
+    record = await owner.admin.find(jobs[1].id)
     assert record is not None
     assert record.payload == jobs[1].payload
 
@@ -444,7 +448,7 @@ def test_a_line_of_the_audit_log_is_no_place_to_keep_things(yard: Yard, place: i
 
 async def test_a_job_cannot_end_in_a_state_that_there_is_not(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
 ) -> None:
     """Before, it was nowhere then: neither live, nor finished, nor dead."""
     await owner.put([new_job()])
@@ -455,7 +459,7 @@ async def test_a_job_cannot_end_in_a_state_that_there_is_not(
             kind.append([[run.id, run.fence, None, None, None, 0]])
             with pytest.raises(psycopg.DatabaseError, match="a run ends as done, waiting, dead or"):
                 say(connection, yard, "settle", json.dumps({"count": 1, "kinds": [kind]}))
-    record = await owner.find(run.id)
+    record = await owner.admin.find(run.id)
     assert record is not None
     assert record.state is State.RUNNING
 
@@ -481,7 +485,7 @@ def test_no_worker_announces_itself_that_cannot_claim(
 @pytest.mark.parametrize("lease", [10**9, None, -1, 10**14])
 async def test_no_run_begins_damaged(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
     worker: str | None,
     lease: int | None,
 ) -> None:
@@ -501,11 +505,11 @@ async def test_no_run_begins_damaged(
                 say(connection, yard, "claim", json.dumps(doc | {"worker": "w"}))
         else:
             say(connection, yard, "claim", json.dumps(doc | {"worker": "w"}))
-    assert await owner.audit() == []
+    assert await owner.admin.audit() == []
     assert len(await owner.held("w")) == (lease == 10**9)
 
 
-async def test_a_retention_is_kept_though_its_row_was_lost(yard: Yard, owner: Backend) -> None:  # noqa: F811
+async def test_a_retention_is_kept_though_its_row_was_lost(yard: Yard, owner: Store) -> None:  # noqa: F811
     await owner.put([new_job()])
     [run] = await claim(owner)
     await owner.settle([done(run)])
@@ -514,17 +518,17 @@ async def test_a_retention_is_kept_though_its_row_was_lost(yard: Yard, owner: Ba
         connection.execute(f"SELECT {yard.schema}.retain('1 day')")
     with yard.connection("worker") as connection:
         say(connection, yard, "upkeep", json.dumps({"keep": 0, "batch": 10}))
-    assert await owner.find(run.id) is not None
+    assert await owner.admin.find(run.id) is not None
     yard.server.execute(f"UPDATE {yard.schema}.retention SET keep = -1")
-    [finding] = await owner.audit()
+    [finding] = await owner.admin.audit()
     assert "retention" in finding.problem
-    await owner.repair(by())
-    assert await owner.audit() == []
+    await owner.admin.repair(by())
+    assert await owner.admin.audit() == []
 
 
 async def test_what_a_trigger_of_somebody_raises_is_no_fault_of_the_settler(
     yard: Yard,  # noqa: F811
-    owner: Backend,
+    owner: Store,
 ) -> None:
     """It is a refusal, so that the batch is split; before, it was taken for one of ours."""
     await owner.put([new_job()])
@@ -544,7 +548,7 @@ def test_an_application_is_told_what_its_connection_may_not_put(yard: Yard) -> N
     store = store_for(yard.url("producer"))
     with yard.connection("producer", "app_") as connection, connection.transaction():
         with pytest.raises(EnqueueError, match="refuses this job: the name of a queue"):
-            store.put_within(connection, [new_job(queue="")])
+            store.put_within(connection, [new_job(queue="")]).run()
         with pytest.raises(errors.InFailedSqlTransaction):
             connection.execute("SELECT 1")
         raise psycopg.Rollback
@@ -560,14 +564,14 @@ async def test_a_put_of_many_megabytes_is_all_or_nothing(yard: Yard) -> None:  #
         return [NewJob(new_job().id, "t", "mail", f'"{"é" * 100_000}"') for _ in range(200)]
 
     jobs = big()
-    assert await web.put(jobs) == [True] * 200
-    assert await web.put(jobs) == [False] * 200
+    assert are_new(await web.put(jobs)) == [True] * 200
+    assert are_new(await web.put(jobs)) == [False] * 200
     jobs = big()
-    assert web.put_blocking([*jobs, jobs[0]]) == [True] * 200 + [False]
+    assert are_new(web.put_blocking([*jobs, jobs[0]])) == [True] * 200 + [False]
     bad = [*big(), new_job(id="x" * 37)]
     with pytest.raises(EnqueueError, match="36 ASCII"):
         await web.put(bad)
     with pytest.raises(EnqueueError, match="36 ASCII"):
         web.put_blocking(bad)
-    assert await web.find(bad[0].id) is None
+    assert await web.admin.find(bad[0].id) is None
     await web.close()

@@ -17,6 +17,7 @@ from fairlead.stores.postgres import catalog, replies
 from fairlead.stores.postgres import migrate as migrating
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
+from tests import deeds
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
 from tests.words import by, claim, done, new_job, plan
 
@@ -209,12 +210,12 @@ async def test_who_may_not_change_the_schema_goes_on_with_functions_as_new_as_it
         program.add("functions/colour", COLOUR + f"-- {revision}\n").applies(revision)
         store = store_for(url)
         await store.open()
-        assert all(step.applied_at for step in await store.migrations())
+        assert all(step.applied_at for step in await store.admin.migrations())
         await store.close()
     for module in (catalog, migrating):
         monkeypatch.setattr(module, "REVISION", catalog.REVISION + 2)
     store = store_for(url)
-    assert [bool(step.applied_at) for step in await store.migrations()] == [True, False]
+    assert [bool(step.applied_at) for step in await store.admin.migrations()] == [True, False]
     with pytest.raises(
         StoreUnavailable, match="is not up to date, and this user may not change it"
     ):
@@ -227,7 +228,7 @@ async def test_the_script_for_psql_replaces_functions_but_no_newer_ones(
     program: Program,
 ) -> None:
     owner = store_for(yard.server.url(schema=yard.schema))
-    *_, step = await owner.migrations()
+    *_, step = await owner.admin.migrations()
     await owner.close()
     assert step.name == "verbs"
     program.add("functions/colour", COLOUR).applies()
@@ -317,9 +318,9 @@ async def test_a_view_gets_a_column_and_operators_still_read_it(
     kept = "SELECT coalesce(max(before), 0) AS since FROM"
     program.change("views/kept", kept, "SELECT coalesce(max(before), 0) AS since, 1 AS one FROM")
     program.applies(catalog.REVISION + 1)
-    assert (await operator.find(job.id)) is not None
-    assert await operator.audit() == []
-    assert await owner.cancel([job.id], "no", by())
+    assert (await operator.admin.find(job.id)) is not None
+    assert await operator.admin.audit() == []
+    assert await deeds.cancel(owner, [job.id], "no", by())
     await owner.close()
     await operator.close()
 

@@ -23,7 +23,7 @@ SHOP = "from fairlead import Fairlead\napp = Fairlead()\napp.task(name='t')(lamb
 
 async def condition(url: str) -> Condition:
     store = store_for(url)
-    found = await store.condition()
+    found = await store.admin.condition()
     await store.close()
     return found
 
@@ -75,7 +75,7 @@ async def survives(url: str) -> tuple[str, str]:
     """Return what the banner of a worker says, which must be what doctor says."""
     store = store_for(url)
     await store.open()
-    told = (await store.condition()).facts["durability"]
+    told = (await store.admin.condition()).facts["durability"]
     await store.close()
     assert told == f"{store.durability}: {store.survives}"
     return store.durability, store.survives

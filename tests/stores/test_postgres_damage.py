@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from fairlead.core.admin import ALL, Action, Filter, Worker
+from fairlead.core.acts import Action
+from fairlead.core.admin import ALL, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import (
     ConfigError,
@@ -35,12 +36,13 @@ from fairlead.core.job import (
 )
 from fairlead.core.queue import Queue
 from fairlead.core.retry import exponential, fixed, linear
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres import audit as auditing
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lacking import expected
 from fairlead.stores.postgres.problems import typed
+from tests import deeds
 from tests.fuzz.postgres import PostgresVictim
 from tests.fuzz.victim import DEEP, GREATEST, LEAST, Damage
 from tests.words import POLICY, claim, done, failed, new_job, plan, quiet
@@ -61,7 +63,7 @@ class Yard:
     """A store by a test's clock, and somebody who damages it."""
 
     def __init__(
-        self, store: Backend, clock: ManualClock, victim: PostgresVictim, owner: psycopg.Connection
+        self, store: Store, clock: ManualClock, victim: PostgresVictim, owner: psycopg.Connection
     ) -> None:
         self.store, self.clock, self.victim, self.owner = store, clock, victim, owner
 
@@ -125,39 +127,39 @@ class Yard:
         """Ask everything that can be asked."""
         store = self.store
         for job_id in ids[:5]:
-            await store.find(job_id)
-            await store.attempts(job_id)
-            await store.ahead(job_id)
-        await store.jobs(ALL, 1_000)
-        await store.jobs(Filter(error="oops", tags=("x",)))
-        await store.count()
-        await store.groups(ALL)
-        await store.recent(0)
-        await store.waiting()
-        await store.running()
-        await store.snapshot(plan(MAIL, OTHER, capable=CAPABLE), 10)
-        await store.unknown()
-        await store.paused()
-        await store.workers()
-        await store.audit_log()
+            await store.admin.find(job_id)
+            await store.admin.attempts(job_id)
+            await store.admin.ahead(job_id)
+        await store.admin.jobs(ALL, 1_000)
+        await store.admin.jobs(Filter(error="oops", tags=("x",)))
+        await store.admin.count()
+        await store.admin.groups(ALL)
+        await store.admin.recent(0)
+        await deeds.waiting(store)
+        await deeds.running(store)
+        await store.admin.snapshot(plan(MAIL, OTHER, capable=CAPABLE), 10)
+        await deeds.unknown(store)
+        await deeds.paused(store)
+        await store.admin.workers()
+        await store.admin.audit_log()
         await store.upkeep(HOUR * SECOND)
 
     async def acts(self, ids: Sequence[JobId]) -> None:
         """Do what a person does."""
-        await self.store.edit(ids[0], "{}", "{}", 1, by("edit"))
-        await self.store.revive(ids, [State.DEAD, State.DONE, State.WAITING], by("revive"))
-        await self.store.cancel(ids, "enough", by=by("cancel"))
-        await self.store.delete(ids, [State.DEAD, State.CANCELLED], by("delete"))
+        await deeds.edit(self.store, ids[0], "{}", "{}", 1, by("edit"))
+        await deeds.revive(self.store, ids, [State.DEAD, State.DONE, State.WAITING], by("revive"))
+        await deeds.cancel(self.store, ids, "enough", by=by("cancel"))
+        await deeds.delete(self.store, ids, [State.DEAD, State.CANCELLED], by("delete"))
 
     async def mends(self) -> list[str]:
         """Check that a repair leaves nothing that the audit finds; returns what was done."""
-        found = await self.store.audit()
+        found = await self.store.admin.audit()
         assert {finding.remedy for finding in found} <= {"run `fairlead doctor --repair`"}
-        told = await self.store.repair(by())
+        told = await self.store.admin.repair(by())
         assert bool(told) == bool(found)
         assert not [each for each in told if each.startswith("could not")]
-        assert await self.store.audit() == []
-        assert await self.store.repair(by()) == []
+        assert await self.store.admin.audit() == []
+        assert await self.store.admin.repair(by()) == []
         return told
 
 
@@ -212,7 +214,7 @@ async def test_every_damage_harms_only_itself_and_can_be_mended(yard: Yard) -> N
 
 
 async def _dead_letter(yard: Yard, job_id: JobId) -> None:
-    record = await yard.store.find(job_id)
+    record = await yard.store.admin.find(job_id)
     assert record is not None
     assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
     assert "the stored row is damaged" in (record.errors[-1].message or "")
@@ -232,18 +234,18 @@ async def test_a_claim_makes_a_dead_letter_of_a_damaged_job(yard: Yard) -> None:
     ):
         [bad, *good] = await yard.put(4)
         yard.owner.execute(f"UPDATE job SET {damage} WHERE id = %s", [bad.id])
-        assert bad.id in (await yard.store.audit())[0].problem
+        assert bad.id in (await yard.store.admin.audit())[0].problem
         await yard.store.upkeep(HOUR * SECOND)
         assert _ids(await claim(yard.store)) == [job.id for job in good], damage
         await _dead_letter(yard, bad.id)
-        assert await yard.store.audit() == []
+        assert await yard.store.admin.audit() == []
 
 
 @pytest.mark.parametrize("count", [-1, 2_147_483_647])
 async def test_a_number_of_shared_deaths_that_cannot_be_means_alone(yard: Yard, count: int) -> None:
     [bad, good] = await yard.put(2)
     yard.owner.execute("UPDATE job SET shared_deaths = %s WHERE id = %s", [count, bad.id])
-    [finding] = await yard.store.audit()
+    [finding] = await yard.store.admin.audit()
     assert finding.problem == f"job {bad.id} cannot have shared so many deaths of processes"
     claimed = {job.id: job.shared_deaths for job in await claim(yard.store)}
     assert claimed == {bad.id: ALONE, good.id: 0}
@@ -255,7 +257,7 @@ async def test_an_id_that_cannot_be_is_given_another(yard: Yard) -> None:
         [bad, good] = await yard.put(2)
         yard.owner.execute("UPDATE job SET id = %s WHERE id = %s", [job_id, bad.id])
         assert _ids(await claim(yard.store)) == [good.id]
-    letters = await yard.store.jobs(Filter(states=(State.DEAD,)))
+    letters = await yard.store.admin.jobs(Filter(states=(State.DEAD,)))
     assert len(letters) == 4
     for letter in letters:
         assert len(letter.id) <= LONGEST_ID
@@ -279,7 +281,7 @@ async def test_a_damaged_job_that_runs_ends_as_others_do(yard: Yard) -> None:
             *(failed(jobs[3], now, POLICY), failed(jobs[4], now), failed(jobs[5], now)),
         ]
         assert len(await yard.store.settle(ends)) == 6, damage
-        states = [record.state for record in reversed(await yard.store.jobs(ALL, 6))]
+        states = [record.state for record in reversed(await yard.store.admin.jobs(ALL, 6))]
         assert states == [State.DONE] * 2 + [State.DEAD] * 2 + [State.WAITING] * 2
     await yard.mends()
 
@@ -289,11 +291,11 @@ async def test_a_job_with_the_id_of_a_dead_letter_can_end(yard: Yard) -> None:
     jobs = await claim(yard.store)
     told = yard.victim.inflict(Damage("job", "a dead letter too"), jobs[0].id, Random(1))
     assert told is not None
-    [finding] = await yard.store.audit()
+    [finding] = await yard.store.admin.audit()
     assert finding.problem == f"job {jobs[0].id} is live and a dead letter at once"
     settlements = [failed(job, yard.clock.now(), POLICY) for job in jobs]
     assert len(await yard.store.settle(settlements)) == 2
-    assert await yard.store.audit() == []
+    assert await yard.store.admin.audit() == []
 
 
 async def test_no_dead_letter_is_written_over(yard: Yard) -> None:
@@ -313,7 +315,7 @@ async def test_no_dead_letter_is_written_over(yard: Yard) -> None:
     assert after.fetchall() == before
     others = yard.owner.execute("SELECT reason FROM dead WHERE NOT id = ANY (%s) ORDER BY 1", [ids])
     assert [reason for (reason,) in others] == ["exhausted", "unreadable"]
-    assert await yard.store.audit() == []
+    assert await yard.store.admin.audit() == []
 
 
 @pytest.mark.parametrize("damage", ["fence = -1", "version = 1"])
@@ -327,7 +329,7 @@ async def test_two_rows_of_one_id_stop_nobody(yard: Yard, damage: str) -> None:
         jobs = await claim(yard.store)
         assert other.id in _ids(jobs)
         await yard.store.settle([failed(job, yard.clock.now(), POLICY) for job in jobs])
-        letters = await yard.store.jobs(Filter(states=(State.DEAD,)))
+        letters = await yard.store.admin.jobs(Filter(states=(State.DEAD,)))
         assert len(letters) == 3
         assert yard.owner.execute("SELECT FROM job").fetchall() == []
     finally:
@@ -361,7 +363,7 @@ async def test_what_a_worker_announced_stops_no_other(yard: Yard) -> None:
     await yard.store.upkeep(HOUR * SECOND)
     yard.owner.execute("UPDATE worker SET capable = '[1]', pools = %s", [DEEP])
     await yard.store.upkeep(HOUR * SECOND)
-    [worker] = await yard.store.workers()
+    [worker] = await yard.store.admin.workers()
     assert (worker.capable, worker.pools) == ({}, ())
     assert await yard.mends() == ["removed worker odd; it announces itself again if it lives"]
 
@@ -389,16 +391,16 @@ async def test_a_repair_that_cannot_mend_all_says_what_it_mended(yard: Yard) -> 
     yard.owner.execute("UPDATE job SET fence = -1")
     with yard.owner.transaction():
         yard.owner.execute("SELECT FROM job WHERE id = %s FOR UPDATE", [locked.id])
-        done, left = await yard.store.repair(by())
+        done, left = await yard.store.admin.repair(by())
         assert free.id in done
         assert left.startswith(f"could not mend this: job {locked.id} has a name or a number")
         assert left.endswith(
             "somebody has it locked; when that transaction has ended, repair again"
         )
-        [finding] = await yard.store.audit()
+        [finding] = await yard.store.admin.audit()
         assert locked.id in finding.problem
-    assert len(await yard.store.repair(by())) == 1
-    assert await yard.store.audit() == []
+    assert len(await yard.store.admin.repair(by())) == 1
+    assert await yard.store.admin.audit() == []
 
 
 async def test_rows_that_somebody_keeps_locked_cost_a_repair_no_time(yard: Yard) -> None:
@@ -408,7 +410,7 @@ async def test_rows_that_somebody_keeps_locked_cost_a_repair_no_time(yard: Yard)
     with yard.owner.transaction():
         yard.owner.execute("SELECT FROM job WHERE id <> %s FOR UPDATE", [jobs[-1].id])
         began = time.monotonic()
-        told = await yard.store.repair(by())
+        told = await yard.store.admin.repair(by())
         assert time.monotonic() - began < 8
     assert [each.startswith("could not mend this") for each in told] == [False] + [True] * 30
 
@@ -428,7 +430,7 @@ async def test_what_cannot_be_mended_keeps_nothing_behind_it_from_being_mended(
         "CREATE TRIGGER stop BEFORE UPDATE ON job FOR EACH ROW "
         f"WHEN (OLD.id < '{jobs[45].id}') EXECUTE FUNCTION stop()"
     )
-    told = await yard.store.repair(by())
+    told = await yard.store.admin.repair(by())
     yard.owner.execute("DROP TRIGGER stop ON job; DROP FUNCTION stop")
     assert told[:15] == [f"put job {job.id} into the order" for job in jobs[45:]]
     assert told[15:] == [
@@ -445,7 +447,7 @@ async def test_very_many_damages_are_counted_and_mended_step_by_step(yard: Yard)
         "crashes, fence, finished_at) SELECT 'j' || n, 'mail', 't', 1, 0, 0, 0, '{}', 1, 0, 1, 1 "
         "FROM generate_series(1, 12000) AS n"
     )
-    found = await yard.store.audit()
+    found = await yard.store.admin.audit()
     assert len(found) == 1_001
     assert found[-1].problem == "11,000 more: dead letter … has no reason"
     steps = []
@@ -486,7 +488,7 @@ async def test_options_that_cannot_be_read_are_found_and_mended(yard: Yard, opti
     ids = [live, finished, dead]
     for table in ("job", "finished", "dead"):
         yard.owner.execute(f"UPDATE {table} SET options = %s WHERE id = ANY (%s)", [options, ids])
-    told = [finding.problem for finding in await yard.store.audit()]
+    told = [finding.problem for finding in await yard.store.admin.audit()]
     assert told == [
         f"job {live} has options that cannot be read",
         f"dead letter {dead} has options that cannot be read",
@@ -495,7 +497,7 @@ async def test_options_that_cannot_be_read_are_found_and_mended(yard: Yard, opti
     assert len(await yard.mends()) == 3
     await _dead_letter(yard, live)
     for job_id, kept in ((live, options), (dead, None), (finished, None), (good, None)):
-        record = await yard.store.find(job_id)
+        record = await yard.store.admin.find(job_id)
         assert record is not None
         assert record.options == kept
 
@@ -508,7 +510,7 @@ async def test_options_that_can_be_read_are_no_damage(yard: Yard) -> None:
     ):
         job = NewJob(new_job().id, "t", "mail", "{}", options=encode_options(options))
         await yard.store.put([job])
-    assert await yard.store.audit() == []
+    assert await yard.store.admin.audit() == []
 
 
 async def test_a_history_with_a_broken_number_is_mended(yard: Yard) -> None:
@@ -519,7 +521,7 @@ async def test_a_history_with_a_broken_number_is_mended(yard: Yard) -> None:
     yard.owner.execute(
         """UPDATE job SET errors[1] = replace(errors[1], '"attempt":1', '"attempt":1.5')"""
     )
-    [finding] = await yard.store.audit()
+    [finding] = await yard.store.admin.audit()
     assert finding.problem == f"job {job_id} has a history that cannot be read"
     await yard.mends()
 
@@ -544,7 +546,7 @@ async def test_a_table_of_a_day_that_somebody_renamed_stops_nothing(yard: Yard, 
     yard.owner.execute("UPDATE job SET parked = 9")
     assert f"gave table {name}_old the name of its day" in await yard.mends()
     await yard.works()
-    assert (await yard.store.find(job.id)) is not None
+    assert (await yard.store.admin.find(job.id)) is not None
 
 
 async def test_an_operator_mends_and_it_is_in_the_audit_log(yard: Yard) -> None:
@@ -554,9 +556,9 @@ async def test_an_operator_mends_and_it_is_in_the_audit_log(yard: Yard) -> None:
     told = [f"made a dead letter of job {bad.id}, or wrote anew who runs it"]
     assert await yard.mends() == told
     await _dead_letter(yard, bad.id)
-    [line] = await yard.store.audit_log()
+    [line] = await yard.store.admin.audit_log()
     assert (line.who, line.verb, line.count) == ("ann", "repair", 1)
-    assert await yard.store.repair(by()) == []
+    assert await yard.store.admin.repair(by()) == []
 
 
 async def test_a_list_of_steps_that_somebody_changed_is_mended(fresh_url: str, yard: Yard) -> None:
@@ -567,7 +569,7 @@ async def test_a_list_of_steps_that_somebody_changed_is_mended(fresh_url: str, y
     other = store_for(fresh_url, yard.clock)
     await yard.put()
     assert len(await claim(other)) == 1
-    assert all(step.applied_at is not None for step in await other.migrations())
+    assert all(step.applied_at is not None for step in await other.admin.migrations())
     await other.close()
     assert len(await yard.mends()) == 2
     rows = yard.owner.execute("SELECT number FROM migration ORDER BY number").fetchall()
@@ -625,21 +627,21 @@ async def test_what_somebody_dropped_is_named_with_what_to_do(
     """Before, nothing was found, or a migration was advised that had nothing to do."""
     schema = Address.of(postgres_url).schema
     store = store_for(postgres_url)
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     owner.execute(dropped.encode())
-    [finding] = await store.audit()
-    await store.condition()
+    [finding] = await store.admin.audit()
+    await store.admin.condition()
     assert finding.problem == f"{name} of schema {schema} is missing"
     if name.startswith("index"):
         owner.execute(finding.remedy.partition("run ")[2].encode())
-        assert await store.audit() == []
+        assert await store.admin.audit() == []
     elif name.startswith("table"):
         assert "as `fairlead migrate sql` prints it" in finding.remedy
     else:
         assert finding.remedy == "let the owner run `fairlead migrate up`, which makes it again"
         other = store_for(postgres_url)
         await other.open()
-        assert await other.audit() == []
+        assert await other.admin.audit() == []
         await other.close()
     await store.close()
 

@@ -9,8 +9,9 @@ from fairlead.core.errors import ConfigError, StoreUnavailable
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
+from tests import deeds
 from tests.servers.postgres import PostgresServer
-from tests.words import by, new_job
+from tests.words import are_new, by, new_job
 
 TRAP = """
 CREATE FUNCTION {schema}.spring() RETURNS bigint LANGUAGE plpgsql AS $$
@@ -72,7 +73,12 @@ def town(postgres_server: PostgresServer) -> Iterator[Town]:
 
 async def refuses(url: str, words: str) -> None:
     store = store_for(url)
-    for call in (store.migrations(), store.open(), store.put([new_job()]), store.audit_log()):
+    for call in (
+        store.admin.migrations(),
+        store.open(),
+        store.put([new_job()]),
+        store.admin.audit_log(),
+    ):
         with pytest.raises(ConfigError, match=words):
             await call
     await store.close()
@@ -121,10 +127,12 @@ async def test_what_somebody_put_into_a_schema_of_ours_is_refused(
 async def test_doctor_tells_of_what_came_after_the_store_was_opened(town: Town) -> None:
     store = store_for(town.url("keeper"))
     await store.open()
-    assert not [each for each in (await store.condition()).findings if "schema" in each.problem]
+    assert not [
+        each for each in (await store.admin.condition()).findings if "schema" in each.problem
+    ]
     town.run("keeper", "GRANT CREATE ON SCHEMA {schema} TO mallory, PUBLIC")
     town.run("mallory", "CREATE TABLE {schema}.mine (x int)")
-    told = [(each.problem, each.remedy) for each in (await store.condition()).findings]
+    told = [(each.problem, each.remedy) for each in (await store.admin.condition()).findings]
     await store.close()
     assert any(
         problem.startswith("table mine of schema jobs belongs to mal") for problem, _ in told
@@ -141,7 +149,7 @@ async def test_doctor_tells_of_what_came_after_the_store_was_opened(town: Town) 
 async def test_the_script_for_psql_stops_at_a_stranger_too(town: Town, trap: str) -> None:
     """`fairlead migrate sql` prints it, and whoever runs it may be a superuser."""
     store = store_for(town.url("keeper"))
-    script = "".join(step.sql for step in await store.migrations())
+    script = "".join(step.sql for step in await store.admin.migrations())
     await store.close()
     town.run("mallory", "CREATE SCHEMA {schema}", TRAP, TRAPS[trap], GIVEN)
     for role in ("postgres", "keeper"):
@@ -152,10 +160,10 @@ async def test_the_script_for_psql_stops_at_a_stranger_too(town: Town, trap: str
 
 async def test_the_script_for_psql_makes_the_schema_of_its_owner(town: Town) -> None:
     store = store_for(town.url("keeper"))
-    steps = await store.migrations()
+    steps = await store.admin.migrations()
     for step in steps:
         town.run("keeper", step.sql)
-    assert await store.put([new_job()]) == [True]
+    assert are_new(await store.put([new_job()])) == [True]
     await store.close()
 
 
@@ -171,9 +179,9 @@ async def test_nothing_of_a_stranger_is_called_on_a_connection_of_the_callers(to
     store = store_for(town.url("postgres"))
     with psycopg.connect(town.url("postgres").partition("?")[0]) as connection:
         with pytest.raises(ConfigError, match="schema jobs belongs to mallory"):
-            store.put_within(connection, [new_job()])
+            store.put_within(connection, [new_job()]).run()
         with pytest.raises(ConfigError, match="schema jobs belongs to mallory"):
-            await store.aput_within(connection, [new_job()])
+            await store.put_within(connection, [new_job()]).arun()
     await store.close()
     assert not town.is_taken()
 
@@ -194,9 +202,9 @@ async def test_an_owner_that_the_url_names_is_trusted(town: Town) -> None:
     town.run("keeper", "GRANT USAGE ON SCHEMA {schema} TO guest")
     await refuses(town.url("guest"), "if you do, add owner=mallory to the store's URL")
     store = store_for(town.url("guest", owner="mallory"))
-    assert await store.put([new_job()]) == [True]
-    assert await store.pause("mail", by())
-    assert [line.user for line in await store.audit_log()] == ["guest"]
+    assert are_new(await store.put([new_job()])) == [True]
+    assert await deeds.pause(store, "mail", by())
+    assert [line.user for line in await store.admin.audit_log()] == ["guest"]
     await store.close()
 
 

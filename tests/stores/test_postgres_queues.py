@@ -10,7 +10,7 @@ import pytest
 from fairlead.core.clock import SECOND
 from fairlead.core.queue import Queue
 from fairlead.core.selection import Claim, ClaimPlan
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.heads import FEW, Found, Heads, Start
 from fairlead.stores.postgres.lane import Lane
@@ -39,7 +39,7 @@ def queues(number: int) -> tuple[Queue, ...]:
     return tuple(Queue(f"q{at:04}") for at in range(number))
 
 
-async def claims(store: Backend, served: tuple[Queue, ...], number: int) -> list[Claim]:
+async def claims(store: Store, served: tuple[Queue, ...], number: int) -> list[Claim]:
     answers: list[Claim] = []
     for _ in range(number):
         credits = answers[-1].credits if answers else {}
@@ -62,7 +62,7 @@ def buffers(owner: psycopg.Connection, text: str) -> int:
 
 @pytest.mark.parametrize("every", [1, 10])
 async def test_what_a_claim_costs_does_not_follow_from_the_number_of_queues(
-    shop: Backend, owner: psycopg.Connection, asked: list[str], every: int
+    shop: Store, owner: psycopg.Connection, asked: list[str], every: int
 ) -> None:
     """F78: it asks the queues whose turn it is, each for its share, and says nothing of others."""
     reads, lengths = [], []
@@ -87,7 +87,7 @@ async def test_what_a_claim_costs_does_not_follow_from_the_number_of_queues(
 
 
 async def test_what_some_queues_leave_goes_to_all_others_in_the_same_call(
-    shop: Backend, asked: list[str]
+    shop: Store, asked: list[str]
 ) -> None:
     """One queue runs dry, and those that were not asked fill the slots, by their turns."""
     served = queues(FEW)
@@ -103,7 +103,7 @@ async def test_what_some_queues_leave_goes_to_all_others_in_the_same_call(
 
 
 async def test_a_put_elsewhere_wakes_its_queue_and_no_other(
-    shop: Backend, fresh_url: str, asked: list[str]
+    shop: Store, fresh_url: str, asked: list[str]
 ) -> None:
     served = queues(3 * FEW)
     mark = await shop.wait(0, for_work=True)

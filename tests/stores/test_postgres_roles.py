@@ -9,18 +9,20 @@ import pytest
 from psycopg import errors
 
 from fairlead import Fairlead
-from fairlead.core.admin import Action, Filter, Worker
+from fairlead.core.acts import Action
+from fairlead.core.admin import Filter, Worker
 from fairlead.core.errors import StoreDenied
 from fairlead.core.job import State
 from fairlead.core.outcome import Settlement
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.line import put_text
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.postgres.problems import typed
+from tests import deeds
 from tests.servers.postgres import PostgresServer
-from tests.words import claim, done, new_job
+from tests.words import are_new, claim, done, new_job
 
 BY = Action("a1", "ada", "cancel", "one job")
 TABLES = (
@@ -93,37 +95,37 @@ async def refuses(call: Any, kind: str = "operator") -> None:
     assert (for_people in str(told.value)) is (kind == "operator")
 
 
-async def refuses_to_look(store: Backend) -> None:
+async def refuses_to_look(store: Store) -> None:
     for call in (
-        store.jobs(Filter()),
-        store.count(),
-        store.groups(Filter()),
-        store.recent(0),
-        store.waiting(),
-        store.running(),
-        store.unknown(),
-        store.paused(),
-        store.audit_log(),
-        store.audit(),
+        store.admin.jobs(Filter()),
+        store.admin.count(),
+        store.admin.groups(Filter()),
+        store.admin.recent(0),
+        deeds.waiting(store),
+        deeds.running(store),
+        deeds.unknown(store),
+        deeds.paused(store),
+        store.admin.audit_log(),
+        store.admin.audit(),
     ):
         await refuses(call)
 
 
-async def refuses_to_act(store: Backend, job_id: Any) -> None:
+async def refuses_to_act(store: Store, job_id: Any) -> None:
     for call in (
-        store.cancel([job_id], "no", by=BY),
-        store.revive([job_id], [State.DEAD], BY),
-        store.edit(job_id, "{}", "{}", 1, BY),
-        store.delete([job_id], [State.DEAD], BY),
-        store.pause("mail", BY),
-        store.resume("mail", BY),
-        store.note(BY, 1),
-        store.repair(BY),
+        deeds.cancel(store, [job_id], "no", by=BY),
+        deeds.revive(store, [job_id], [State.DEAD], BY),
+        deeds.edit(store, job_id, "{}", "{}", 1, BY),
+        deeds.delete(store, [job_id], [State.DEAD], BY),
+        deeds.pause(store, "mail", BY),
+        deeds.resume(store, "mail", BY),
+        deeds.note(store, BY, 1),
+        store.admin.repair(BY),
     ):
         await refuses(call)
 
 
-async def refuses_to_work(store: Backend) -> None:
+async def refuses_to_work(store: Store) -> None:
     job_id = new_job().id
     for call in (
         claim(store),
@@ -145,7 +147,7 @@ async def test_a_producer_that_works_is_told_to_be_a_worker(yard: Yard) -> None:
     app.task(name="t")(lambda: None)
     worker = app.worker()
     await refuses(worker.__aenter__(), "worker")
-    for call in (app.store.upkeep(0), app.store.workers()):
+    for call in (app.store.upkeep(0), app.store.admin.workers()):
         await refuses(call, "worker")
     await app.aclose()
 
@@ -169,12 +171,12 @@ async def test_whoever_may_nothing_is_told_the_least_that_helps(yard: Yard) -> N
 async def test_a_producer_enqueues_and_finds_its_job_and_that_is_all(yard: Yard) -> None:
     store = store_for(yard.url("producer"))
     job = new_job()
-    assert await store.put([job]) == [True]
-    assert store.put_blocking([job]) == [False]
-    found = await store.find(job.id)
+    assert are_new(await store.put([job])) == [True]
+    assert are_new(store.put_blocking([job])) == [False]
+    found = await store.admin.find(job.id)
     assert found is not None
     assert found.state is State.WAITING
-    assert await store.attempts(job.id) == []
+    assert await store.admin.attempts(job.id) == []
     assert await store.wait(0.01) is not None
     await refuses_to_look(store)
     await refuses_to_act(store, job.id)
@@ -192,11 +194,11 @@ async def test_a_worker_works_and_is_no_operator(yard: Yard) -> None:
     assert [job.id for job in await store.held("w1")] != []
     assert set(await store.settle([done(one, "1")])) == {one.id}
     with store.transaction() as connection:
-        assert store.complete_within(connection, done(other)) is not None
-        assert store.put_within(connection, [new_job()]) == [True]
-    assert [line.outcome for line in await store.attempts(one.id)] == ["done"]
+        assert store.complete_within(connection, done(other)).run() is not None
+        assert are_new(store.put_within(connection, [new_job()]).run()) == [True]
+    assert [line.outcome for line in await store.admin.attempts(one.id)] == ["done"]
     await store.upkeep(10**9)
-    assert await store.workers() != []
+    assert await store.admin.workers() != []
     await refuses_to_look(store)
     await refuses_to_act(store, one.id)
     await store.close()
@@ -208,25 +210,25 @@ async def test_an_operator_looks_and_acts_and_runs_no_job(yard: Yard) -> None:
     await owner.put([job])
     await owner.close()
     store = store_for(yard.url("operator"))
-    assert [record.id for record in await store.jobs(Filter())] == [job.id]
-    assert await store.count() == {"mail": {State.WAITING: 1}}
-    assert await store.waiting() != {}
-    assert await store.groups(Filter()) != []
-    assert await store.recent(0) == []
-    assert await store.running() == []
-    assert await store.unknown() == {}
-    assert await store.audit() == []
-    assert (await store.condition()).facts["user"].endswith("_operator")
-    assert await store.pause("mail", BY)
-    assert await store.paused() == {"mail"}
-    assert await store.resume("mail", Action("a2", "ada", "resume", "mail"))
-    assert set(await store.cancel([job.id], "enough", by=Action("a3", "a", "cancel", "x"))) == {
-        job.id
-    }
-    assert await store.revive([job.id], [State.CANCELLED], Action("a4", "a", "revive", "x")) == [
-        job.id
-    ]
-    assert len(await store.audit_log()) == 4
+    assert [record.id for record in await store.admin.jobs(Filter())] == [job.id]
+    assert await store.admin.count() == {"mail": {State.WAITING: 1}}
+    assert await deeds.waiting(store) != {}
+    assert await store.admin.groups(Filter()) != []
+    assert await store.admin.recent(0) == []
+    assert await deeds.running(store) == []
+    assert await deeds.unknown(store) == {}
+    assert await store.admin.audit() == []
+    assert (await store.admin.condition()).facts["user"].endswith("_operator")
+    assert await deeds.pause(store, "mail", BY)
+    assert await deeds.paused(store) == {"mail"}
+    assert await deeds.resume(store, "mail", Action("a2", "ada", "resume", "mail"))
+    assert set(
+        await deeds.cancel(store, [job.id], "enough", by=Action("a3", "a", "cancel", "x"))
+    ) == {job.id}
+    assert await deeds.revive(
+        store, [job.id], [State.CANCELLED], Action("a4", "a", "revive", "x")
+    ) == [job.id]
+    assert len(await store.admin.audit_log()) == 4
     await store.upkeep(10**9)
     await refuses_to_work(store)
     await refuses(store.put([new_job()]), "producer")

@@ -17,8 +17,9 @@ from fairlead.core.queue import Queue
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
+from tests import deeds
 from tests.servers.postgres import PostgresServer
-from tests.words import POLICY, by, claim, done, failed, new_job, plan
+from tests.words import POLICY, are_new, by, claim, done, failed, new_job, plan
 
 # Every function and operator of the server has a twin that raises, and that is found before it.
 TWINS = """
@@ -93,7 +94,7 @@ async def test_no_question_of_ours_calls_what_somebody_put_on_the_search_path(tr
     """All that a store can be asked, from the first migration on."""
     migrate(Address.of(trapped))
     store = store_for(trapped)
-    assert all(step.applied_at for step in await store.migrations())
+    assert all(step.applied_at for step in await store.admin.migrations())
     mail = Queue("mail")
     jobs = [new_job(queue="mail") for _ in range(3)]
     await store.put(jobs[:2])
@@ -104,32 +105,32 @@ async def test_no_question_of_ours_calls_what_somebody_put_on_the_search_path(tr
     await store.extend([(first.id, first.fence)], 60 * SECOND)
     await store.held("w1")
     await store.settle([done(first), failed(second, 0, POLICY), failed(third, 0)])
-    await store.find(first.id)
-    await store.attempts(first.id)
+    await store.admin.find(first.id)
+    await store.admin.attempts(first.id)
     everything = Filter(
         queues=("mail",), tasks=("t",), states=tuple(State), since=1, tags=("x",), error="oops"
     )
     for which in (Filter(), everything):
-        await store.jobs(which)
-        await store.count(which)
-        await store.groups(which)
-    await store.recent(0, queue="mail")
-    await store.waiting()
-    await store.running()
-    await store.snapshot(plan(mail, capable={"t": 1}), 10)
-    await store.ahead(third.id)
-    await store.unknown()
-    await store.paused()
-    await store.workers()
-    await store.cancel([third.id], "no", by())
-    await store.revive([second.id], [State.DEAD], by())
-    await store.pause("mail", by())
-    await store.note(by(), 1)
+        await store.admin.jobs(which)
+        await store.admin.count(which)
+        await store.admin.groups(which)
+    await store.admin.recent(0, queue="mail")
+    await deeds.waiting(store)
+    await deeds.running(store)
+    await store.admin.snapshot(plan(mail, capable={"t": 1}), 10)
+    await store.admin.ahead(third.id)
+    await deeds.unknown(store)
+    await deeds.paused(store)
+    await store.admin.workers()
+    await deeds.cancel(store, [third.id], "no", by())
+    await deeds.revive(store, [second.id], [State.DEAD], by())
+    await deeds.pause(store, "mail", by())
+    await deeds.note(store, by(), 1)
     await store.upkeep(SECOND)
-    await store.audit_log(job_id=first.id)
-    assert await store.audit() == []
-    assert await store.repair(by()) == []
-    facts = (await store.condition()).facts
+    await store.admin.audit_log(job_id=first.id)
+    assert await store.admin.audit() == []
+    assert await store.admin.repair(by()) == []
+    facts = (await store.admin.condition()).facts
     assert facts["news"] == "heard"
     await store.close()
 
@@ -137,12 +138,12 @@ async def test_no_question_of_ours_calls_what_somebody_put_on_the_search_path(tr
 async def test_no_put_in_the_callers_transaction_calls_it(trapped: str) -> None:
     store = store_for(trapped)
     with psycopg.connect(trapped) as connection:
-        assert store.put_within(connection, [new_job()]) == [True]
+        assert are_new(store.put_within(connection, [new_job()]).run()) == [True]
     async with await psycopg.AsyncConnection.connect(trapped) as connection_:
-        assert await store.aput_within(connection_, [new_job()]) == [True]
+        assert are_new(await store.put_within(connection_, [new_job()]).arun()) == [True]
     [first, second] = await claim(store)
     with store.transaction() as ours:
-        assert store.complete_within(ours, done(first)) is not None
+        assert store.complete_within(ours, done(first)).run() is not None
     with psycopg.connect(trapped) as connection:
-        assert store.complete_within(connection, done(second)) is not None
+        assert store.complete_within(connection, done(second)).run() is not None
     await store.close()

@@ -19,22 +19,23 @@ from fairlead.core.errors import EnqueueError, StoreFull
 from fairlead.core.ids import IdMaker, JobId, mark_of
 from fairlead.core.job import Reason, State
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.gather import Gather
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.keys import PARTS, Keys
 from fairlead.stores.redis.talk import call
+from tests import deeds
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisCluster, RedisServer
-from tests.words import by, claim, done, new_job, plan
+from tests.words import are_new, by, claim, done, new_job, plan
 
 new_id = IdMaker()
 
 
 @pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Backend]:
+async def store(redis_url: str) -> AsyncIterator[Store]:
     """A Redis store by the server's own clock."""
     store = store_for(redis_url)
     await store.open()
@@ -50,52 +51,54 @@ def key(url: str, part: str, queue: str = "mail") -> str:
 
 
 async def test_an_id_made_for_a_queue_leads_there_without_being_written_down(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     job = new_job(id=new_id("mail"))
     assert job.id.endswith(mark_of("mail"))
     await store.put([job])
     fresh = store_for(redis_url)
-    found = await fresh.find(job.id)
+    found = await fresh.admin.find(job.id)
     assert found is not None
     assert redis_server.execute("EXISTS", Keys(Address.of(redis_url).prefix).strays) == 0
     await fresh.close()
 
 
 async def test_other_ids_are_found_as_well_and_are_in_one_queue_only(
-    store: Backend, redis_url: str
+    store: Store, redis_url: str
 ) -> None:
-    assert await store.put([new_job(id="a", queue="mail")]) == [True]
-    assert await store.put([new_job(id="a", queue="reports")]) == [False]
-    assert await store.put([new_job(id="b", queue="mail"), new_job(id="b", queue="reports")]) == [
+    assert are_new(await store.put([new_job(id="a", queue="mail")])) == [True]
+    assert are_new(await store.put([new_job(id="a", queue="reports")])) == [False]
+    assert are_new(
+        await store.put([new_job(id="b", queue="mail"), new_job(id="b", queue="reports")])
+    ) == [
         True,
         False,
     ]
     fresh = store_for(redis_url)
-    assert fresh.put_blocking([new_job(id="a", queue="news")]) == [False]
-    assert {job.id: job.queue for job in await fresh.jobs(ALL)} == {"a": "mail", "b": "mail"}
+    assert are_new(fresh.put_blocking([new_job(id="a", queue="news")])) == [False]
+    assert {job.id: job.queue for job in await fresh.admin.jobs(ALL)} == {"a": "mail", "b": "mail"}
     await fresh.close()
 
 
-async def test_an_id_made_for_another_queue_is_in_one_queue_only(store: Backend) -> None:
+async def test_an_id_made_for_another_queue_is_in_one_queue_only(store: Store) -> None:
     job_id = new_id("mail")
-    assert await store.put([new_job(id=job_id, queue="mail")]) == [True]
-    assert await store.put([new_job(id=job_id, queue="reports")]) == [False]
-    assert await store.put([new_job(id=new_id("mail"), queue="reports")]) == [True]
+    assert are_new(await store.put([new_job(id=job_id, queue="mail")])) == [True]
+    assert are_new(await store.put([new_job(id=job_id, queue="reports")])) == [False]
+    assert are_new(await store.put([new_job(id=new_id("mail"), queue="reports")])) == [True]
 
 
 async def test_a_stray_that_was_written_down_but_never_put_can_be_put(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     """Its producer died between the two steps; the next one finishes."""
     redis_server.execute("HSET", Keys(Address.of(redis_url).prefix).strays, "a", "reports")
-    assert await store.put([new_job(id="a", queue="mail")]) == [True]
-    found = await store.find(JobId("a"))
+    assert are_new(await store.put([new_job(id="a", queue="mail")])) == [True]
+    found = await store.admin.find(JobId("a"))
     assert found is not None
     assert found.queue == "mail"
 
 
-async def test_queues_with_the_same_mark_do_not_get_mixed_up(store: Backend) -> None:
+async def test_queues_with_the_same_mark_do_not_get_mixed_up(store: Store) -> None:
     marks: dict[str, str] = {}
     for number in range(10_000):
         name = f"q{number}"
@@ -105,19 +108,19 @@ async def test_queues_with_the_same_mark_do_not_get_mixed_up(store: Backend) -> 
     jobs = [new_job(id=new_id(each), queue=each) for each in (name, twin)]
     await store.put(jobs)
     for job in jobs:
-        found = await store.find(job.id)
+        found = await store.admin.find(job.id)
         assert found is not None
         assert found.queue == job.queue
 
 
 async def test_a_forgotten_stray_leaves_nothing_behind(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     await store.put([new_job(id="a")])
     [job] = await claim(store)
     await store.settle([done(job)])
     await store.upkeep(0)
-    assert await store.find(job.id) is None
+    assert await store.admin.find(job.id) is None
     assert redis_server.execute("EXISTS", Keys(Address.of(redis_url).prefix).strays) == 0
 
 
@@ -144,7 +147,7 @@ async def test_functions_that_were_flushed_are_loaded_again(
         else:
             assert len(await store.settle([done(job) for job in jobs])) == 2
     redis_server.execute("FUNCTION", "FLUSH", "SYNC")
-    assert store.put_blocking([new_job()]) == [True]
+    assert are_new(store.put_blocking([new_job()])) == [True]
     await store.close()
 
 
@@ -176,7 +179,7 @@ async def test_functions_of_another_program_are_left_alone(
 
 @pytest.mark.parametrize("number", ["-1", "0.5", "1e300", "inf", "nan", "x", " ", "9" * 400])
 async def test_functions_refuse_numbers_that_are_out_of_range(
-    store: Backend, redis_url: str, redis_server: RedisServer, number: str
+    store: Store, redis_url: str, redis_server: RedisServer, number: str
 ) -> None:
     """Before, a look at -2^63 jobs went on until somebody killed the function."""
     await store.put([new_job()])
@@ -205,14 +208,14 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
         for values in ways:
             with pytest.raises(redis.exceptions.ResponseError, match="a whole number from 0 to"):
                 redis_server.execute(*call(keys, verb, "mail", *values))
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
 
 
 @pytest.mark.parametrize(
     "words", [["x"], ["-1"], ["3"], ["1", ""], ["2", "", "", ""], [str(10**400)]], ids=str
 )
 async def test_words_for_several_queues_must_fit_their_keys(
-    store: Backend, redis_url: str, redis_server: RedisServer, words: list[str]
+    store: Store, redis_url: str, redis_server: RedisServer, words: list[str]
 ) -> None:
     await store.put([new_job()])
     keys, function = Keys(Address.of(redis_url).prefix), FUNCTIONS["claim"]
@@ -227,7 +230,7 @@ async def test_words_for_several_queues_must_fit_their_keys(
 
 @pytest.mark.parametrize("name", [b"", b"\xff\xfe", b"w\x80", b"\xe2w", b"w" * 1_001])
 async def test_nobody_claims_under_a_name_that_nobody_can_read(
-    store: Backend, redis_url: str, redis_server: RedisServer, name: bytes
+    store: Store, redis_url: str, redis_server: RedisServer, name: bytes
 ) -> None:
     """It is written into all jobs of the claim, and they would be unreadable."""
     job = new_job()
@@ -250,7 +253,7 @@ def test_functions_take_every_key_and_value_as_such() -> None:
 
 
 async def test_a_full_server_takes_no_job_and_lets_the_others_go_on(
-    store: Backend, redis_server: RedisServer
+    store: Store, redis_server: RedisServer
 ) -> None:
     await store.put([new_job() for _ in range(20)])
     [first] = await claim(store, slots=1)
@@ -265,16 +268,16 @@ async def test_a_full_server_takes_no_job_and_lets_the_others_go_on(
         for job in await claim(store, slots=19):
             assert await store.settle([done(job)])
         await store.announce(Worker("w", {"t": 1}), SECOND)
-        assert await store.cancel([first.id], "late", by()) == {}
+        assert await deeds.cancel(store, [first.id], "late", by()) == {}
         await store.upkeep(0)
-        assert await store.count() == {}
+        assert await store.admin.count() == {}
     finally:
         redis_server.execute("CONFIG", "SET", "maxmemory", "0")
-    assert await store.put([new_job()]) == [True]
+    assert are_new(await store.put([new_job()])) == [True]
 
 
 async def test_a_put_over_several_queues_is_all_or_none(
-    store: Backend, redis_server: RedisServer
+    store: Store, redis_server: RedisServer
 ) -> None:
     """Also where memory is full after the first of them."""
     queues = ("mail", "news", "reports")
@@ -291,7 +294,7 @@ async def test_a_put_over_several_queues_is_all_or_none(
             await store.put(large)
     finally:
         redis_server.execute("CONFIG", "SET", "maxmemory", "0")
-    assert sum(await store.put(large)) in (0, len(large))
+    assert sum(are_new(await store.put(large))) in (0, len(large))
 
 
 @pytest.mark.parametrize(
@@ -309,24 +312,24 @@ async def test_a_put_over_several_queues_is_all_or_none(
     ],
 )
 async def test_a_job_that_no_program_of_ours_puts_is_refused(
-    store: Backend, wrong: dict[str, object]
+    store: Store, wrong: dict[str, object]
 ) -> None:
     """For itself and those it came with; a faulty program harms no queue."""
     job = new_job()
     with pytest.raises(EnqueueError, match="the store refuses this job"):
         await store.put([job, msgspec.structs.replace(new_job(), **wrong)])
-    assert await store.find(job.id) is None
-    assert await store.count() == {}
+    assert await store.admin.find(job.id) is None
+    assert await store.admin.count() == {}
 
 
 async def test_a_job_without_a_task_is_refused_as_the_first_of_a_put_too(
-    store: Backend, redis_url: str, redis_server: RedisServer
+    store: Store, redis_url: str, redis_server: RedisServer
 ) -> None:
     keys = Keys(Address.of(redis_url).prefix)
     job = [new_job().id, None, "{}", None, 2**52, 0, None, None, None, None, 1]
     with pytest.raises(redis.exceptions.ResponseError):
         redis_server.execute(*call(keys, "put", "mail", "", msgspec.msgpack.encode([job]), "", ""))
-    assert await store.count() == {}
+    assert await store.admin.count() == {}
 
 
 # A lost second (F35)
@@ -386,52 +389,52 @@ async def test_fences_never_go_back_when_the_server_loses_its_last_second(tmp_pa
     ],
 )
 async def test_a_damaged_job_is_a_dead_letter_and_the_others_go_on(
-    store: Backend, redis_server: RedisServer, redis_url: str, body: bytes
+    store: Store, redis_server: RedisServer, redis_url: str, body: bytes
 ) -> None:
     jobs = [new_job() for _ in range(3)]
     await store.put(jobs)
     redis_server.execute("HSET", key(redis_url, "bodies"), jobs[1].id, body)
     assert [job.id for job in await claim(store, capable={"t": 1})] == [jobs[0].id, jobs[2].id]
-    found = await store.find(jobs[1].id)
+    found = await store.admin.find(jobs[1].id)
     assert found is not None
     assert (found.state, found.reason) == (State.DEAD, Reason.UNREADABLE)
-    assert len(await store.jobs(ALL)) == 3
+    assert len(await store.admin.jobs(ALL)) == 3
     assert await claim(store) == []
 
 
 async def test_an_entry_without_a_job_is_dropped_and_the_audit_tells_of_it(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     jobs = [new_job() for _ in range(2)]
     await store.put(jobs)
     redis_server.execute("HDEL", key(redis_url, "bodies"), jobs[0].id)
-    assert any(jobs[0].id in finding.problem for finding in await store.audit())
+    assert any(jobs[0].id in finding.problem for finding in await store.admin.audit())
     assert [job.id for job in await claim(store)] == [jobs[1].id]
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
 
 
 async def test_a_lease_whose_run_is_missing_does_not_hold_its_job_for_ever(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     await store.put([new_job()])
     [job] = await claim(store, lease=0.001)
     redis_server.execute("HDEL", key(redis_url, "standings"), job.id)
-    assert any(job.id in finding.problem for finding in await store.audit())
+    assert any(job.id in finding.problem for finding in await store.admin.audit())
     await asyncio.sleep(0.01)
     assert await claim(store) == []
-    assert await store.audit() == []
-    record = await store.find(job.id)
+    assert await store.admin.audit() == []
+    record = await store.admin.find(job.id)
     assert record is not None
     assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
 
 
 async def test_a_job_without_a_place_is_told_by_the_audit(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     job = new_job()
     await store.put([job])
     redis_server.execute("ZREM", key(redis_url, "ready"), job.id)
-    assert any(job.id in finding.problem for finding in await store.audit())
+    assert any(job.id in finding.problem for finding in await store.admin.audit())
 
 
 # Answers that are lost, or come when nobody waits any more
@@ -444,31 +447,33 @@ async def test_what_is_repeated_after_a_lost_answer_is_recognised(
     await store.put([new_job(id=new_id("mail"))])
     job = new_job(id=new_id("mail"))
     redis_proxy.lose_reply(b"FCALL")
-    assert await store.put([job]) == [False], "it was repeated at once"
+    assert are_new(await store.put([job])) == [False], "it was repeated at once"
     redis_proxy.lose_reply(b"FCALL")
-    assert store.put_blocking([new_job(id=new_id("mail"))]) == [False], "it was repeated at once"
+    assert are_new(store.put_blocking([new_job(id=new_id("mail"))])) == [False], (
+        "it was repeated at once"
+    )
     jobs = await claim(store)
     assert len(jobs) == 3
     redis_proxy.lose_reply(b"FCALL")
     with pytest.raises(StoreUnavailable):
         await store.settle([done(each) for each in jobs])
     assert await store.settle([done(each) for each in jobs]) == {}
-    assert await store.count() == {"mail": {State.DONE: 3}}
+    assert await store.admin.count() == {"mail": {State.DONE: 3}}
     await store.close()
 
 
-async def test_answers_belong_to_their_questions_whoever_is_cancelled_when(store: Backend) -> None:
+async def test_answers_belong_to_their_questions_whoever_is_cancelled_when(store: Store) -> None:
     jobs = [new_job(id=new_id("mail")) for _ in range(40)]
     await store.put(jobs)
 
     async def ask(number: int) -> None:
         for job in jobs[number::8] * 5:
-            asked = asyncio.ensure_future(store.find(job.id))
+            asked = asyncio.ensure_future(store.admin.find(job.id))
             for _ in range(number):
                 await asyncio.sleep(0)
             asked.cancel()
             await asyncio.wait({asked})
-            found = await store.find(job.id)
+            found = await store.admin.find(job.id)
             assert found is not None
             assert found.id == job.id
 
@@ -482,14 +487,14 @@ async def test_a_connection_that_was_given_up_on_is_not_used_again(
     store = store_for(f"{redis_url}&timeout=0.3")
     jobs = [new_job(id=new_id("mail")) for _ in range(2)]
     await store.put(jobs)
-    assert await store.find(jobs[0].id) is not None
+    assert await store.admin.find(jobs[0].id) is not None
     redis_server.freeze()
     try:
         with pytest.raises(StoreUnavailable, match=r"no answer within 0.3 s"):
-            await store.find(jobs[0].id)
+            await store.admin.find(jobs[0].id)
     finally:
         redis_server.thaw()
-    found = await store.find(jobs[1].id)
+    found = await store.admin.find(jobs[1].id)
     assert found is not None
     assert found.id == jobs[1].id
     await store.close()
@@ -512,7 +517,7 @@ async def test_queues_on_several_nodes_are_served_by_one_claim(
     answer = await store.claim(plan(*queues, slots=12))
     assert sorted(job.queue for job in answer.jobs) == sorted(queue.name for queue in queues * 2)
     assert len(await store.settle([done(job) for job in answer.jobs])) == 12
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
@@ -528,7 +533,7 @@ async def test_a_queue_is_followed_when_its_slot_moves(
     try:
         jobs = await claim(store)
         assert len(jobs) == 5
-        assert store.put_blocking([new_job()]) == [True]
+        assert are_new(store.put_blocking([new_job()])) == [True]
         redis_cluster.open_slot(slot, home)
         settling = asyncio.ensure_future(store.settle([done(job) for job in jobs]))
         await asyncio.sleep(0.2)
@@ -539,7 +544,7 @@ async def test_a_queue_is_followed_when_its_slot_moves(
     finally:
         if redis_cluster.owner(slot) is not home:
             redis_cluster.move_slot(slot, home)
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 

@@ -20,7 +20,7 @@ from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.problems import typed
 from tests.servers.redis import RedisServer
-from tests.words import new_job
+from tests.words import are_new, new_job
 
 CANARY = "c4n4ry"
 
@@ -102,9 +102,9 @@ async def test_a_socket_leads_to_the_same_jobs(redis_server: RedisServer, redis_
     by_port, by_socket = store_for(redis_url), store_for(redis_server.socket_url(prefix=prefix))
     job = new_job()
     await by_port.put([job])
-    found = await by_socket.find(job.id)
+    found = await by_socket.admin.find(job.id)
     assert found is not None
-    assert by_socket.put_blocking([job]) == [False]
+    assert are_new(by_socket.put_blocking([job])) == [False]
     for store in (by_port, by_socket):
         await store.close()
 
@@ -119,7 +119,7 @@ async def test_databases_and_prefixes_keep_jobs_apart(redis_server: RedisServer)
     for number, store in enumerate(stores):
         await store.put([new_job(id=f"{number}")])
     for number, store in enumerate(stores):
-        assert [job.id for job in await store.jobs(ALL)] == [f"{number}"]
+        assert [job.id for job in await store.admin.jobs(ALL)] == [f"{number}"]
         await store.close()
     redis_server.execute("FLUSHALL")
 
@@ -182,9 +182,9 @@ async def test_tls_works_with_a_server_that_is_trusted(tls_server: RedisServer) 
     place, certificate = tls_server.tls  # type: ignore[attr-defined]
     store = store_for(f"rediss://{place}/0?ssl_ca_certs={certificate}")
     job = new_job()
-    assert await store.put([job]) == [True]
-    assert store.put_blocking([job]) == [False]
-    condition = await store.condition()
+    assert are_new(await store.put([job])) == [True]
+    assert are_new(store.put_blocking([job])) == [False]
+    condition = await store.admin.condition()
     assert condition.facts["tls"] == "on"
     assert condition.facts["news"] == "heard"
     await store.close()

@@ -11,7 +11,7 @@ from fairlead.core.queue import Queue
 from fairlead.stores import store_for
 from fairlead.stores.redis.keys import Keys
 from tests.servers.redis import RedisCluster
-from tests.words import claim, done, new_job
+from tests.words import are_new, claim, done, new_job
 
 new_id = IdMaker()
 
@@ -47,15 +47,15 @@ async def test_a_dead_node_stops_only_its_own_queues() -> None:
         for job in jobs:
             assert await store.settle([done(job)])
         alive = next(name for name in names if name not in dead)
-        assert await store.put([new_job(id=new_id(alive), queue=alive)]) == [True]
+        assert are_new(await store.put([new_job(id=new_id(alive), queue=alive)])) == [True]
         with pytest.raises(StoreUnavailable):
             await store.put([new_job(id=new_id(min(dead)), queue=min(dead))])
         cluster.start()
         async with asyncio.timeout(30):
-            while (await store.count()).get(min(dead)) is None:
+            while (await store.admin.count()).get(min(dead)) is None:
                 await asyncio.sleep(0.2)
         again = await claim(store, *queues, slots=30)
         assert {job.queue for job in again} >= dead
         await store.settle([done(job) for job in (*first, *again)])
-        assert await store.audit() == []
+        assert await store.admin.audit() == []
         await store.close()

@@ -32,7 +32,7 @@ def server(redis_server: RedisServer) -> Iterator[RedisServer]:
 
 async def condition(url: str) -> Condition:
     store = store_for(url)
-    found = await store.condition()
+    found = await store.admin.condition()
     await store.close()
     return found
 
@@ -44,7 +44,7 @@ def problems(found: Condition) -> str:
 async def refused(url: str, words: str) -> None:
     """Every way in is closed, and says the same."""
     store = store_for(url)
-    for enter in (store.open, partial(store.put, [new_job()]), store.condition):
+    for enter in (store.open, partial(store.put, [new_job()]), store.admin.condition):
         with pytest.raises(StoreUnavailable, match=words):
             await enter()
     await store.close()
@@ -82,7 +82,7 @@ async def test_a_server_without_a_file_is_refused_unless_the_url_says_so(
     await store.open()
     assert store.durability == "memory"
     assert "lost with the server" in store.survives
-    assert "lost with the server" in problems(await store.condition())
+    assert "lost with the server" in problems(await store.admin.condition())
     await store.close()
 
 
@@ -105,7 +105,7 @@ async def test_what_a_power_cut_can_cost_is_told(
     store = store_for(redis_url)
     await store.open()
     assert store.durability == durability
-    found = await store.condition()
+    found = await store.admin.condition()
     await store.close()
     assert told in store.survives
     assert told in problems(found)
@@ -122,7 +122,9 @@ async def test_who_may_not_see_the_settings_takes_the_worse_for_true(
     store = store_for(url)
     await store.open()
     assert store.durability == "fast"
-    assert "does not tell this user its settings (CONFIG GET)" in problems(await store.condition())
+    assert "does not tell this user its settings (CONFIG GET)" in problems(
+        await store.admin.condition()
+    )
     await store.close()
 
 
@@ -143,7 +145,7 @@ async def test_who_may_not_ask_takes_the_url_for_true_and_says_so(
     await store.open()
     assert store.durability == durability
     assert told in store.survives
-    found = problems(await store.condition())
+    found = problems(await store.admin.condition())
     assert (
         f"does not tell this user its settings (INFO), so Fairlead takes it for {durability}"
         in (found)
@@ -222,7 +224,7 @@ async def test_memory_that_runs_out_is_told_before(server: RedisServer, redis_ur
     await store.open()
     used = int(server.execute("INFO", "memory").partition("used_memory:")[2].split()[0])
     server.execute("CONFIG", "SET", "maxmemory", str(int(used * 1.05)))
-    assert "no job is accepted" in problems(await store.condition())
+    assert "no job is accepted" in problems(await store.admin.condition())
     await store.close()
 
 
@@ -237,7 +239,7 @@ async def test_jobs_of_a_newer_program_are_left_alone(server: RedisServer, redis
 async def test_what_redis_cannot_do_is_said_with_the_way_out(redis_url: str) -> None:
     store = store_for(redis_url)
     with pytest.raises(ConfigError, match="Enqueue after your commit"):
-        store.put_within(object(), [new_job()])
+        store.put_within(object(), [new_job()]).run()
     with pytest.raises(ConfigError, match="job.commit"):
         store.transaction()
     with pytest.raises(ConfigError, match="job.commit"):

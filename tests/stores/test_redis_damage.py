@@ -16,7 +16,7 @@ from fairlead.core.job import Job, NewJob, Reason, State
 from fairlead.core.outcome import Policy
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry, fixed
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.audit import Damage
@@ -25,9 +25,10 @@ from fairlead.stores.redis.keys import LINE, PARTS, Keys
 from fairlead.stores.redis.lane import Wire
 from fairlead.stores.redis.repair import Repair
 from fairlead.stores.redis.talk import Command, Conversation
+from tests import deeds
 from tests.fuzz.redis import OWN, SHARED, TYPES
 from tests.servers.redis import RedisServer
-from tests.words import POLICY, by, claim, done, failed, new_job, plan, returned
+from tests.words import POLICY, are_new, by, claim, done, failed, new_job, plan, returned
 
 MAIL, OTHER = Queue("mail"), Queue("other")
 pack = msgspec.msgpack.encode
@@ -36,7 +37,7 @@ pack = msgspec.msgpack.encode
 class Yard(NamedTuple):
     """A store, and its keys as somebody else can write them."""
 
-    store: Backend
+    store: Store
     server: Any
     keys: Keys
 
@@ -49,12 +50,12 @@ class Yard(NamedTuple):
         return {part: self.do("DUMP", part) for part in PARTS}
 
     async def problems(self) -> str:
-        return "; ".join(finding.problem for finding in await self.store.audit())
+        return "; ".join(finding.problem for finding in await self.store.admin.audit())
 
     async def repair(self) -> str:
         """Mend everything, and say what was done."""
-        told = await self.store.repair(by("repair"))
-        assert await self.store.audit() == []
+        told = await self.store.admin.repair(by("repair"))
+        assert await self.store.admin.audit() == []
         return "; ".join(told)
 
 
@@ -73,26 +74,26 @@ def ids_of(jobs: Sequence[Job | NewJob]) -> list[JobId]:
     return [job.id for job in jobs]
 
 
-async def put(store: Backend, count: int = 1, queue: str = "mail", **options: Any) -> list[NewJob]:
+async def put(store: Store, count: int = 1, queue: str = "mail", **options: Any) -> list[NewJob]:
     jobs = [new_job(queue=queue, **options) for _ in range(count)]
     await store.put(jobs)
     return jobs
 
 
-async def look(store: Backend) -> None:
+async def look(store: Store) -> None:
     """Ask all that people ask; nothing may raise."""
-    await store.jobs(ALL)
-    await store.count()
-    await store.groups(ALL)
-    await store.recent(0)
-    await store.waiting()
-    await store.running()
-    await store.unknown()
-    await store.paused()
-    await store.workers()
-    await store.audit_log()
-    await store.condition()
-    await store.migrations()
+    await store.admin.jobs(ALL)
+    await store.admin.count()
+    await store.admin.groups(ALL)
+    await store.admin.recent(0)
+    await deeds.waiting(store)
+    await deeds.running(store)
+    await deeds.unknown(store)
+    await deeds.paused(store)
+    await store.admin.workers()
+    await store.admin.audit_log()
+    await store.admin.condition()
+    await store.admin.migrations()
     await store.held("w1")
     await store.upkeep(3600 * SECOND)
     await store.wait(0.01)
@@ -109,7 +110,7 @@ async def test_a_member_that_is_no_text_among_the_queues_harms_nobody(yard: Yard
     await look(yard.store)
     assert "cannot be a queue" in await yard.problems()
     assert "removed it from the list" in await yard.repair()
-    assert len(await yard.store.jobs(ALL)) == 3
+    assert len(await yard.store.admin.jobs(ALL)) == 3
 
 
 async def test_a_stray_that_leads_to_no_text_harms_nobody(yard: Yard) -> None:
@@ -124,7 +125,7 @@ async def test_a_stray_that_leads_to_no_text_harms_nobody(yard: Yard) -> None:
     assert {each.id for each in await other.extend(pairs, 20 * SECOND)} == set(ids_of(others))
     await other.close()
     assert "stray" in await yard.repair()
-    found = await yard.store.find(JobId("stray"))
+    found = await yard.store.admin.find(JobId("stray"))
     assert found is not None
 
 
@@ -146,9 +147,9 @@ async def test_an_id_that_cannot_be_one_is_passed_over_and_gets_another(
     assert yard.do("ZCARD", "ready") == 2
     assert "has an id that cannot be one" in await yard.problems()
     assert "it is dead letter" in await yard.repair()
-    [dead] = [job for job in await yard.store.jobs(ALL) if job.state is State.DEAD]
+    [dead] = [job for job in await yard.store.admin.jobs(ALL) if job.state is State.DEAD]
     assert (dead.reason, dead.task, dead.payload) == (Reason.UNREADABLE, "t", "{}")
-    assert await yard.store.find(dead.id) is not None
+    assert await yard.store.admin.find(dead.id) is not None
 
 
 async def test_ids_that_cannot_be_do_not_starve_their_queue(yard: Yard) -> None:
@@ -160,7 +161,7 @@ async def test_ids_that_cannot_be_do_not_starve_their_queue(yard: Yard) -> None:
     for worker in ("w1", "w2", "w3"):
         await yard.store.claim(plan(worker=worker))
     assert yard.do("ZCARD", "ready") == 0
-    found = await yard.store.find(mine.id)
+    found = await yard.store.admin.find(mine.id)
     assert found
     assert found.state is State.RUNNING
     assert (await yard.problems()).count("has an id that cannot be one") == 2_500
@@ -179,7 +180,7 @@ async def test_a_score_that_is_no_time_keeps_no_claim_from_its_jobs(yard: Yard, 
     assert sorted(ids_of(claimed)) == sorted(ids_of(jobs))
     assert all(job.run_at > 0 for job in claimed)
     assert len(await yard.store.settle([done(job) for job in claimed])) == 3
-    assert await yard.store.audit() == []
+    assert await yard.store.admin.audit() == []
 
 
 @pytest.mark.parametrize("part", ["ready", "due"])
@@ -238,8 +239,8 @@ async def test_a_job_whose_run_cannot_be_read_does_not_begin_anew(
         assert "made it a dead letter" in await yard.repair()
     for _ in range(2):
         assert await claim(yard.store) == []
-    assert await yard.store.audit() == []
-    record = await yard.store.find(job.id)
+    assert await yard.store.admin.audit() == []
+    record = await yard.store.admin.find(job.id)
     assert record is not None
     assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
 
@@ -256,7 +257,7 @@ async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> 
     assert [each.id for each in await yard.store.extend(pairs, 20 * SECOND)] == [jobs[1].id]
     assert list(await yard.store.settle([done(job) for job in jobs])) == [jobs[1].id]
     assert f"{jobs[0].id} cannot be read: made it a dead letter" in await yard.repair()
-    assert await yard.store.revive([jobs[0].id], [State.DEAD], by()) == [jobs[0].id]
+    assert await deeds.revive(yard.store, [jobs[0].id], [State.DEAD], by()) == [jobs[0].id]
     [again] = await claim(yard.store)
     assert again.fence > jobs[0].fence
 
@@ -286,8 +287,8 @@ async def test_a_key_of_another_type_stops_its_own_queue_only(yard: Yard, part: 
     assert jobs
     await yard.store.settle([done(job) for job in jobs])
     if part not in ("bodies", "leases", "standings"):
-        assert await yard.store.find(victim[0].id) is not None
-    assert await yard.store.audit() == []
+        assert await yard.store.admin.find(victim[0].id) is not None
+    assert await yard.store.admin.audit() == []
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -302,14 +303,14 @@ async def test_a_shared_key_of_another_type_stops_nobody(yard: Yard, name: str) 
     claimed = await claim(yard.store)
     assert ids_of(claimed) == ids_of(jobs)
     assert len(await yard.store.settle([done(job) for job in claimed])) == 2
-    await yard.store.pause("mail", by())
+    await deeds.pause(yard.store, "mail", by())
     await look(yard.store)
     again = store_for(yard.store.url.replace("crew@", "crew:rope@"))
     await again.open()
     await again.close()
     assert key in await yard.problems()
     assert "moved it to" in await yard.repair()
-    assert len(await yard.store.jobs(ALL)) == 2
+    assert len(await yard.store.admin.jobs(ALL)) == 2
 
 
 OF_THE_LINE = ("claim", "put aside", "settle", "settle a failure", "settle both", "upkeep", "put")
@@ -344,11 +345,11 @@ async def test_what_a_key_of_another_type_refuses_changes_nothing(
         "settle both": lambda: store.settle([done(other), failure]),
         "upkeep": lambda: store.upkeep(0),
         "put": lambda: store.put(every_key),
-        "cancel": lambda: store.cancel([waiting.id], "no", by=by()),
-        "revive": lambda: store.revive([dead.id], [State.DEAD], by()),
-        "delete": lambda: store.delete([over.id], [State.DONE], by()),
-        "edit": lambda: store.edit(dead.id, dead.payload, '{"n":2}', 1, by()),
-        "pause": lambda: store.pause("mail", by()),
+        "cancel": lambda: deeds.cancel(store, [waiting.id], "no", by=by()),
+        "revive": lambda: deeds.revive(store, [dead.id], [State.DEAD], by()),
+        "delete": lambda: deeds.delete(store, [over.id], [State.DONE], by()),
+        "edit": lambda: deeds.edit(store, dead.id, dead.payload, '{"n":2}', 1, by()),
+        "pause": lambda: deeds.pause(store, "mail", by()),
     }
     before = yard.everything()
     try:
@@ -398,7 +399,7 @@ async def test_a_put_needs_only_the_keys_that_it_writes(yard: Yard) -> None:
     for part in ("due", "expiring", "settings"):
         yard.do("DEL", part)
         yard.do("SET", part, "x")
-    assert await yard.store.put([new_job()]) == [True]
+    assert are_new(await yard.store.put([new_job()])) == [True]
 
 
 async def test_what_a_function_stumbles_over_is_no_outage(yard: Yard) -> None:
@@ -419,7 +420,7 @@ async def test_what_is_refused_for_one_queue_is_settled_for_the_other(yard: Yard
     with pytest.raises(StoreRefused):  # Else nobody would know that some are not settled.
         await yard.store.settle([done(job) for job in jobs])
     for job in others:
-        record = await yard.store.find(job.id)
+        record = await yard.store.admin.find(job.id)
         assert record is not None
         assert record.state is State.DONE
     with pytest.raises(StoreRefused):
@@ -444,26 +445,26 @@ async def test_a_claim_keeps_what_it_leased_when_the_store_goes_away_after_it(
 
 
 async def test_a_damaged_number_and_a_damaged_audit_log_are_both_mended(yard: Yard) -> None:
-    await yard.store.pause("mail", by())
-    await yard.store.pause("other", by())
+    await deeds.pause(yard.store, "mail", by())
+    await deeds.pause(yard.store, "other", by())
     yard.server.set(yard.keys.number, "abc")
     yard.do("DEL", "acts")
     yard.do("SET", "acts", "x")
     await yard.repair()
-    await yard.store.resume("other", by("resume"))
-    verbs = [line.verb for line in await yard.store.audit_log()]
+    await deeds.resume(yard.store, "other", by("resume"))
+    verbs = [line.verb for line in await yard.store.admin.audit_log()]
     assert verbs[:2] == ["resume", "repair"]
 
 
 async def test_actions_after_a_repair_are_the_latest(yard: Yard) -> None:
     """Also if the number of the last one was of another type."""
     for _ in range(3):
-        await yard.store.pause("mail", by())
+        await deeds.pause(yard.store, "mail", by())
     yard.server.delete(yard.keys.number)
     yard.server.lpush(yard.keys.number, "x")
     assert "it is 3 now" in await yard.repair()
-    await yard.store.resume("mail", by("resume"))
-    [latest, *_] = await yard.store.audit_log()
+    await deeds.resume(yard.store, "mail", by("resume"))
+    [latest, *_] = await yard.store.admin.audit_log()
     assert latest.verb == "resume"
 
 
@@ -472,21 +473,25 @@ async def test_an_action_past_all_numbers_can_be_read_and_is_mended(
     yard: Yard, number: int
 ) -> None:
     yard.server.set(yard.keys.number, number)
-    await yard.store.pause("mail", by("pause"))
+    await deeds.pause(yard.store, "mail", by("pause"))
     assert "the number of the last action" in await yard.problems()
     assert "of the audit log" not in await yard.problems()
     [action] = yard.do("ZRANGE", "acts", 0, -1)
     yard.do("ZADD", "acts", number, action)
     assert "of the audit log" in await yard.problems()
     assert "it is 0 now" in await yard.repair()
-    await yard.store.resume("mail", by("resume"))
-    assert {line.verb for line in await yard.store.audit_log()} == {"pause", "repair", "resume"}
+    await deeds.resume(yard.store, "mail", by("resume"))
+    assert {line.verb for line in await yard.store.admin.audit_log()} == {
+        "pause",
+        "repair",
+        "resume",
+    }
 
 
 async def test_actions_are_counted_as_far_as_can_be_and_then_by_the_time(yard: Yard) -> None:
     yard.server.set(yard.keys.number, 2**52 - 1)
     for verb in ("pause", "resume", "pause"):
-        await yard.store.pause("mail", by(verb))
+        await deeds.pause(yard.store, "mail", by(verb))
     assert yard.server.get(yard.keys.number) == str(2**52).encode()
     assert await yard.problems() == ""
     [_, action] = yard.do("ZREVRANGE", "acts", 0, 1)
@@ -505,9 +510,9 @@ async def test_a_repair_that_cannot_mend_all_says_what_it_mended(
     yard.do("HSET", "standings", job.id, "damaged")
     yard.server.sadd(yard.keys.queues, b"\xff")
     monkeypatch.setattr(Repair, "_strike_queue", nothing)
-    assert [job.id in each for each in await yard.store.repair(by())] == [True]
-    assert [line.count for line in await yard.store.audit_log()] == [1]
-    assert len(await yard.store.audit()) == 1
+    assert [job.id in each for each in await yard.store.admin.repair(by())] == [True]
+    assert [line.count for line in await yard.store.admin.audit_log()] == [1]
+    assert len(await yard.store.admin.audit()) == 1
 
 
 async def test_a_repair_goes_on_past_what_the_server_refuses(yard: Yard) -> None:
@@ -518,14 +523,14 @@ async def test_a_repair_goes_on_past_what_the_server_refuses(yard: Yard) -> None
     yard.server.hdel(yard.keys.strays, "stray")
     yard.server.config_set("maxmemory", "1mb")
     try:
-        told = await yard.store.repair(by("repair"))
+        told = await yard.store.admin.repair(by("repair"))
     finally:
         yard.server.config_set("maxmemory", "0")
     refused = [each for each in told if each.startswith("could not mend this: ")]
     assert len(refused) == 2
     assert all("at its maxmemory" in each for each in refused)
     assert sum(job.id in each or "log_start" in each for each in told) == len(told) - 2 == 2
-    assert [line.count for line in await yard.store.audit_log()] == [2]
+    assert [line.count for line in await yard.store.admin.audit_log()] == [2]
     await yard.repair()
 
 
@@ -540,8 +545,10 @@ async def test_what_a_repair_did_before_it_failed_is_in_the_audit_log(
     yard.server.hset(yard.keys.workers, "w", "damaged")
     monkeypatch.setattr(Repair, "_forget_worker", fails)
     with pytest.raises(StoreUnavailable, match="gone"):
-        await yard.store.repair(by("repair"))
-    assert [(line.verb, line.count) for line in await yard.store.audit_log()] == [("repair", 1)]
+        await yard.store.admin.repair(by("repair"))
+    assert [(line.verb, line.count) for line in await yard.store.admin.audit_log()] == [
+        ("repair", 1)
+    ]
 
 
 # Texts, logs and numbers
@@ -556,7 +563,7 @@ async def test_options_nested_deep_harm_only_their_job(yard: Yard) -> None:
     assert f"job {victim.id} has options that cannot be read" in await yard.problems()
     assert "made it a dead letter" in await yard.repair()
     assert ids_of(await claim(yard.store)) == ids_of(others)
-    found = await yard.store.find(victim.id)
+    found = await yard.store.admin.find(victim.id)
     assert found is not None
     assert (found.state, found.reason) == (State.DEAD, Reason.UNREADABLE)
 
@@ -570,11 +577,11 @@ async def test_a_damaged_line_of_the_log_harms_only_itself(yard: Yard) -> None:
     lines[1] = "no line"
     yard.do("LSET", "log", 0, batch[:16] + pack(lines))
     left = {jobs[0].id, jobs[2].id}
-    assert {line.job_id for line in await yard.store.recent(0)} == left
+    assert {line.job_id for line in await yard.store.admin.recent(0)} == left
     assert "lines that cannot be read" in await yard.problems()
     assert "took them out" in await yard.repair()
-    assert {line.job_id for line in await yard.store.recent(0)} == left
-    assert len(await yard.store.attempts(jobs[0].id)) == 1
+    assert {line.job_id for line in await yard.store.admin.recent(0)} == left
+    assert len(await yard.store.admin.attempts(jobs[0].id)) == 1
 
 
 async def test_a_damaged_failure_hides_no_other_failure(yard: Yard) -> None:
@@ -584,7 +591,7 @@ async def test_a_damaged_failure_hides_no_other_failure(yard: Yard) -> None:
         await yard.store.settle([failed(job, job.claimed_at - 10 * SECOND)])
     pasts = msgspec.msgpack.decode(yard.do("HGET", "errors", job.id))
     yard.do("HSET", "errors", job.id, pack([["x"] * 10, pasts[1]]))
-    found = await yard.store.find(job.id)
+    found = await yard.store.admin.find(job.id)
     assert found is not None
     assert len(found.errors) == 1
     assert "history that cannot be read" in await yard.problems()
@@ -600,9 +607,9 @@ async def test_damaged_numbers_keep_nobody_from_work(yard: Yard, number: str) ->
     await put(yard.store, 2, priority=5)
     jobs = await claim(yard.store)
     assert len(await yard.store.settle([done(job) for job in jobs])) == 2
-    await yard.store.delete([jobs[0].id], [State.DONE], by("delete"))
+    await deeds.delete(yard.store, [jobs[0].id], [State.DONE], by("delete"))
     await yard.store.upkeep(0)
-    assert [line.verb for line in await yard.store.audit_log()] == ["delete"]
+    assert [line.verb for line in await yard.store.admin.audit_log()] == ["delete"]
     assert await yard.problems()
     await yard.repair()
 
@@ -622,7 +629,7 @@ async def test_a_log_that_begins_past_all_numbers_costs_no_run_and_no_result(
     await yard.store.settle([done(first, "7"), returned(second)])
     assert "has the setting log_start" in await yard.problems()
     assert "counted the log from its beginning" in await yard.repair()
-    assert len(await yard.store.attempts(first.id)) == 3
+    assert len(await yard.store.admin.attempts(first.id)) == 3
 
 
 @pytest.mark.parametrize("numbers", [[2**53], [1.5], "none", [3, "x", -1]])
@@ -638,7 +645,7 @@ async def test_numbers_of_lines_that_cannot_be_cost_no_run_and_no_result(
         yard.do("HSET", "standings", job.id, pack(fields))
     told = await yard.repair()
     assert told.count("put it right") == 2
-    found, again = await yard.store.find(first.id), await yard.store.find(second.id)
+    found, again = await yard.store.admin.find(first.id), await yard.store.admin.find(second.id)
     assert found
     assert (found.state, found.result) == (State.DONE, "7")
     assert again
@@ -647,28 +654,28 @@ async def test_numbers_of_lines_that_cannot_be_cost_no_run_and_no_result(
 
 async def test_a_damaged_line_of_the_audit_log_hides_no_other(yard: Yard) -> None:
     for verb in ("one", "two"):
-        await yard.store.pause("mail", by(verb))
+        await deeds.pause(yard.store, "mail", by(verb))
     first, second = yard.do("ZRANGE", "acts", 0, -1)
     yard.do("HSET", "acted", first, b"garbage")
     yard.do("ZADD", "acts", "inf", second)
-    assert [line.verb for line in await yard.store.audit_log()] == ["two"]
+    assert [line.verb for line in await yard.store.admin.audit_log()] == ["two"]
     await yard.repair()
-    assert [line.verb for line in await yard.store.audit_log()] == ["repair", "two"]
+    assert [line.verb for line in await yard.store.admin.audit_log()] == ["repair", "two"]
 
 
 # The repair
 
 
 async def test_the_repair_says_what_it_did_and_leaves_alone_what_is_sound(yard: Yard) -> None:
-    assert await yard.store.repair(by("repair")) == []
-    assert await yard.store.audit_log() == []
+    assert await yard.store.admin.repair(by("repair")) == []
+    assert await yard.store.admin.audit_log() == []
     await put(yard.store, 2)
     running = await claim(yard.store)
     [victim, *others] = await put(yard.store, 3)
     yard.do("HSET", "bodies", victim.id, b"garbage")
-    [told] = await yard.store.repair(by("repair"))
+    [told] = await yard.store.admin.repair(by("repair"))
     assert told == f"job {victim.id} cannot be read: made it a dead letter"
-    [line] = await yard.store.audit_log()
+    [line] = await yard.store.admin.audit_log()
     assert (line.verb, line.count) == ("repair", 1)
     assert len(await yard.store.settle([done(job) for job in running])) == 2
     assert ids_of(await claim(yard.store)) == ids_of(others)
@@ -699,7 +706,7 @@ async def test_a_job_in_no_place_is_given_one(yard: Yard, where: str) -> None:
 # The bytes of a claim (F82)
 
 
-async def sized(store: Backend, sizes: Sequence[int], queue: str = "mail", task: str = "t") -> Any:
+async def sized(store: Store, sizes: Sequence[int], queue: str = "mail", task: str = "t") -> Any:
     jobs = [NewJob(new_job(queue=queue).id, task, queue, f'"{"x" * (n - 2)}"') for n in sizes]
     for job in jobs:
         await store.put([job])
@@ -750,7 +757,7 @@ async def test_a_claim_does_not_read_all_that_it_steps_over(yard: Yard) -> None:
 # The bytes of a check and of a repair
 
 
-async def large(store: Backend, count: int) -> list[JobId]:
+async def large(store: Store, count: int) -> list[JobId]:
     """Put jobs that are as large as may be, and none of it ASCII."""
     jobs = [NewJob(new_job().id, "t", "mail", f'"{"é" * 130_000}"') for _ in range(count)]
     for job in jobs:
@@ -784,13 +791,13 @@ class Calls:
 async def test_a_check_and_a_repair_of_large_jobs_keep_nobody_waiting(yard: Yard) -> None:
     ids = await large(yard.store, 40)
     with Calls(yard.server) as checks:
-        assert await yard.store.audit() == []
+        assert await yard.store.admin.audit() == []
     for job_id in ids:
         yard.do("ZREM", "ready", job_id)
     with Calls(yard.server) as repairs:
-        told = await yard.store.repair(by())
+        told = await yard.store.admin.repair(by())
     assert len(told) == 40
-    assert await yard.store.audit() == []
+    assert await yard.store.admin.audit() == []
     # It was seconds; a busy machine may take some time for the milliseconds that it is.
     assert checks.longest < 0.5
     assert repairs.longest < 0.5
@@ -819,17 +826,17 @@ async def test_what_people_do_with_large_jobs_keeps_nobody_waiting(yard: Yard) -
     store, count = yard.store, 60
     ids = await large(store, count)
     with Calls(yard.server) as calls:
-        assert sorted(job.id for job in await store.jobs(ALL)) == sorted(ids)
-        assert set(await store.cancel(ids, "no", by("cancel"))) == set(ids)
-        assert await store.revive(ids, [State.CANCELLED], by("revive")) == ids
+        assert sorted(job.id for job in await store.admin.jobs(ALL)) == sorted(ids)
+        assert set(await deeds.cancel(store, ids, "no", by("cancel"))) == set(ids)
+        assert await deeds.revive(store, ids, [State.CANCELLED], by("revive")) == ids
         jobs = []
         while some := await claim(store, slots=100):
             jobs += some
         assert {job.id for job in await store.held("w1")} == set(ids)
         result = f'"{"é" * 130_000}"'
         assert len(await store.settle([done(job, result) for job in jobs])) == count
-        assert await store.delete(ids, [State.DONE], by("delete")) == ids
-    lines = await store.audit_log()
+        assert await deeds.delete(store, ids, [State.DONE], by("delete")) == ids
+    lines = await store.admin.audit_log()
     assert [(line.verb, line.count) for line in lines] == [
         ("delete", count),
         ("revive", count),
@@ -848,9 +855,9 @@ async def test_where_large_jobs_stand_is_told_though_they_are_read_in_pieces(yar
     last = new_job(priority=-5)
     await yard.store.put([last])
     yard.do("ZADD", "ready", "XX", 10**12, last.id)
-    assert await yard.store.ahead(ids[-1]) == 40
-    assert (await yard.store.waiting())["mail"].oldest
-    snapshot = await yard.store.snapshot(plan(), 100)
+    assert await yard.store.admin.ahead(ids[-1]) == 40
+    assert (await deeds.waiting(yard.store))["mail"].oldest
+    snapshot = await yard.store.admin.snapshot(plan(), 100)
     assert 20 < len(snapshot.lines["mail"].heads) < 40
 
 
@@ -859,9 +866,9 @@ async def test_an_act_on_a_sick_and_a_sound_queue_tells_of_the_sound_one(yard: Y
     [sound] = await put(yard.store, queue="other")
     yard.do("DEL", "due")
     yard.do("SET", "due", "x")
-    assert set(await yard.store.cancel([sick.id, sound.id], "no", by())) == {sound.id}
+    assert set(await deeds.cancel(yard.store, [sick.id, sound.id], "no", by())) == {sound.id}
     with pytest.raises(StoreRefused):
-        await yard.store.cancel([sick.id], "no", by())
+        await deeds.cancel(yard.store, [sick.id], "no", by())
 
 
 @pytest.mark.parametrize(

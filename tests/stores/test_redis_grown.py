@@ -7,16 +7,18 @@ import msgspec
 import pytest
 import redis
 
-from fairlead.core.admin import ALL, FINAL, Worker
+from fairlead.core.acts import FINAL
+from fairlead.core.admin import ALL, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate, NewJob, State
 from fairlead.core.outcome import Crashed, Settlement, Snoozed
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import LIBRARY
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import LAYOUTS, in_lua, put_of, settlement_of
+from tests import deeds
 from tests.servers.redis import RedisServer
 from tests.words import POLICY, by, claim, done, failed, new_job, plan, returned, settled
 
@@ -79,24 +81,24 @@ class Newer:
 
 
 @pytest.fixture
-async def store(redis_crew_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def store(redis_crew_url: str, clock: ManualClock) -> AsyncIterator[Store]:
     store = store_for(redis_crew_url, clock)
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
 @pytest.fixture(params=EXTRAS)
 def newer(
-    request: pytest.FixtureRequest, redis_server: RedisServer, redis_url: str, store: Backend
+    request: pytest.FixtureRequest, redis_server: RedisServer, redis_url: str, store: Store
 ) -> Iterator[Newer]:
     keys = Keys(Address.of(redis_url).prefix)
     with redis.Redis(port=redis_server.port) as server:
         yield Newer(server, keys, EXTRAS[request.param])
 
 
-async def put(store: Backend, newer: Newer, count: int = 1, **options: Any) -> list[NewJob]:
+async def put(store: Store, newer: Newer, count: int = 1, **options: Any) -> list[NewJob]:
     jobs = [new_job(**options) for _ in range(count)]
     await store.put(jobs)
     newer.grow()
@@ -104,7 +106,7 @@ async def put(store: Backend, newer: Newer, count: int = 1, **options: Any) -> l
 
 
 async def test_a_job_that_has_grown_is_claimed_renewed_and_settled(
-    store: Backend, newer: Newer
+    store: Store, newer: Newer
 ) -> None:
     [new] = await put(store, newer, options='{"tags":["a"]}', priority=5)
     [job] = await claim(store)
@@ -116,13 +118,13 @@ async def test_a_job_that_has_grown_is_claimed_renewed_and_settled(
     assert set(await store.settle([done(job, "7")])) == {job.id}
     assert newer.has_kept("standings", job.id)
     assert newer.has_kept("bodies", job.id)
-    found = await store.find(job.id)
+    found = await store.admin.find(job.id)
     assert found is not None
     assert (found.state, found.result) == (State.DONE, "7")
 
 
 async def test_bytes_of_bodies_that_have_grown_are_counted_as_those_of_others(
-    store: Backend, newer: Newer
+    store: Store, newer: Newer
 ) -> None:
     for size in (3, 100, 5_000, 70_000):
         large = {"payload": "x" * size, "options": "{}"}
@@ -135,7 +137,7 @@ async def test_bytes_of_bodies_that_have_grown_are_counted_as_those_of_others(
 
 
 async def test_a_lost_run_that_has_grown_is_taken_over_as_lost(
-    store: Backend, newer: Newer, clock: ManualClock
+    store: Store, newer: Newer, clock: ManualClock
 ) -> None:
     """Else an outside effect would silently be repeated."""
     await put(store, newer)
@@ -150,7 +152,7 @@ async def test_a_lost_run_that_has_grown_is_taken_over_as_lost(
 
 
 async def test_crashes_of_a_run_that_has_grown_are_not_forgotten(
-    store: Backend, newer: Newer
+    store: Store, newer: Newer
 ) -> None:
     await put(store, newer)
     for crashes in range(2):
@@ -164,7 +166,7 @@ async def test_crashes_of_a_run_that_has_grown_are_not_forgotten(
 
 
 async def test_failed_runs_that_have_grown_are_kept_with_those_after_them(
-    store: Backend, newer: Newer, clock: ManualClock
+    store: Store, newer: Newer, clock: ManualClock
 ) -> None:
     await put(store, newer)
     [job] = await claim(store)
@@ -176,15 +178,15 @@ async def test_failed_runs_that_have_grown_are_kept_with_those_after_them(
     await store.settle([failed(job, clock.now(), POLICY)])
     [first, second] = newer.first_errors(job.id)
     assert (first, len(second)) == (before, len(LAYOUTS["PAST"]))
-    found = await store.find(job.id)
+    found = await store.admin.find(job.id)
     assert found is not None
     assert [past.attempt for past in found.errors] == [1, 2]
-    [group] = await store.groups(ALL)
+    [group] = await store.admin.groups(ALL)
     assert group.count == 1
 
 
 async def test_what_has_grown_waits_again_and_falls_due(
-    store: Backend, newer: Newer, clock: ManualClock
+    store: Store, newer: Newer, clock: ManualClock
 ) -> None:
     [delayed] = await put(store, newer, delay=10 * SECOND)
     [other] = await put(store, newer)
@@ -200,11 +202,11 @@ async def test_what_has_grown_waits_again_and_falls_due(
     assert newer.has_kept("standings", other.id, delayed.id)
 
 
-async def test_what_has_grown_is_cancelled(store: Backend, newer: Newer) -> None:
+async def test_what_has_grown_is_cancelled(store: Store, newer: Newer) -> None:
     await put(store, newer)
     [running] = await claim(store)
     [waiting] = await put(store, newer)
-    touched = await store.cancel([running.id, waiting.id], "no", by())
+    touched = await deeds.cancel(store, [running.id, waiting.id], "no", by())
     assert set(touched) == {running.id, waiting.id}
     assert newer.has_kept("standings", running.id)
     [asked] = await store.extend([(running.id, running.fence)], SECOND)
@@ -214,20 +216,20 @@ async def test_what_has_grown_is_cancelled(store: Backend, newer: Newer) -> None
     assert newer.has_kept("standings", running.id)
 
 
-async def test_what_has_grown_expires(store: Backend, newer: Newer, clock: ManualClock) -> None:
+async def test_what_has_grown_expires(store: Store, newer: Newer, clock: ManualClock) -> None:
     await put(store, newer, 2, expires_in=5 * SECOND)
     [job] = await claim(store, slots=1)
     newer.grow()
     await store.settle([returned(job)])
     clock.advance(6)
     assert await claim(store) == []
-    assert await store.count() == {"mail": {State.CANCELLED: 2}}
+    assert await store.admin.count() == {"mail": {State.CANCELLED: 2}}
     assert newer.has_kept("standings", job.id)
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.CANCELLED])
 async def test_an_end_that_has_grown_is_revived_with_all_that_it_has(
-    store: Backend, newer: Newer, clock: ManualClock, state: State
+    store: Store, newer: Newer, clock: ManualClock, state: State
 ) -> None:
     [new] = await put(store, newer, expires_in=60 * SECOND)
     [job] = await claim(store)
@@ -235,41 +237,41 @@ async def test_an_end_that_has_grown_is_revived_with_all_that_it_has(
     assert set(await store.settle([ended])) == {job.id}
     newer.grow()
     clock.advance(120)
-    assert await store.revive([job.id], FINAL, by()) == [job.id]
+    assert await deeds.revive(store, [job.id], FINAL, by()) == [job.id]
     assert newer.has_kept("standings", job.id)
     assert newer.has_kept("bodies", job.id)
     [again] = await claim(store)
     assert (again.id, again.attempt, again.expires_at) == (new.id, 1, None)
     assert again.fence > job.fence
-    assert len(await store.attempts(job.id)) == 1
+    assert len(await store.admin.attempts(job.id)) == 1
 
 
-async def test_a_delayed_job_that_has_grown_is_hurried(store: Backend, newer: Newer) -> None:
+async def test_a_delayed_job_that_has_grown_is_hurried(store: Store, newer: Newer) -> None:
     await put(store, newer)
     [job] = await claim(store)
     newer.grow()
     await store.settle([settled(job, Snoozed(50), 0)])
-    await store.revive([job.id], [State.WAITING], by())
+    await deeds.revive(store, [job.id], [State.WAITING], by())
     assert newer.has_kept("standings", job.id)
 
 
 async def test_a_dead_letter_that_has_grown_is_edited_and_deleted(
-    store: Backend, newer: Newer, clock: ManualClock
+    store: Store, newer: Newer, clock: ManualClock
 ) -> None:
     await put(store, newer)
     [job] = await claim(store)
     await store.settle([failed(job, clock.now(), POLICY)])
     newer.grow()
-    assert await store.edit(job.id, "{}", "[]", 2, by())
+    assert await deeds.edit(store, job.id, "{}", "[]", 2, by())
     assert newer.has_kept("bodies", job.id)
-    found = await store.find(job.id)
+    found = await store.admin.find(job.id)
     assert found is not None
     assert (found.payload, found.version) == ("[]", 2)
-    assert await store.delete([job.id], [State.DEAD], by()) == [job.id]
-    assert await store.find(job.id) is None
+    assert await deeds.delete(store, [job.id], [State.DEAD], by()) == [job.id]
+    assert await store.admin.find(job.id) is None
 
 
-async def test_what_has_grown_is_parked_and_brought_back(store: Backend, newer: Newer) -> None:
+async def test_what_has_grown_is_parked_and_brought_back(store: Store, newer: Newer) -> None:
     await put(store, newer)
     [lost] = await claim(store, lease=0)
     newer.grow()
@@ -277,10 +279,10 @@ async def test_what_has_grown_is_parked_and_brought_back(store: Backend, newer: 
     await store.claim(plan(capable={"other": 1}))
     assert newer.has_kept("standings", lost.id)
     newer.grow()
-    found = await store.find(waiting.id)
+    found = await store.admin.find(waiting.id)
     assert found is not None
     assert found.gate is Gate.NO_CAPABLE_WORKER
-    assert await store.unknown() == {("t", 1): 2}
+    assert await deeds.unknown(store) == {("t", 1): 2}
     await store.announce(Worker("w2", {"t": 1}), 20 * SECOND)
     assert newer.has_kept("standings", lost.id, waiting.id)
     back = await claim(store)
@@ -288,42 +290,42 @@ async def test_what_has_grown_is_parked_and_brought_back(store: Backend, newer: 
 
 
 async def test_lines_of_the_logs_that_have_grown_are_read_and_pruned(
-    store: Backend, newer: Newer, clock: ManualClock
+    store: Store, newer: Newer, clock: ManualClock
 ) -> None:
     await put(store, newer)
     [job] = await claim(store)
     await store.settle([done(job)])
     newer.grow()
-    assert [line.outcome for line in await store.attempts(job.id)] == ["done"]
-    assert len(await store.recent(0)) == 1
+    assert [line.outcome for line in await store.admin.attempts(job.id)] == ["done"]
+    assert len(await store.admin.recent(0)) == 1
     action = by("cancel")
     for new in (await put(store, newer), await put(store, newer)):
-        await store.cancel([each.id for each in new], "no", action)
+        await deeds.cancel(store, [each.id for each in new], "no", action)
         newer.grow()
     assert newer.has_kept("acted")
-    [line] = await store.audit_log()
+    [line] = await store.admin.audit_log()
     assert (line.verb, line.count) == ("cancel", 2)
-    again = await store.cancel([each.id for each in new], "no", action)
+    again = await deeds.cancel(store, [each.id for each in new], "no", action)
     assert set(again) == {each.id for each in new}
     clock.advance(10 * DAY)
     assert (await store.upkeep(DAY * SECOND)).pruned_attempts == 1
-    assert await store.jobs(ALL) == []
+    assert await store.admin.jobs(ALL) == []
 
 
 async def test_a_line_of_the_audit_log_keeps_what_it_has_when_its_action_goes_on(
-    store: Backend, newer: Newer
+    store: Store, newer: Newer
 ) -> None:
     action = by("cancel")
     for _ in range(2):
         [new] = await put(store, newer)
-        await store.cancel([new.id], "no", action)
+        await deeds.cancel(store, [new.id], "no", action)
         if _ == 0:
             newer.grow()
     assert newer.has_kept("acted")
 
 
 async def test_a_worker_that_has_grown_is_known_and_announces_itself_again(
-    store: Backend, newer: Newer, clock: ManualClock
+    store: Store, newer: Newer, clock: ManualClock
 ) -> None:
     worker = Worker("w1", {"t": 2}, processes=3, level=4)
     await store.announce(worker, 20 * SECOND)
@@ -331,14 +333,14 @@ async def test_a_worker_that_has_grown_is_known_and_announces_itself_again(
     grown = newer.worker("w1")
     clock.advance(5)
     await store.announce(worker, 20 * SECOND)
-    [known] = await store.workers()
+    [known] = await store.admin.workers()
     assert (known.capable, known.processes, known.level) == ({"t": 2}, 3, 4)
     assert known.live_until - known.started_at == 25 * SECOND
     assert newer.worker("w1")[len(LAYOUTS["WORKER"]) :] == grown[len(LAYOUTS["WORKER"]) :]
 
 
 async def test_a_repair_keeps_what_has_grown(
-    store: Backend, newer: Newer, redis_server: RedisServer, redis_url: str, clock: ManualClock
+    store: Store, newer: Newer, redis_server: RedisServer, redis_url: str, clock: ManualClock
 ) -> None:
     keys = Keys(Address.of(redis_url).prefix)
     await put(store, newer)
@@ -348,7 +350,7 @@ async def test_a_repair_keeps_what_has_grown(
     [past] = newer.first_errors(job.id)
     redis_server.execute("HSET", keys.key("mail", "errors"), job.id, pack([past, "damaged"]))
     redis_server.execute("ZADD", keys.key("mail", "ready"), 5, job.id)
-    assert await store.repair(by("repair"))
+    assert await store.admin.repair(by("repair"))
     assert newer.has_kept("standings", job.id)
     assert newer.has_kept("bodies", job.id)
     assert newer.first_errors(job.id) == [past]
@@ -357,7 +359,7 @@ async def test_a_repair_keeps_what_has_grown(
 @pytest.mark.parametrize("part", ["bodies", "standings"])
 @pytest.mark.parametrize("junk", [b"\xc1", b"\x01\x02", b""])
 async def test_what_only_seems_to_have_grown_is_damaged(
-    store: Backend, redis_server: RedisServer, redis_url: str, part: str, junk: bytes
+    store: Store, redis_server: RedisServer, redis_url: str, part: str, junk: bytes
 ) -> None:
     """It says to have a field more, and has none, two, or none that can be read."""
     key = Keys(Address.of(redis_url).prefix).key("mail", part)
@@ -367,11 +369,11 @@ async def test_what_only_seems_to_have_grown_is_damaged(
         fields = unpack(server.hget(key, job.id))
         grown = pack([*fields, 7])[:-1] + junk
         server.hset(key, job.id, grown)
-    [finding] = await store.audit()
+    [finding] = await store.admin.audit()
     assert finding.problem == f"job {job.id} cannot be read"
     if part == "standings":
         assert await store.settle([done(job)]) == {}
-    assert await store.repair(by("repair"))
+    assert await store.admin.repair(by("repair"))
 
 
 def test_puts_and_settlements_are_sent_field_by_field() -> None:

@@ -16,7 +16,7 @@ from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import State
 from fairlead.core.queue import Queue
 from fairlead.core.selection import Claim, ClaimPlan
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.turns import Lineup
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
@@ -25,6 +25,7 @@ from fairlead.stores.redis.seen import FEW, Seen
 from fairlead.stores.redis.store import RedisStore
 from fairlead.stores.redis.talk import Conversation, Part, Word, ask_each
 from fairlead.stores.redis.wake import Bell, heard
+from tests import deeds
 from tests.servers.redis import RedisServer
 from tests.words import by, done, new_job, returned
 
@@ -32,15 +33,15 @@ MANY = Lineup(Queue(f"q{n}") for n in range(200))
 
 
 @pytest.fixture
-async def store(redis_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def store(redis_url: str, clock: ManualClock) -> AsyncIterator[Store]:
     store = store_for(redis_url, clock)
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
 @pytest.fixture
-async def other(redis_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def other(redis_url: str, clock: ManualClock) -> AsyncIterator[Store]:
     """Another process, of which the first hears only what is told on the channel."""
     store = store_for(redis_url, clock)
     yield store
@@ -80,7 +81,7 @@ def calls(server: RedisServer) -> int:
 
 
 async def ask(
-    store: Backend, slots: int = 50, credits: Mapping[str, float] | None = None, **options: object
+    store: Store, slots: int = 50, credits: Mapping[str, float] | None = None, **options: object
 ) -> Claim:
     asked = {"lease": 60 * SECOND, "credits": credits or {}, **options}
     return await store.claim(ClaimPlan("w1", MANY, slots, **asked))  # type: ignore[arg-type]
@@ -88,7 +89,7 @@ async def ask(
 
 @pytest.mark.parametrize("every", [1, 10])
 async def test_a_claim_asks_as_many_queues_as_it_serves(
-    store: Backend, asked: Asked, every: int
+    store: Store, asked: Asked, every: int
 ) -> None:
     await store.put([new_job(queue=f"q{n}") for _ in range(20) for n in range(0, 200, every)])
     credits = (await ask(store)).credits
@@ -98,7 +99,7 @@ async def test_a_claim_asks_as_many_queues_as_it_serves(
     assert asked.taken() == (min(50, 200 // every), 0)
 
 
-async def test_one_call_asks_several_queues(store: Backend, redis_server: RedisServer) -> None:
+async def test_one_call_asks_several_queues(store: Store, redis_server: RedisServer) -> None:
     """A call costs more than a short function does."""
     await store.put([new_job(queue=f"q{n}") for _ in range(2) for n in range(200)])
     credits = (await ask(store)).credits
@@ -111,7 +112,7 @@ async def test_one_call_asks_several_queues(store: Backend, redis_server: RedisS
 
 
 async def test_a_call_for_many_jobs_asks_few_queues(
-    store: Backend, redis_server: RedisServer
+    store: Store, redis_server: RedisServer
 ) -> None:
     """It keeps everybody else waiting: 500 jobs at most."""
     await store.put([new_job(queue=f"q{n}") for _ in range(300) for n in range(4)])
@@ -124,7 +125,7 @@ async def test_a_call_for_many_jobs_asks_few_queues(
 
 
 async def test_a_call_that_looked_at_many_jobs_leaves_the_other_queues(
-    store: Backend, redis_server: RedisServer
+    store: Store, redis_server: RedisServer
 ) -> None:
     """It keeps everybody else waiting: those are asked one by one."""
     jobs = [new_job(queue=f"q{n}", task="theirs") for n in range(4) for _ in range(600)]
@@ -138,7 +139,7 @@ async def test_a_call_that_looked_at_many_jobs_leaves_the_other_queues(
 
 
 async def test_a_claim_reads_no_more_bodies_than_it_takes(
-    store: Backend, redis_server: RedisServer
+    store: Store, redis_server: RedisServer
 ) -> None:
     """What a call reads is bounded in bytes, so whoever reads too much leaves other queues."""
     payload = json.dumps([["x" * 50_000], {}])
@@ -152,7 +153,7 @@ async def test_a_claim_reads_no_more_bodies_than_it_takes(
 
 
 async def test_a_wave_of_failures_asks_for_the_keys_once(
-    store: Backend, redis_server: RedisServer
+    store: Store, redis_server: RedisServer
 ) -> None:
     await store.put([new_job() for _ in range(100)])
     jobs = (await store.claim(ClaimPlan("w1", (Queue("mail"),), 100, 60 * SECOND))).jobs
@@ -177,7 +178,7 @@ def test_what_some_queues_answered_counts_though_the_rest_times_out() -> None:
 
 
 async def test_queues_of_which_nothing_is_known_are_looked_at_and_those_with_jobs_asked(
-    store: Backend, other: Backend, asked: Asked
+    store: Store, other: Store, asked: Asked
 ) -> None:
     await store.open()
     await other.put([new_job(queue="q42")])
@@ -187,7 +188,7 @@ async def test_queues_of_which_nothing_is_known_are_looked_at_and_those_with_job
 
 
 async def test_what_a_process_put_itself_is_asked_for_and_nothing_else(
-    store: Backend, asked: Asked
+    store: Store, asked: Asked
 ) -> None:
     assert (await ask(store)).jobs == []
     await store.wait(0, for_work=True)
@@ -198,7 +199,7 @@ async def test_what_a_process_put_itself_is_asked_for_and_nothing_else(
 
 
 async def test_news_name_the_queue_that_is_asked_then(
-    store: Backend, other: Backend, asked: Asked
+    store: Store, other: Store, asked: Asked
 ) -> None:
     mark = await store.wait(0, for_work=True)
     assert (await ask(store)).jobs == []
@@ -209,7 +210,7 @@ async def test_news_name_the_queue_that_is_asked_then(
     assert asked.taken() == (1, 0)
 
 
-async def test_work_of_queues_that_we_do_not_serve_wakes_nobody(store: Backend) -> None:
+async def test_work_of_queues_that_we_do_not_serve_wakes_nobody(store: Store) -> None:
     await ask(store)
     assert isinstance(store, RedisStore)
     mark = store.news.mark(for_work=True)
@@ -220,7 +221,7 @@ async def test_work_of_queues_that_we_do_not_serve_wakes_nobody(store: Backend) 
 
 
 async def test_a_job_of_which_no_news_came_is_found_after_a_wait(
-    store: Backend, other: Backend, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To lose all news costs at most one poll interval."""
     mark = await store.wait(0, for_work=True)
@@ -233,7 +234,7 @@ async def test_a_job_of_which_no_news_came_is_found_after_a_wait(
 
 
 async def test_a_job_of_which_no_news_came_is_found_while_others_keep_us_busy(
-    store: Backend, other: Backend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put([new_job(queue="q0") for _ in range(30)])
     credits = (await ask(store, slots=10)).credits
@@ -247,7 +248,7 @@ async def test_a_job_of_which_no_news_came_is_found_while_others_keep_us_busy(
 
 
 async def test_who_waits_knows_when_something_falls_due_without_asking(
-    store: Backend, asked: Asked, clock: ManualClock
+    store: Store, asked: Asked, clock: ManualClock
 ) -> None:
     await store.put([new_job(queue="q7", delay=5 * SECOND)])
     mark = await store.wait(0, for_work=True)
@@ -260,7 +261,7 @@ async def test_who_waits_knows_when_something_falls_due_without_asking(
 
 
 async def test_a_queue_is_asked_as_soon_as_something_in_it_falls_due(
-    store: Backend, asked: Asked, clock: ManualClock
+    store: Store, asked: Asked, clock: ManualClock
 ) -> None:
     await store.put([new_job(queue="q7", delay=SECOND // 5)])
     assert (await ask(store)).jobs == []
@@ -272,7 +273,7 @@ async def test_a_queue_is_asked_as_soon_as_something_in_it_falls_due(
 
 @pytest.mark.parametrize("full", [False, True])
 async def test_a_lease_that_passes_in_a_queue_that_nobody_asks_is_found(
-    store: Backend, other: Backend, clock: ManualClock, full: bool
+    store: Store, other: Store, clock: ManualClock, full: bool
 ) -> None:
     await other.put([new_job(queue="q42"), *[new_job(queue="q1") for _ in range(50 * full)]])
     only = ClaimPlan("w2", (Queue("q42"),), 1, 10 * SECOND)
@@ -283,32 +284,30 @@ async def test_a_lease_that_passes_in_a_queue_that_nobody_asks_is_found(
     assert [job.id for job in jobs if job.lost] == [held.id]
 
 
-async def test_a_job_expires_in_a_queue_that_has_no_turn(
-    store: Backend, clock: ManualClock
-) -> None:
+async def test_a_job_expires_in_a_queue_that_has_no_turn(store: Store, clock: ManualClock) -> None:
     await store.put([new_job(queue=f"q{n}") for n in range(50)])
     await ask(store, slots=1)
     old = new_job(queue="q199", expires_in=2 * SECOND)
     await store.put([old])
     clock.advance(3)
     await ask(store, slots=1)
-    found = await store.find(old.id)
+    found = await store.admin.find(old.id)
     assert found is not None
     assert found.state is State.CANCELLED
 
 
-async def test_a_queue_that_is_resumed_is_asked_again(store: Backend, other: Backend) -> None:
+async def test_a_queue_that_is_resumed_is_asked_again(store: Store, other: Store) -> None:
     await other.put([new_job(queue="q9")])
-    await other.pause("q9", by())
+    await deeds.pause(other, "q9", by())
     mark = await store.wait(0, for_work=True)
     assert (await ask(store)).jobs == []
-    await other.resume("q9", by())
+    await deeds.resume(other, "q9", by())
     assert await store.wait(10, mark, for_work=True) != mark
     assert [job.queue for job in (await ask(store)).jobs] == ["q9"]
 
 
 async def test_one_damaged_queue_among_many_harms_only_itself(
-    store: Backend, redis_server: RedisServer, redis_url: str
+    store: Store, redis_server: RedisServer, redis_url: str
 ) -> None:
     await store.put([new_job(queue=f"q{n}") for n in range(200)])
     key = Keys(Address.of(redis_url).prefix).key("q3", "leases")
@@ -324,7 +323,7 @@ async def test_one_damaged_queue_among_many_harms_only_itself(
 
 
 async def test_one_slot_and_many_queues_that_others_emptied_take_few_rounds(
-    store: Backend, other: Backend, asked: Asked
+    store: Store, other: Store, asked: Asked
 ) -> None:
     """They are looked at together, and not asked one after the other."""
     await store.put([new_job(queue=f"q{n}") for n in range(200)])

@@ -26,16 +26,17 @@ from fairlead.core.job import ALONE, LEVEL, Job, NewJob, State
 from fairlead.core.outcome import Failed, Settlement
 from fairlead.core.queue import Share
 from fairlead.core.selection import select
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import audit as sqlite_audit
 from fairlead.stores.sqlite import heads, migrate, sound
 from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import migrations
 from fairlead.stores.sqlite.ways import Moment
+from tests import deeds
 from tests.fuzz.sqlite import NEVER_SOUND, TABLES, SqliteVictim
 from tests.fuzz.victim import DEEP, GREATEST, Damage
-from tests.words import by, claim, done, new_id, new_job, plan, settled
+from tests.words import are_new, by, claim, done, new_id, new_job, plan, settled
 
 CAPABLE = {"t": 1}
 DAY = 86_400 * SECOND
@@ -44,7 +45,7 @@ DAY = 86_400 * SECOND
 class Scene(NamedTuple):
     """A store with healthy jobs in every state, and one of each to be damaged."""
 
-    store: Backend
+    store: Store
     clock: ManualClock
     victims: dict[str, JobId]
     healthy: list[JobId]
@@ -71,7 +72,7 @@ async def put_scene(url: str) -> Scene:
     later = [new_job(delay=5 * SECOND) for _ in range(2)]
     mortal = [new_job(expires_in=DAY, options='{"tags":["a"]}') for _ in range(3)]
     await store.put([*later, *mortal])
-    await store.pause("other", by())
+    await deeds.pause(store, "other", by())
     await store.entries.write(
         [
             Change("kind", "a", "1", due_at=5, expires_at=clock.now() + DAY),
@@ -97,27 +98,27 @@ def buried(job: Job) -> Settlement:
 async def look_at_everything(scene: Scene) -> None:
     store = scene.store
     for which in (Filter(), Filter(tags=("a",)), Filter(since=1), Filter(error="oops")):
-        await store.jobs(which)
-        await store.count(which)
-        await store.groups(which)
+        await store.admin.jobs(which)
+        await store.admin.count(which)
+        await store.admin.groups(which)
     for job_id in (*scene.victims.values(), *scene.healthy):
-        await store.find(job_id)
-        await store.attempts(job_id)
-        await store.ahead(job_id)
-        await store.audit_log(job_id=job_id)
-    await store.recent(0)
-    await store.recent(0, queue="mail")
-    await store.waiting()
-    await store.running()
-    await store.unknown()
-    await store.paused()
-    await store.workers()
-    await store.audit_log()
+        await store.admin.find(job_id)
+        await store.admin.attempts(job_id)
+        await store.admin.ahead(job_id)
+        await store.admin.audit_log(job_id=job_id)
+    await store.admin.recent(0)
+    await store.admin.recent(0, queue="mail")
+    await deeds.waiting(store)
+    await deeds.running(store)
+    await deeds.unknown(store)
+    await deeds.paused(store)
+    await store.admin.workers()
+    await store.admin.audit_log()
     await store.held("w1")
-    await store.condition()
-    await store.migrations()
+    await store.admin.condition()
+    await store.admin.migrations()
     await store.wait(0)
-    select(await store.snapshot(plan(capable=CAPABLE), 100))
+    select(await store.admin.snapshot(plan(capable=CAPABLE), 100))
 
 
 async def work_on(scene: Scene) -> None:
@@ -129,9 +130,9 @@ async def work_on(scene: Scene) -> None:
     clock.advance(10)
     await store.announce(Worker("w2", CAPABLE), 60 * SECOND)
     await store.upkeep(DAY)
-    [fresh] = await asyncio.gather(store.put([extra := new_job()]))
-    assert fresh == [True]
-    assert await store.put([extra, extra2 := new_job()]) == [False, True]
+    [answers] = await asyncio.gather(store.put([extra := new_job()]))
+    assert are_new(answers) == [True]
+    assert are_new(await store.put([extra, extra2 := new_job()])) == [False, True]
     ran: set[JobId] = set()
     while jobs := await claim(store, slots=3, capable=CAPABLE):
         settled = await store.settle([done(job) for job in jobs])
@@ -152,11 +153,11 @@ async def act_on(scene: Scene) -> None:
     waiting = [new_job(delay=3600 * SECOND) for _ in range(2)]
     await store.put(waiting)
     ids = [*scene.victims.values(), *(job.id for job in waiting)]
-    assert waiting[0].id in await store.revive(ids, [State.WAITING], by())
+    assert waiting[0].id in await deeds.revive(store, ids, [State.WAITING], by())
     assert {waiting[1].id} <= set(
-        await store.cancel([*scene.victims.values(), waiting[1].id], "no", by())
+        await deeds.cancel(store, [*scene.victims.values(), waiting[1].id], "no", by())
     )
-    assert waiting[1].id in await store.delete(ids, [State.CANCELLED], by())
+    assert waiting[1].id in await deeds.delete(store, ids, [State.CANCELLED], by())
 
 
 STATES = ("waiting", "running", "unknown", "later")
@@ -208,16 +209,16 @@ async def try_damages(url: str, scene: Scene, damages: list[tuple[Damage, str]])
         each for each, state in damages if victim.inflict(each, scene.victims[state], Random(1))
     ]
     await look_at_everything(scene)
-    found = await store.audit()
+    found = await store.admin.audit()
     assert len(found) >= sum(each.kind in NEVER_SOUND for each in done), found
     await work_on(scene)
     await look_at_everything(scene)
     await act_on(scene)
-    found = await store.audit()
+    found = await store.admin.audit()
     assert {each.remedy for each in found} <= {"fairlead doctor --repair"}, found
-    told = await store.repair(by())
+    told = await store.admin.repair(by())
     assert len(told) >= bool(found)
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
 
 
 # What was seen once, each by itself
@@ -227,7 +228,7 @@ async def try_damages(url: str, scene: Scene, damages: list[tuple[Damage, str]])
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     scene = await put_scene(f"sqlite:///{tmp_path}/jobs.db?durability=fast")
     yield scene
-    assert await scene.store.audit() == []
+    assert await scene.store.admin.audit() == []
     await scene.store.close()
 
 
@@ -260,9 +261,9 @@ async def test_a_damaged_job_is_a_dead_letter_after_the_claim_that_meets_it(
     """The greatest fence stopped every queue, and the doctor said nothing."""
     statement = f"UPDATE fairlead_job SET {damage} WHERE id = ?"
     write(tmp_path, statement, scene.victims["waiting"])
-    assert {told.remedy for told in await scene.store.audit()} == {"fairlead doctor --repair"}
+    assert {told.remedy for told in await scene.store.admin.audit()} == {"fairlead doctor --repair"}
     await work_on(scene)
-    dead = await scene.store.jobs(Filter(states=(State.DEAD,), error="Unreadable"))
+    dead = await scene.store.admin.jobs(Filter(states=(State.DEAD,), error="Unreadable"))
     [victim] = [each for each in dead if each.reason == "unreadable"]
     assert victim.id == scene.victims["waiting"] or damage.startswith("id")
     assert f"its {damage.split(maxsplit=1)[0]} is" in (victim.errors[-1].message or "")
@@ -277,16 +278,16 @@ async def test_a_job_that_is_there_twice_is_settled_with_its_batch(
     job, other = scene.running
     victim = SqliteVictim(f"sqlite:///{tmp_path}/jobs.db")
     assert victim.inflict(Damage("job.twice", f"live and {place}"), job.id, Random(1))
-    [told] = await scene.store.audit()
+    [told] = await scene.store.admin.audit()
     assert job.id in told.problem
     end = done if place == "finished" else buried
     assert set(await scene.store.settle([end(job), end(other)])) == {other.id}
-    assert await scene.store.audit() == []
-    [copy] = await scene.store.jobs(Filter(states=(State.DEAD,), error="Unreadable"))
+    assert await scene.store.admin.audit() == []
+    [copy] = await scene.store.admin.jobs(Filter(states=(State.DEAD,), error="Unreadable"))
     assert copy.reason == "unreadable"
     assert f"job {job.id} is" in (copy.errors[-1].message or "")
     assert copy.payload == job.payload
-    kept = await scene.store.find(job.id)
+    kept = await scene.store.admin.find(job.id)
     assert kept is not None
     assert kept.reason == "odd"  # The one that somebody put there is as it was.
 
@@ -300,7 +301,7 @@ async def test_a_job_that_is_there_twice_expires_beside_others(
     scene.clock.advance(2 * 86_400)
     await scene.store.upkeep(10 * DAY)
     for healthy in scene.healthy[1:]:
-        record = await scene.store.find(healthy)
+        record = await scene.store.admin.find(healthy)
         assert record is not None
         assert record.reason == "expired"
 
@@ -318,13 +319,13 @@ async def test_a_worker_that_cannot_be_read_counts_for_nothing(
     assert strange.id in {each.id for each in claimed.parked}
     await scene.store.settle([done(job) for job in claimed.jobs])
     await scene.store.upkeep(DAY)
-    assert dict((await scene.store.workers())[0].capable) in ({}, {"t": 1})
-    told, *more = await scene.store.audit()
+    assert dict((await scene.store.admin.workers())[0].capable) in ({}, {"t": 1})
+    told, *more = await scene.store.admin.audit()
     assert told.problem.startswith("worker odd cannot be read: its capable is")
     assert [each.problem for each in more] == [
         "worker odd says that it lives for longer than a year"
     ]
-    assert await scene.store.repair(by()) == [f"removed, because {told.problem}"]
+    assert await scene.store.admin.repair(by()) == [f"removed, because {told.problem}"]
 
 
 @pytest.mark.parametrize("options", ["CAST(x'22ff22' AS TEXT)", "x'ff'", "17"])
@@ -337,7 +338,7 @@ async def test_options_of_a_large_job_that_nobody_knows_harm_no_claim(
     write(tmp_path, f"UPDATE fairlead_job SET options = {options} WHERE id = ?", strange.id)
     claimed = await scene.store.claim(plan(capable=CAPABLE))
     assert strange.id in {each.id for each in claimed.parked}
-    [told] = await scene.store.repair(by())
+    [told] = await scene.store.admin.repair(by())
     assert strange.id in told
 
 
@@ -346,12 +347,12 @@ async def test_a_dead_letter_of_a_finished_job_gets_an_id_of_its_own(
 ) -> None:
     finished, dead = scene.victims["finished"], scene.victims["dead"]
     write(tmp_path, "UPDATE fairlead_dead SET id = ? WHERE id = ?", finished, dead)
-    [told] = await scene.store.repair(by())
+    [told] = await scene.store.admin.repair(by())
     assert f"its id was {finished}, and that job is finished" in told
-    kept = await scene.store.find(finished)
+    kept = await scene.store.admin.find(finished)
     assert kept is not None
     assert kept.state is State.DONE
-    assert sum((await scene.store.count())["mail"].values()) == 13
+    assert sum((await scene.store.admin.count())["mail"].values()) == 13
 
 
 async def test_a_lease_for_ages_ends(scene: Scene, tmp_path: Path) -> None:
@@ -359,8 +360,8 @@ async def test_a_lease_for_ages_ends(scene: Scene, tmp_path: Path) -> None:
     job = scene.running[0]
     write(tmp_path, "UPDATE fairlead_job SET lease_until = 1 << 53 WHERE id = ?", job.id)
     write(tmp_path, "UPDATE fairlead_worker SET live_until = 1 << 53 WHERE id = 'w1'")
-    assert len(await scene.store.audit()) == 2
-    assert len(await scene.store.repair(by())) == 2
+    assert len(await scene.store.admin.audit()) == 2
+    assert len(await scene.store.admin.repair(by())) == 2
     assert job.id in {each.id for each in await claim(scene.store, capable=CAPABLE) if each.lost}
 
 
@@ -379,8 +380,11 @@ async def test_errors_that_are_nested_deep_are_passed_over(scene: Scene, tmp_pat
     dead = scene.victims["dead"]
     write(tmp_path, "UPDATE fairlead_dead SET errors = ? WHERE id = ?", DEEP, dead)
     await look_at_everything(scene)
-    assert sum(group.count for group in await scene.store.groups(Filter(states=(State.DEAD,)))) == 2
-    await scene.store.repair(by())
+    assert (
+        sum(group.count for group in await scene.store.admin.groups(Filter(states=(State.DEAD,))))
+        == 2
+    )
+    await scene.store.admin.repair(by())
 
 
 @pytest.mark.parametrize("count", ["'x'", "-1", "0.5", str(GREATEST), "x'00'"])
@@ -393,40 +397,40 @@ async def test_a_number_of_shared_deaths_that_is_none_means_alone(
     claimed = {job.id: job for job in await claim(scene.store, capable=CAPABLE)}
     assert claimed[waiting].shared_deaths == ALONE
     assert {job.shared_deaths for job in claimed.values() if job.id != waiting} == {0}
-    told = await scene.store.repair(by("repair"))
+    told = await scene.store.admin.repair(by("repair"))
     assert any(f"job {waiting} is put right" in each for each in told), told
-    assert await scene.store.audit() == []
+    assert await scene.store.admin.audit() == []
 
 
 async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path) -> None:
     """A number that follows from others is written anew, and nothing else changes."""
     waiting, running, later = (scene.victims[name] for name in ("waiting", "running", "later"))
-    before = {job_id: await scene.store.find(job_id) for job_id in (waiting, running, later)}
+    before = {job_id: await scene.store.admin.find(job_id) for job_id in (waiting, running, later)}
     statement = "UPDATE fairlead_job SET {} WHERE id = ?"
     write(tmp_path, statement.format("parked = 7, size = 0, order_at = 'x'"), waiting)
     write(tmp_path, statement.format("worker = NULL, shared_deaths = 'x'"), running)
     write(tmp_path, statement.format(f"lease_until = {GREATEST}, cancel = 'x'"), later)
-    told = await scene.store.repair(by("repair"))
+    told = await scene.store.admin.repair(by("repair"))
     assert [each.partition(":")[0] for each in told] == [
         f"job {job_id} is put right" for job_id in (running, later, waiting)
     ]
-    assert await scene.store.audit() == []
+    assert await scene.store.admin.audit() == []
     for job_id in (waiting, later):
-        assert await scene.store.find(job_id) == before[job_id]
-    [line] = [each for each in await scene.store.audit_log() if each.verb == "repair"]
+        assert await scene.store.admin.find(job_id) == before[job_id]
+    [line] = [each for each in await scene.store.admin.audit_log() if each.verb == "repair"]
     assert line.count >= 3
     await work_on(scene)
-    record = await scene.store.find(waiting)
+    record = await scene.store.admin.find(waiting)
     assert record is not None
     assert record.state is State.DONE
 
 
 async def test_a_repair_changes_nothing_that_is_sound(scene: Scene) -> None:
-    before = await scene.store.jobs(Filter())
-    log = await scene.store.audit_log()
-    assert await scene.store.repair(by()) == []
-    assert await scene.store.jobs(Filter()) == before
-    assert await scene.store.audit_log() == log
+    before = await scene.store.admin.jobs(Filter())
+    log = await scene.store.admin.audit_log()
+    assert await scene.store.admin.repair(by()) == []
+    assert await scene.store.admin.jobs(Filter()) == before
+    assert await scene.store.admin.audit_log() == log
 
 
 async def test_many_damaged_jobs_are_repaired_in_steps(scene: Scene, tmp_path: Path) -> None:
@@ -434,7 +438,7 @@ async def test_many_damaged_jobs_are_repaired_in_steps(scene: Scene, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute("UPDATE fairlead_job SET version = 'x' WHERE lease_until = 0")
     assert await claim(scene.store) == []
-    told = await scene.store.repair(by())
+    told = await scene.store.admin.repair(by())
     assert len(told) > 1_000
 
 
@@ -453,7 +457,7 @@ async def test_what_cannot_be_mended_is_told_and_hides_nothing_behind_it(
             "CREATE TRIGGER keep BEFORE DELETE ON fairlead_job WHEN OLD.queue = 'stuck' "
             "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
         )
-    told = await scene.store.repair(by("repair"))
+    told = await scene.store.admin.repair(by("repair"))
     refused = [each for each in told if each.startswith(NOT_MENDED)]
     assert len(refused) == len(stuck)
     assert refused[0].startswith(
@@ -462,23 +466,23 @@ async def test_what_cannot_be_mended_is_told_and_hides_nothing_behind_it(
     assert refused[0].endswith("; SQLite: not this one")
     [done] = [each for each in told if each not in refused]
     assert done.startswith(f"job {last.id} is a dead letter now")
-    [line] = [each for each in await scene.store.audit_log() if each.verb == "repair"]
+    [line] = [each for each in await scene.store.admin.audit_log() if each.verb == "repair"]
     assert line.count == 1
     # Nothing of them was moved by half.
-    trigger, *found = await scene.store.audit()
+    trigger, *found = await scene.store.admin.audit()
     assert "the trigger keep on fairlead_job is not ours" in trigger.problem
     assert sorted(each.problem.split()[1] for each in found) == sorted(job.id for job in stuck)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute("DROP TRIGGER keep")
-    assert len(await scene.store.repair(by())) == len(stuck)
+    assert len(await scene.store.admin.repair(by())) == len(stuck)
 
 
 async def test_a_name_that_is_not_utf8_is_counted_and_shown(scene: Scene, tmp_path: Path) -> None:
     statement = "UPDATE fairlead_job SET queue = CAST(? AS TEXT) WHERE id = ?"
     write(tmp_path, statement, b"ma\xffil", scene.victims["waiting"])
-    assert "ma\ufffdil" in await scene.store.count()
-    await scene.store.repair(by())
-    record = await scene.store.find(scene.victims["waiting"])
+    assert "ma\ufffdil" in await scene.store.admin.count()
+    await scene.store.admin.repair(by())
+    record = await scene.store.admin.find(scene.victims["waiting"])
     assert record is not None
     assert (record.queue, record.reason) == ("ma\ufffdil", "unreadable")
 
@@ -487,9 +491,9 @@ async def test_notes_of_migrations_are_judged_by_the_tables(scene: Scene, tmp_pa
     """A file whose notes were lost was built anew over its own tables, and could not be opened."""
     await scene.store.close()
     write(tmp_path, "UPDATE fairlead_migration SET version = -1 WHERE version = 1")
-    assert all(step.applied_at is not None for step in await scene.store.migrations())
+    assert all(step.applied_at is not None for step in await scene.store.admin.migrations())
     await work_on(scene)
-    assert len(await scene.store.repair(by())) == 2
+    assert len(await scene.store.admin.repair(by())) == 2
 
 
 async def test_what_the_engine_refuses_is_no_outage(scene: Scene, tmp_path: Path) -> None:
@@ -499,7 +503,7 @@ async def test_what_the_engine_refuses_is_no_outage(scene: Scene, tmp_path: Path
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute(statement)
     with pytest.raises(StoreRefused, match="no; `fairlead doctor` tells which job is damaged"):
-        await scene.store.pause("mail", by())
+        await deeds.pause(scene.store, "mail", by())
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute("DROP TRIGGER no")
 
@@ -510,8 +514,8 @@ async def test_a_commit_that_the_engine_refuses_is_told(scene: Scene, tmp_path: 
     assert victim.inflict(Damage("job.twice", "live and finished"), job.id, Random(1))
     refused = pytest.raises(StoreRefused, match="UNIQUE constraint failed")
     with refused, scene.store.transaction() as connection:
-        scene.store.complete_within(connection, done(job))
-    assert len(await scene.store.repair(by())) == 1
+        scene.store.complete_within(connection, done(job)).run()
+    assert len(await scene.store.admin.repair(by())) == 1
 
 
 async def test_what_was_written_anew_meanwhile_is_left_alone(scene: Scene, tmp_path: Path) -> None:
@@ -554,16 +558,16 @@ async def test_options_that_cannot_be_read_stay_with_their_dead_letter(
     )
     await claim(scene.store, capable=CAPABLE)
     write(tmp_path, "UPDATE fairlead_dead SET options = '{' WHERE id = ?", scene.victims["dead"])
-    [told] = await scene.store.audit()
+    [told] = await scene.store.admin.audit()
     assert scene.victims["dead"] in told.problem
-    assert len(await scene.store.repair(by())) == 1
-    assert await scene.store.audit() == []
-    dead = await scene.store.find(waiting)
+    assert len(await scene.store.admin.repair(by())) == 1
+    assert await scene.store.admin.audit() == []
+    dead = await scene.store.admin.find(waiting)
     assert dead is not None
     assert (dead.state, dead.reason, dead.options) == (State.DEAD, "unreadable", DEEP)
     write(tmp_path, "UPDATE fairlead_dead SET options = x'ff' WHERE id = ?", waiting)
-    assert len(await scene.store.audit()) == 1
-    await scene.store.repair(by())
+    assert len(await scene.store.admin.audit()) == 1
+    await scene.store.admin.repair(by())
 
 
 @pytest.mark.parametrize(
@@ -588,15 +592,15 @@ async def test_sound_jobs_do_not_wait_until_all_damaged_ones_before_them_are_mov
     claims = 0
     while not claimed and claims < 7:
         claims += 1
-        before = await store.count()
+        before = await store.admin.count()
         claimed = [job.id for job in await claim(store, capable=CAPABLE)]
-        dead = (await store.count())["mail"].get(State.DEAD, 0)
+        dead = (await store.admin.count())["mail"].get(State.DEAD, 0)
         # A place that is not UTF-8 cannot be passed: all that stand there are moved out.
         assert dead - before["mail"].get(State.DEAD, 0) <= (20 if "CAST" in damage else 2)
     assert claimed == ([behind.id] if "soon" not in damage else [])
     assert claimed or dead == 14  # Two at each claim, also at the one that came to the end.
     for _ in range(60):
         await claim(store, capable=CAPABLE)
-    assert (await store.count())["mail"][State.DEAD] == 100
-    assert await store.audit() == []
+    assert (await store.admin.count())["mail"][State.DEAD] == 100
+    assert await store.admin.audit() == []
     await store.close()

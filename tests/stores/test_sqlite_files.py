@@ -74,7 +74,7 @@ async def test_a_side_file_that_is_a_link_is_refused(
     else:
         os.link(secret, f"{path}{ending}")
     store = store_for(f"sqlite:///{path}")
-    for look in (store.open, store.migrations):
+    for look in (store.open, store.admin.migrations):
         with pytest.raises(StoreUnavailable, match=f"jobs.db{ending} is a link.*remove it"):
             await look()
 
@@ -114,7 +114,10 @@ async def test_what_is_no_ordinary_file_is_refused_at_once(
     told = f", no ordinary file; {'move it away' if ending else 'name another'}"
     if kind == "a folder" and not ending:
         told = f"; name a file in it, as in sqlite:///{path}/jobs.db"
-    for look in (store_for(f"sqlite:///{path}").open, store_for(f"sqlite:///{path}").migrations):
+    for look in (
+        store_for(f"sqlite:///{path}").open,
+        store_for(f"sqlite:///{path}").admin.migrations,
+    ):
         with pytest.raises(StoreUnavailable, match=f"{name} is {kind}{told}"):
             await look()
 
@@ -127,7 +130,10 @@ async def test_a_side_file_that_a_stranger_made_is_refused(path: Path, ending: s
     side = Path(f"{path}{ending}")
     side.touch(0o600)
     os.chown(side, STRANGER, STRANGER)
-    for look in (store_for(f"sqlite:///{path}").open, store_for(f"sqlite:///{path}").migrations):
+    for look in (
+        store_for(f"sqlite:///{path}").open,
+        store_for(f"sqlite:///{path}").admin.migrations,
+    ):
         told = f"jobs.db{ending} was made by user {STRANGER}, who may not write.*remove it"
         with pytest.raises(StoreUnavailable, match=told):
             await look()
@@ -233,11 +239,11 @@ async def test_another_user_leads_us_to_nothing_but_his_own(
     monkeypatch.setattr(os, "geteuid", lambda: me)
     if owner == STRANGER or me:
         store = store_for(url)
-        assert await store.count()
+        assert await store.admin.count()
         await store.close()
         os.chown(path.parent, 2, 2)
     if owner != STRANGER:
-        for look in (store_for(url).open, store_for(url).migrations):
+        for look in (store_for(url).open, store_for(url).admin.migrations):
             with pytest.raises(StoreUnavailable, match=f"{link.name} is a link.*remove it"):
                 await look()
 
@@ -266,7 +272,7 @@ async def test_a_link_of_ours_to_a_strangers_link_is_refused(
         linked(path.parent / "folder", tmp_path)
         (tmp_path / "ours.db").symlink_to(Path("theirs", "..", "theirs", "folder", "secret"))
     store = store_for(f"sqlite:///{tmp_path}/ours.db")
-    for look in (store.open, store.migrations):
+    for look in (store.open, store.admin.migrations):
         with pytest.raises(StoreUnavailable, match="theirs/(jobs.db|folder) is a link.*remove it"):
             await look()
 
@@ -357,7 +363,7 @@ async def test_the_doctor_tells_who_else_may_write(
     await store.put([new_job()])
     places = {"file": path, "folder": folder, "above": folder.parent}
     places.get(which, Path(f"{path}{which}")).chmod(mode)
-    findings = [each.problem for each in (await store.condition()).findings]
+    findings = [each.problem for each in (await store.admin.condition()).findings]
     ours = [each for each in findings if each.startswith("every user")]
     assert [each[: len(told or "")] for each in ours] == ([told] if told else [])
     await store.close()
@@ -377,7 +383,7 @@ async def test_the_doctor_tells_who_else_may_replace_a_link_to_the_file(
     await store.put([new_job()])
     for mode, told in ((0o777, [f"replace {link}, which leads to the file"]), (0o1777, [])):
         open_to_all.chmod(mode)
-        findings = [each.problem for each in (await store.condition()).findings]
+        findings = [each.problem for each in (await store.admin.condition()).findings]
         assert [each[-len(told[0]) :] for each in findings if "every user" in each] == told
     await store.close()
 
@@ -389,6 +395,6 @@ async def test_the_doctor_tells_once_what_holds_for_all_files(tmp_path: Path) ->
     store = store_for(f"sqlite:///{path}")
     await store.put([new_job()])
     assert Path(f"{path}-wal").stat().st_mode & 0o777 == 0o604
-    findings = [each.problem for each in (await store.condition()).findings]
+    findings = [each.problem for each in (await store.admin.condition()).findings]
     assert sum("every user" in each for each in findings) == 1
     await store.close()

@@ -18,6 +18,7 @@ from fairlead.stores import store_for
 from fairlead.stores.sqlite import migrate
 from fairlead.stores.sqlite.migrate import newest
 from fairlead.stores.sqlite.store import SqliteStore
+from tests import deeds
 from tests.words import by, claim, done, failed, new_job, plan, settled
 
 DAY = 86_400 * SECOND
@@ -51,7 +52,7 @@ def rows(path: Path, query: str) -> list[Any]:
 
 
 async def found(store: SqliteStore, job: NewJob) -> JobRecord:
-    record = await store.find(job.id)
+    record = await store.admin.find(job.id)
     assert record is not None
     return record
 
@@ -83,11 +84,11 @@ async def work(store: SqliteStore, clock: ManualClock) -> None:
     death = Settlement(dead.id, dead.fence, State.DEAD, "failed", reason="permanent")
     ends = [done(good, "1"), death, failed(again, clock.now()), settled(lost, Crashed("SIGKILL"))]
     assert len(await store.settle(ends)) == 4
-    await store.cancel([again.id, wanted.id], "no", by())
-    assert await store.revive([dead.id], [State.DEAD], by()) == [dead.id]
-    assert await store.delete([good.id], [State.DONE], by()) == [good.id]
-    await store.pause("mail", by())
-    await store.resume("mail", by())
+    await deeds.cancel(store, [again.id, wanted.id], "no", by())
+    assert await deeds.revive(store, [dead.id], [State.DEAD], by()) == [dead.id]
+    assert await deeds.delete(store, [good.id], [State.DONE], by()) == [good.id]
+    await deeds.pause(store, "mail", by())
+    await deeds.resume(store, "mail", by())
     clock.advance(2)
     assert {job.id for job in await claim(store, capable={"t": 1})} >= {dead.id}
     await store.settle([done(left)])
@@ -97,9 +98,9 @@ async def work(store: SqliteStore, clock: ManualClock) -> None:
     assert (await store.upkeep(DAY)).pruned_jobs > 0
     clock.advance(30 * DAY // SECOND)
     await store.upkeep(DAY)
-    assert await store.recent(0) == []
-    assert await store.count() == {}
-    assert await store.workers() == []
+    assert await store.admin.recent(0) == []
+    assert await store.admin.count() == {}
+    assert await store.admin.workers() == []
 
 
 async def test_columns_tables_and_indexes_that_a_newer_program_adds_harm_nothing(
@@ -108,11 +109,11 @@ async def test_columns_tables_and_indexes_that_a_newer_program_adds_harm_nothing
     await work(store, clock)
     write(path, ";".join(GREW))
     await work(store, clock)
-    assert await store.audit() == []
-    assert await store.repair(by()) == []
+    assert await store.admin.audit() == []
+    assert await store.admin.repair(by()) == []
     again = store_for(store.url, clock)
-    assert [step.applied_at for step in await again.migrations()] == [
-        step.applied_at for step in await store.migrations()
+    assert [step.applied_at for step in await again.admin.migrations()] == [
+        step.applied_at for step in await store.admin.migrations()
     ]
     await work(again, clock)
     await again.close()
@@ -132,7 +133,7 @@ async def test_notes_that_were_lost_are_judged_by_tables_that_grew(
     store: SqliteStore, path: Path
 ) -> None:
     write(path, f"{';'.join(GREW)}; DELETE FROM fairlead_migration")
-    assert all(step.applied_at is not None for step in await store.migrations())
+    assert all(step.applied_at is not None for step in await store.admin.migrations())
     again = store_for(store.url)
     await again.put([new_job()])
     await again.close()
@@ -145,7 +146,7 @@ async def test_a_column_that_can_refuse_what_is_written_is_told(
     store: SqliteStore, path: Path, column: str
 ) -> None:
     write(path, f"ALTER TABLE fairlead_job ADD COLUMN {column}")
-    [told] = await store.audit()
+    [told] = await store.admin.audit()
     assert told.problem.startswith("the table fairlead_job was changed")
 
 
@@ -169,11 +170,11 @@ async def test_what_is_not_known_of_a_stored_value_is_kept(
     assert await claim(store) == []
     dead = await found(store, new)
     assert (dead.state, dead.reason, len(dead.errors)) == (State.DEAD, "unreadable", 3)
-    await store.revive([new.id], [State.DEAD], by())
+    await deeds.revive(store, [new.id], [State.DEAD], by())
     [kept] = rows(path, "SELECT json_extract(errors, '$[0].mood'), options FROM fairlead_job")
     assert kept == ("bad", options)
-    assert await store.jobs(Filter(tags=("a",))) != []
-    assert await store.audit() == []
+    assert await store.admin.jobs(Filter(tags=("a",))) != []
+    assert await store.admin.audit() == []
 
 
 async def test_a_worker_may_say_more_of_itself_than_is_known(
@@ -185,10 +186,10 @@ async def test_a_worker_may_say_more_of_itself_than_is_known(
         pools = json_set(pools, '$[0].mood', 'good', '$[0].queues[0].mood', 'bad')
     """
     write(path, newer)
-    [worker] = await store.workers()
+    [worker] = await store.admin.workers()
     assert (dict(worker.capable), worker.level) == ({"t": 1, "v": 2}, 2)
     assert [(pool.name, pool.slots) for pool in worker.pools] == [("p", 3)]
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.put([new_job("v", version=2), new_job("unheard of")])
     claimed = await store.claim(plan(capable={"t": 1}))
     assert [kind.task for kind in claimed.parked] == ["unheard of"]
@@ -196,9 +197,9 @@ async def test_a_worker_may_say_more_of_itself_than_is_known(
 
 async def test_a_worker_tells_its_level(store: SqliteStore) -> None:
     await store.announce(Worker("w1", {}, level=3), DAY)
-    assert [worker.level for worker in await store.workers()] == [3]
+    assert [worker.level for worker in await store.admin.workers()] == [3]
     await store.announce(Worker("w1", {}, level=4), DAY)
-    assert [worker.level for worker in await store.workers()] == [4]
+    assert [worker.level for worker in await store.admin.workers()] == [4]
 
 
 # Jobs of a newer program
@@ -216,7 +217,7 @@ async def test_what_is_attached_to_a_job_goes_with_it(
         await store.settle([Settlement(job.id, job.fence, state, "failed", reason="so")])
         place = "dead" if state is State.DEAD else "finished"
         assert rows(path, f"SELECT attached FROM fairlead_{place}") == [(hangs,)]
-        await store.revive([new.id], [state], by())
+        await deeds.revive(store, [new.id], [state], by())
         assert rows(path, "SELECT attached FROM fairlead_job") == [(hangs,)]
     write(path, "UPDATE fairlead_job SET crashes = -1")
     assert await claim(store) == []
@@ -237,8 +238,8 @@ async def test_what_looks_damaged_of_a_newer_job_is_its_programs_business(
     [job] = await claim(store)
     assert job.id == older.id
     await store.upkeep(DAY)
-    assert await store.audit() == []
-    assert await store.repair(by()) == []
+    assert await store.admin.audit() == []
+    assert await store.admin.repair(by()) == []
     assert rows(path, "SELECT * FROM fairlead_job WHERE level = 2") == before
 
 
@@ -252,7 +253,7 @@ async def test_a_newer_run_that_looks_damaged_is_not_moved_out_by_its_settlement
     assert rows(path, "SELECT id FROM fairlead_job") == [(job.id,)]
     store.level = 2
     assert await store.settle([done(job)]) == {}
-    assert (await store.count())["mail"] == {State.DEAD: 1}
+    assert (await store.admin.count())["mail"] == {State.DEAD: 1}
 
 
 @pytest.mark.parametrize("level", ["'x'", "0", "1001", "-5", "2.5"])
@@ -262,12 +263,12 @@ async def test_a_level_that_is_none_is_damage(store: SqliteStore, path: Path, le
     [job] = await claim(store)
     await store.put([waiting])
     write(path, f"UPDATE fairlead_job SET level = {level}")
-    assert len(await store.audit()) == 2
+    assert len(await store.admin.audit()) == 2
     assert await claim(store) == []
     record = await found(store, waiting)
     assert (record.state, record.reason, record.level) == (State.DEAD, "unreadable", 1)
-    await store.repair(by())
-    assert await store.audit() == []
+    await store.admin.repair(by())
+    assert await store.admin.audit() == []
     assert (await found(store, running)).id == job.id
 
 
@@ -283,15 +284,15 @@ async def test_jobs_park_under_a_reason_and_a_key(
     await store.claim(plan(capable={"x": 1}))
     parked = "SELECT parked, park_key, count(*) FROM fairlead_job GROUP BY 1, 2 ORDER BY 1, 2"
     assert rows(path, parked) == [(1, None, 1), (2, "1 a b", 2), (2, "2 a b", 2), (2, "2 c", 2)]
-    assert await store.unknown() == dict.fromkeys(kinds, 2)
+    assert await deeds.unknown(store) == dict.fromkeys(kinds, 2)
     assert len(await claim(store, capable={"a b": 1})) == 2
     clock.advance(1)
     await store.upkeep(DAY)
     assert rows(path, parked) == [(0, None, 3), (2, "2 a b", 2), (2, "2 c", 2)]
-    [parked_job, *_] = await store.jobs(Filter(tasks=("c",)))
+    [parked_job, *_] = await store.admin.jobs(Filter(tasks=("c",)))
     assert parked_job.gate is Gate.NO_CAPABLE_WORKER
     await store.announce(Worker("w", {"c": 3, "a b": 2}), DAY)
-    assert await store.unknown() == {}
+    assert await deeds.unknown(store) == {}
     assert rows(path, "SELECT count(*) FROM fairlead_job WHERE park_key IS NULL") == [(7,)]
 
 
@@ -304,7 +305,7 @@ async def test_a_lost_run_that_parked_and_ends_after_all_is_parked_no_more(
     assert len((await store.claim(plan(capable={"t": 1}))).parked) == 1
     assert set(await store.settle([failed(job, clock.now())])) == {job.id}
     assert rows(path, "SELECT parked, park_key FROM fairlead_job") == [(1, None)]
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
 
 
 async def test_a_key_that_somebody_damaged_harms_no_other(store: SqliteStore, path: Path) -> None:
@@ -320,10 +321,10 @@ async def test_a_key_that_somebody_damaged_harms_no_other(store: SqliteStore, pa
     )
     know = {"a": 1, "b": 1, "c": 1, "d": 1}
     assert [job.task for job in await claim(store, capable=know)] == ["d"]
-    assert len(await store.unknown()) > 0
-    assert {each.problem.partition(" ")[0] for each in await store.audit()} == {"job"}
-    await store.repair(by())
-    assert await store.audit() == []
+    assert len(await deeds.unknown(store)) > 0
+    assert {each.problem.partition(" ")[0] for each in await store.admin.audit()} == {"job"}
+    await store.admin.repair(by())
+    assert await store.admin.audit() == []
     assert {job.task for job in await claim(store, capable=know)} == {"a", "b", "c"}
 
 
@@ -385,12 +386,12 @@ VERBS: dict[str, Do] = {
     "put": lambda store, _: store.put([new_job()]),
     "claim": _claim,
     "extend": lambda store, job: store.extend([(job.id, 1)], DAY),
-    "cancel": lambda store, job: store.cancel([job.id], "no", by()),
+    "cancel": lambda store, job: deeds.cancel(store, [job.id], "no", by()),
     "announce": lambda store, _: store.announce(Worker("w", {}), DAY),
     "upkeep": lambda store, _: store.upkeep(DAY),
-    "find": lambda store, job: store.find(job.id),
-    "count": lambda store, _: store.count(),
-    "audit": lambda store, _: store.audit(),
+    "find": lambda store, job: store.admin.find(job.id),
+    "count": lambda store, _: store.admin.count(),
+    "audit": lambda store, _: store.admin.audit(),
 }
 
 
@@ -430,11 +431,11 @@ async def test_a_program_that_is_still_served_goes_on(
 
 async def test_a_producer_in_a_transaction_is_told_too(store: SqliteStore, path: Path) -> None:
     with closing(sqlite3.connect(path)) as mine:
-        store.put_within(mine, [new_job()])
+        store.put_within(mine, [new_job()]).run()
         mine.commit()
         add_step(path, serves=2)
         with pytest.raises(SchemaOutdated, match=DECLINED):
-            store.put_within(mine, [new_job()])
+            store.put_within(mine, [new_job()]).run()
         mine.rollback()
     assert rows(path, "SELECT count(*) FROM fairlead_job") == [(1,)]
     cold = store_for(store.url)
@@ -442,7 +443,7 @@ async def test_a_producer_in_a_transaction_is_told_too(store: SqliteStore, path:
         mine.execute("CREATE TABLE orders (id)")
         mine.execute("INSERT INTO orders VALUES (1)")
         with pytest.raises(SchemaOutdated, match=DECLINED):
-            cold.put_within(mine, [new_job()])
+            cold.put_within(mine, [new_job()]).run()
     await cold.close()
 
 
@@ -453,7 +454,7 @@ async def test_a_run_does_not_commit_on_a_schema_that_serves_it_no_longer(
     [job] = await claim(store)
     add_step(path, serves=2)
     with pytest.raises(SchemaOutdated, match=DECLINED), store.transaction() as connection:
-        store.complete_within(connection, done(job))
+        store.complete_within(connection, done(job)).run()
     assert rows(path, "SELECT id FROM fairlead_job") == [(job.id,)]
 
 
@@ -464,7 +465,7 @@ async def test_an_error_of_a_newer_schema_is_told_as_what_it_is(
     await store.put([new_job()])
     add_step(path, serves=2)
     write(path, "ALTER TABLE fairlead_job RENAME COLUMN fence TO gate")
-    for do in (store.put([new_job()]), store.claim(plan()), store.waiting()):
+    for do in (store.put([new_job()]), store.claim(plan()), deeds.waiting(store)):
         with pytest.raises(SchemaOutdated, match=DECLINED):
             await do
 
@@ -480,19 +481,19 @@ async def test_after_newer_steps_what_differs_is_of_their_making(
         CREATE TRIGGER counted AFTER INSERT ON fairlead_dead BEGIN SELECT 1; END;
     """
     write(path, changed)
-    assert len(await store.audit()) == 2
+    assert len(await store.admin.audit()) == 2
     add_step(path, serves=1)
-    assert await store.audit() == []
-    assert await store.repair(by()) == []
+    assert await store.admin.audit() == []
+    assert await store.admin.repair(by()) == []
     assert (
         "more"
         in rows(path, "SELECT sql FROM sqlite_master WHERE name = 'fairlead_dead_record'")[0][0]
     )
     write(path, "DROP INDEX fairlead_finished_at")
-    assert [each.problem for each in await store.audit()] == [
+    assert [each.problem for each in await store.admin.audit()] == [
         "the index fairlead_finished_at is missing"
     ]
-    assert len(await store.repair(by())) == 1
+    assert len(await store.admin.repair(by())) == 1
 
 
 async def test_a_step_that_cannot_be_read_serves_nobody_who_does_not_know_it(

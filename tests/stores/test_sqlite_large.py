@@ -51,7 +51,7 @@ async def url(tmp_path: Path) -> str:
 
 async def test_a_claim_ends_with_the_job_that_fills_it(url: str) -> None:
     store = store_for(url)
-    whole = [job.id for job in reversed(await store.jobs(Filter(), limit=1_000))]
+    whole = [job.id for job in reversed(await store.admin.jobs(Filter(), limit=1_000))]
     came: list[str] = []
     while True:
         claimed = await store.claim(plan(slots=1_000))
@@ -95,7 +95,7 @@ async def test_the_large_payload_of_a_damaged_job_is_met_by_its_claim(
     dead = raw.execute("SELECT id FROM fairlead_dead WHERE reason = 'unreadable'").fetchall()
     assert dead == [(jobs[2].id,), (jobs[3].id,)]
     raw.close()
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 

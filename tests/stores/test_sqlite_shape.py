@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from tests.words import by, claim, new_job
 
@@ -16,7 +16,7 @@ BACKUP = "restore a backup, for its rows are lost"
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Backend]:
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
     store = store_for(f"sqlite:///{tmp_path}/jobs.db")
     await store.put([new_job()])
     yield store
@@ -45,15 +45,15 @@ def do(tmp_path: Path, script: str) -> None:
     ],
 )
 async def test_an_index_or_a_view_is_made_again(
-    store: Backend, tmp_path: Path, script: str, told: str
+    store: Store, tmp_path: Path, script: str, told: str
 ) -> None:
     """Without the index of the order no queue was served, and nobody could tell why."""
     do(tmp_path, script)
-    assert [(each.problem, each.remedy) for each in await store.audit()] == [(told, REPAIR)]
-    (mended,) = await store.repair(by("repair"))
+    assert [(each.problem, each.remedy) for each in await store.admin.audit()] == [(told, REPAIR)]
+    (mended,) = await store.admin.repair(by("repair"))
     assert mended.endswith("is made again")
-    assert await store.audit() == []
-    assert await store.repair(by("repair")) == []
+    assert await store.admin.audit() == []
+    assert await store.admin.repair(by("repair")) == []
     assert len(await claim(store)) == 1
 
 
@@ -93,27 +93,25 @@ async def test_an_index_or_a_view_is_made_again(
     ],
 )
 async def test_what_a_person_must_decide_is_told_and_left_alone(
-    store: Backend, tmp_path: Path, script: str, told: str, remedy: str
+    store: Store, tmp_path: Path, script: str, told: str, remedy: str
 ) -> None:
     """A trigger that ignores what is written made done jobs vanish, and a view was no damage."""
     do(tmp_path, script)
-    assert [(each.problem, each.remedy) for each in await store.audit()] == [(told, remedy)]
-    assert await store.repair(by("repair")) == []
-    assert [each.problem for each in await store.audit()] == [told]
+    assert [(each.problem, each.remedy) for each in await store.admin.audit()] == [(told, remedy)]
+    assert await store.admin.repair(by("repair")) == []
+    assert [each.problem for each in await store.admin.audit()] == [told]
 
 
 async def test_rows_are_looked_at_beside_a_table_that_is_missing(
-    store: Backend, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     do(tmp_path, "DROP TABLE fairlead_attempt; UPDATE fairlead_job SET size = -1")
-    missing, *damaged = await store.audit()
+    missing, *damaged = await store.admin.audit()
     assert (missing.problem, missing.remedy) == ("the table fairlead_attempt is missing", BACKUP)
     assert any("is of another size than it says" in each.problem for each in damaged)
 
 
-async def test_what_an_application_adds_for_itself_is_its_own(
-    store: Backend, tmp_path: Path
-) -> None:
+async def test_what_an_application_adds_for_itself_is_its_own(store: Store, tmp_path: Path) -> None:
     do(
         tmp_path,
         """
@@ -122,4 +120,4 @@ async def test_what_an_application_adds_for_itself_is_its_own(
         CREATE INDEX faster ON fairlead_job (task);
         """,
     )
-    assert await store.audit() == []
+    assert await store.admin.audit() == []

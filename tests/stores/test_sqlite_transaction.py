@@ -10,23 +10,23 @@ import pytest
 
 from fairlead import ConfigError
 from fairlead.core.job import State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.sqlite.connection import WriteLock
-from tests.words import claim, done, new_job
+from tests.words import are_new, claim, done, new_job
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Backend]:
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
     store = store_for(f"sqlite:///{tmp_path}/jobs.db")
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
 @pytest.fixture
-def rows(store: Backend, tmp_path: Path) -> sqlite3.Connection:
+def rows(store: Store, tmp_path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(tmp_path / "jobs.db", timeout=0)
     connection.execute("CREATE TABLE effect (n)")
     connection.commit()
@@ -37,9 +37,7 @@ def effects(rows: sqlite3.Connection) -> list[int]:
     return [n for (n,) in rows.execute("SELECT n FROM effect ORDER BY n")]
 
 
-async def test_coroutines_have_what_most_code_uses(
-    store: Backend, rows: sqlite3.Connection
-) -> None:
+async def test_coroutines_have_what_most_code_uses(store: Store, rows: sqlite3.Connection) -> None:
     async with store.atransaction() as conn:
         added = await conn.execute("INSERT INTO effect VALUES (?)", (1,))
         assert (added.rowcount, added.lastrowid) == (1, 1)
@@ -54,9 +52,7 @@ async def test_coroutines_have_what_most_code_uses(
         await conn.execute("SELECT 1")
 
 
-async def test_an_error_that_is_kept_keeps_no_lock(
-    store: Backend, rows: sqlite3.Connection
-) -> None:
+async def test_an_error_that_is_kept_keeps_no_lock(store: Store, rows: sqlite3.Connection) -> None:
     """Its traceback holds a cursor, and SQLite closes no connection before its cursors."""
     kept: list[tuple[Exception, sqlite3.Cursor]] = []
     with pytest.raises(ZeroDivisionError), store.transaction() as conn:
@@ -71,7 +67,7 @@ async def test_an_error_that_is_kept_keeps_no_lock(
 
 
 async def test_more_coroutines_than_a_pool_has_threads_take_their_turns(
-    store: Backend, rows: sqlite3.Connection
+    store: Store, rows: sqlite3.Connection
 ) -> None:
     """Those who wait for the lock must not keep the one who has it from a thread."""
 
@@ -86,7 +82,7 @@ async def test_more_coroutines_than_a_pool_has_threads_take_their_turns(
 
 
 async def test_a_wait_for_the_lock_that_is_cancelled_leaves_no_lock_behind(
-    store: Backend, rows: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    store: Store, rows: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, waiting, loop = WriteLock.begin, asyncio.Event(), asyncio.get_running_loop()
 
@@ -106,11 +102,11 @@ async def test_a_wait_for_the_lock_that_is_cancelled_leaves_no_lock_behind(
         with pytest.raises(asyncio.CancelledError):
             await waits
     async with asyncio.timeout(10):
-        assert await store.put([new_job()]) == [True]
+        assert are_new(await store.put([new_job()])) == [True]
     assert effects(rows) == []
 
 
-async def test_a_cancelled_block_is_rolled_back(store: Backend, rows: sqlite3.Connection) -> None:
+async def test_a_cancelled_block_is_rolled_back(store: Store, rows: sqlite3.Connection) -> None:
     begun = asyncio.Event()
 
     async def add() -> None:
@@ -126,11 +122,11 @@ async def test_a_cancelled_block_is_rolled_back(store: Backend, rows: sqlite3.Co
         await adding
     assert effects(rows) == []
     async with asyncio.timeout(10):
-        assert await store.put([new_job()]) == [True]
+        assert are_new(await store.put([new_job()])) == [True]
 
 
 async def test_who_ends_the_transaction_inside_its_block_is_told(
-    store: Backend, rows: sqlite3.Connection
+    store: Store, rows: sqlite3.Connection
 ) -> None:
     with (
         pytest.raises(ConfigError, match="leave COMMIT and ROLLBACK to the block"),
@@ -140,22 +136,22 @@ async def test_who_ends_the_transaction_inside_its_block_is_told(
 
 
 async def test_a_connection_that_commits_each_statement_is_refused(
-    store: Backend, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
     conn = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     with pytest.raises(ConfigError, match="this one commits every statement by itself"):
-        store.complete_within(conn, done(job))
+        store.complete_within(conn, done(job)).run()
     with pytest.raises(ConfigError, match="this one commits every statement by itself"):
-        store.put_within(conn, [])
+        store.put_within(conn, []).run()
     conn.execute("BEGIN")
-    assert store.complete_within(conn, done(job)) is not None
+    assert store.complete_within(conn, done(job)).run() is not None
     conn.execute("COMMIT")
     conn.close()
 
 
-async def test_the_fence_is_read_under_the_write_lock(store: Backend, tmp_path: Path) -> None:
+async def test_the_fence_is_read_under_the_write_lock(store: Store, tmp_path: Path) -> None:
     """What was true when it was read must be true at the commit: nobody writes in between."""
     await store.put([new_job()])
     [job] = await claim(store)
@@ -163,34 +159,34 @@ async def test_the_fence_is_read_under_the_write_lock(store: Backend, tmp_path: 
     other = sqlite3.connect(tmp_path / "jobs.db", timeout=0)
     read: list[str] = []
     theirs.set_trace_callback(read.append)
-    store.complete_within(theirs, done(job))
+    store.complete_within(theirs, done(job)).run()
     first = next(text for text in read if "fairlead_job" in text)
     assert "UPDATE" in first, "a look before it could be outdated when the lock is ours"
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         other.execute("DELETE FROM fairlead_job")
     theirs.commit()
-    assert (await store.count())["mail"] == {State.DONE: 1}
+    assert (await store.admin.count())["mail"] == {State.DONE: 1}
     theirs.close()
     other.close()
 
 
-async def test_the_callers_factories_do_not_matter(store: Backend, tmp_path: Path) -> None:
+async def test_the_callers_factories_do_not_matter(store: Store, tmp_path: Path) -> None:
     await store.put([new_job()])
     [job] = await claim(store)
     conn = sqlite3.connect(tmp_path / "jobs.db")
     conn.row_factory = lambda cursor, row: {"odd": row}
     conn.text_factory = bytes
-    assert store.complete_within(conn, done(job, '"é"')) is not None
+    assert store.complete_within(conn, done(job, '"é"')).run() is not None
     conn.commit()
     conn.close()
-    record = await store.find(job.id)
+    record = await store.admin.find(job.id)
     assert record is not None
     assert record.result == '"é"'
 
 
 async def test_a_plain_enqueue_on_a_connection_for_coroutines_says_what_to_write(
-    store: Backend,
+    store: Store,
 ) -> None:
     async with store.atransaction() as conn:
         with pytest.raises(ConfigError, match=r"write `await task\.aenqueue"):
-            store.put_within(conn, [new_job()])
+            store.put_within(conn, [new_job()]).run()

@@ -12,11 +12,12 @@ from fairlead import ConfigError
 from fairlead.core.clock import ManualClock
 from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.store import Backend
+from fairlead.core.store import Accepted, Store
 from fairlead.stores import store_for
 from fairlead.stores.memory.store import MemoryStore
+from tests import deeds
 from tests.conftest import WITH_TRANSACTIONS, new_urls
-from tests.words import by, claim, done, new_job
+from tests.words import are_new, by, claim, done, new_job
 
 
 @pytest.fixture(params=WITH_TRANSACTIONS)
@@ -28,7 +29,7 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]
 class Hand:
     """One way to do it, sync or async, under the same names."""
 
-    def __init__(self, store: Backend, is_async: bool) -> None:
+    def __init__(self, store: Store, is_async: bool) -> None:
         self.store = store
         self.is_async = is_async
 
@@ -41,15 +42,15 @@ class Hand:
             with self.store.transaction() as connection:
                 yield connection
 
-    async def put(self, connection: Any, *jobs: NewJob) -> list[bool]:
+    async def put(self, connection: Any, *jobs: NewJob) -> list[Accepted]:
         if self.is_async:
-            return await self.store.aput_within(connection, jobs)
-        return self.store.put_within(connection, jobs)
+            return await self.store.put_within(connection, jobs).arun()
+        return self.store.put_within(connection, jobs).run()
 
     async def complete(self, connection: Any, settlement: Settlement) -> Settlement | None:
         if self.is_async:
-            return await self.store.acomplete_within(connection, settlement)
-        return self.store.complete_within(connection, settlement)
+            return await self.store.complete_within(connection, settlement).arun()
+        return self.store.complete_within(connection, settlement).run()
 
 
 @pytest.fixture(params=["async", "sync"])
@@ -59,7 +60,7 @@ async def hand(
     store = store_for(new_url(), clock)
     await store.open()
     yield Hand(store, request.param == "async")
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
@@ -75,13 +76,13 @@ async def test_a_run_completed_within_is_as_one_that_was_settled(
         assert await hand.complete(connection, ends[0]) == ends[0]
     await store.settle([ends[1]])
 
-    within, settled = [await store.find(job.id) for job in jobs]
+    within, settled = [await store.admin.find(job.id) for job in jobs]
     assert within is not None
     assert settled is not None
     assert (within.state, within.result) == (State.DONE, "7")
     apart = {"id": settled.id, "run_at": settled.run_at, "enqueued_at": settled.enqueued_at}
     assert msgspec.structs.replace(within, **apart) == settled
-    [line], [other] = [await store.attempts(job.id) for job in jobs]
+    [line], [other] = [await store.admin.attempts(job.id) for job in jobs]
     assert (line.outcome, line.fence, line.started_at, line.pool) == ("done", jobs[0].fence, 5, "p")
     assert msgspec.structs.replace(line, job_id=other.job_id) == other
 
@@ -93,15 +94,15 @@ async def test_nothing_is_done_before_the_commit_and_nothing_after_a_rollback(ha
     follow = new_job()
     with pytest.raises(ZeroDivisionError):
         async with hand.transaction() as connection:
-            assert await hand.put(connection, follow) == [True]
+            assert are_new(await hand.put(connection, follow)) == [True]
             assert await hand.complete(connection, done(job)) is not None
-            running = await store.find(job.id)
+            running = await store.admin.find(job.id)
             raise ZeroDivisionError
     assert running is not None
     assert running.state is State.RUNNING
-    assert await store.find(job.id) == running
-    assert await store.find(follow.id) is None
-    assert await store.attempts(job.id) == []
+    assert await store.admin.find(job.id) == running
+    assert await store.admin.find(follow.id) is None
+    assert await store.admin.attempts(job.id) == []
 
 
 async def test_a_fence_that_moved_on_completes_nothing(hand: Hand, clock: ManualClock) -> None:
@@ -110,15 +111,15 @@ async def test_a_fence_that_moved_on_completes_nothing(hand: Hand, clock: Manual
     [first] = await claim(store, worker="slow", lease=10)
     clock.advance(11)
     [second] = await claim(store, worker="quick", lease=10)
-    before = await store.find(first.id)
+    before = await store.admin.find(first.id)
     async with hand.transaction() as connection:
         assert await hand.complete(connection, done(first, '"stale"')) is None
-    assert await store.find(first.id) == before
+    assert await store.admin.find(first.id) == before
     async with hand.transaction() as connection:
         assert await hand.complete(connection, done(second, '"fresh"')) is not None
     async with hand.transaction() as connection:
         assert await hand.complete(connection, done(second, '"again"')) is None
-    record = await store.find(first.id)
+    record = await store.admin.find(first.id)
     assert record is not None
     assert record.result == '"fresh"'
 
@@ -127,12 +128,12 @@ async def test_a_job_somebody_cancelled_is_not_completed(hand: Hand) -> None:
     store = hand.store
     await store.put([new_job()])
     [job] = await claim(store)
-    await store.cancel([job.id], "enough", by())
+    await deeds.cancel(store, [job.id], "enough", by())
     async with hand.transaction() as connection:
         ruled = await hand.complete(connection, done(job))
     assert ruled is not None
     assert (ruled.state, ruled.reason) == (State.CANCELLED, "enough")
-    record = await store.find(job.id)
+    record = await store.admin.find(job.id)
     assert record is not None
     assert record.state is State.RUNNING, "that is for settle to write"
 
@@ -146,7 +147,7 @@ async def test_a_put_without_jobs_only_looks_at_the_connection(hand: Hand) -> No
         await hand.complete("no connection", done(await _claimed(hand.store)))
 
 
-async def _claimed(store: Backend) -> Any:
+async def _claimed(store: Store) -> Any:
     await store.put([new_job()])
     return (await claim(store))[0]
 
@@ -154,18 +155,18 @@ async def _claimed(store: Backend) -> Any:
 async def test_a_plain_connection_serves_async_verbs_too(hand: Hand) -> None:
     job = await _claimed(hand.store)
     with hand.store.transaction() as connection:
-        assert await hand.store.aput_within(connection, [new_job()]) == [True]
-        assert await hand.store.acomplete_within(connection, done(job)) is not None
-    assert await hand.store.count() == {"mail": {State.WAITING: 1, State.DONE: 1}}
+        assert are_new(await hand.store.put_within(connection, [new_job()]).arun()) == [True]
+        assert await hand.store.complete_within(connection, done(job)).arun() is not None
+    assert await hand.store.admin.count() == {"mail": {State.WAITING: 1, State.DONE: 1}}
 
 
-MEMORY_REFUSES: dict[str, Callable[[Backend], Any]] = {
-    "put": lambda store: store.put_within(None, []),
-    "aput": lambda store: store.aput_within(None, []),
+MEMORY_REFUSES: dict[str, Callable[[Store], Any]] = {
+    "put": lambda store: store.put_within(None, []).run(),
+    "aput": lambda store: store.put_within(None, []).arun(),
     "transaction": lambda store: store.transaction(),
     "atransaction": lambda store: store.atransaction(),
-    "complete": lambda store: store.complete_within(None, None),  # type: ignore[arg-type]
-    "acomplete": lambda store: store.acomplete_within(None, None),  # type: ignore[arg-type]
+    "complete": lambda store: store.complete_within(None, None).run(),  # type: ignore[arg-type]
+    "acomplete": lambda store: store.complete_within(None, None).arun(),  # type: ignore[arg-type]
 }
 
 

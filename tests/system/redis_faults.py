@@ -10,7 +10,7 @@ from fairlead import State
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.records import worker_of
 from tests.conftest import LOAD, rights
@@ -107,7 +107,7 @@ class RedisShop(ServerShop):
         return self._keeper(self.key(queue, "bodies"))
 
 
-async def claim_all(store: Backend, ids: Collection[JobId], **options: Any) -> list[Job]:
+async def claim_all(store: Store, ids: Collection[JobId], **options: Any) -> list[Job]:
     """Claim until all of these were given."""
     found: list[Job] = []
     while len(found) < len(ids):

@@ -15,9 +15,10 @@ import pytest
 from fairlead import State
 from fairlead.core.errors import StoreError
 from fairlead.stores import store_for
+from tests import deeds
 from tests.servers.postgres import PostgresServer
 from tests.system.faults import PostgresShop, Producer, transaction
-from tests.words import by, claim, done, new_job
+from tests.words import are_new, by, claim, done, new_job
 
 
 @pytest.fixture
@@ -107,7 +108,8 @@ async def test_two_batches_in_opposite_order_wait_for_each_other_in_turn(
         "CREATE TRIGGER dawdle BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION dawdle()"
     )
     jobs = [new_job(queue="loop") for _ in range(10)]
-    fresh = await asyncio.gather(stores[0].put(jobs), stores[1].put(jobs[::-1]))
+    answers = await asyncio.gather(stores[0].put(jobs), stores[1].put(jobs[::-1]))
+    fresh = [are_new(each) for each in answers]
     pg_shop.sql("DROP TRIGGER dawdle ON job")
     assert [sum(pair) for pair in zip(fresh[0], fresh[1][::-1], strict=True)] == [1] * 10
     assert pg_shop.server.log.count("deadlock detected") == before
@@ -124,7 +126,9 @@ async def test_a_deadlock_is_tried_again(pg_shop: PostgresShop) -> None:
     before = pg_shop.server.log.count("deadlock detected")
     async with await psycopg.AsyncConnection.connect(pg_shop.server.url()) as theirs:
         await theirs.execute(lock, [jobs[1].id])
-        cancelling = asyncio.ensure_future(store.cancel([job.id for job in jobs], "enough", by()))
+        cancelling = asyncio.ensure_future(
+            deeds.cancel(store, [job.id for job in jobs], "enough", by())
+        )
         await asyncio.sleep(0.3)
         await theirs.execute(lock, [jobs[0].id])
         await theirs.rollback()
@@ -142,10 +146,10 @@ async def test_a_cancel_waits_for_a_locked_job_and_a_settlement_comes_back_for_i
     lock = f"SELECT FROM {pg_shop.schema}.job WHERE id = '{first.id}' FOR UPDATE"
     with transaction(pg_shop.server.url(), lock) as holder:
         settling = asyncio.ensure_future(store.settle([done(first), done(second)]))
-        cancelling = asyncio.ensure_future(store.cancel([first.id], "no more", by()))
+        cancelling = asyncio.ensure_future(deeds.cancel(store, [first.id], "no more", by()))
         renewed = await store.extend([(first.id, first.fence)], 20_000_000)
         assert [each.id for each in renewed] == [first.id], "a locked job counted as lost"
-        found = await store.find(second.id)
+        found = await store.admin.find(second.id)
         assert found is not None
         holder.rollback()
     written = await settling

@@ -9,12 +9,13 @@ import psycopg
 import pytest
 
 from fairlead import Fairlead, State
-from fairlead.core.admin import Action
+from fairlead.core.acts import Action
 from fairlead.core.errors import StoreError, StoreUnavailable
 from fairlead.core.job import Job
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
+from tests import deeds
 from tests.servers.bouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -102,7 +103,7 @@ async def test_a_lost_claim_comes_back_after_its_lease(pg_shop: PostgresShop, wa
     await store.close()
 
 
-async def _claim_all(store: Backend, number: int) -> list[Job]:
+async def _claim_all(store: Store, number: int) -> list[Job]:
     found: list[Job] = []
     async with asyncio.timeout(BACK_SECONDS):
         while len(found) < number:
@@ -127,7 +128,7 @@ async def test_a_reply_that_was_cut_is_no_reply_to_anything(
         await claim(store, LOOP, slots=20, lease=0.3)
     assert cut.happened.wait(10)
     for job in jobs:
-        found = await store.find(job.id)
+        found = await store.admin.find(job.id)
         assert found is not None
         assert found.id == job.id
     again = await _claim_all(store, 20)
@@ -166,7 +167,7 @@ def test_everything_works_behind_a_pooler(
     app.bridge.run(_people(app))
     pooler.restart()
     until(lambda: _enqueued(app, quick), BACK_SECONDS, "the pooler's return")
-    assert app.bridge.run(app.store.audit()) == []
+    assert app.bridge.run(app.store.admin.audit()) == []
     app.close()
     pg_shop.until_final()
 
@@ -209,12 +210,18 @@ async def _together(task: object, n: int) -> list[object]:
 async def _people(app: Fairlead) -> None:
     """Do what people do."""
     by = Action("1", "me", "pause", "queue loop")
-    assert await app.store.pause("loop", by)
+    assert await deeds.pause(app.store, "loop", by)
     job = await app.task(name="unknown", queue="loop")(_number).aenqueue(1)
-    assert await app.store.cancel([job.id], "no more", by=Action("2", "me", "cancel", job.id))
-    assert await app.store.resume("loop", Action("3", "me", "resume", "queue loop"))
-    assert (await app.store.condition()).facts
-    assert [line.verb for line in await app.store.audit_log()] == ["resume", "cancel", "pause"]
+    assert await deeds.cancel(
+        app.store, [job.id], "no more", by=Action("2", "me", "cancel", job.id)
+    )
+    assert await deeds.resume(app.store, "loop", Action("3", "me", "resume", "queue loop"))
+    assert (await app.store.admin.condition()).facts
+    assert [line.verb for line in await app.store.admin.audit_log()] == [
+        "resume",
+        "cancel",
+        "pause",
+    ]
 
 
 def _enqueued(app: Fairlead, task: object) -> bool:

@@ -275,7 +275,7 @@ def test_a_put_that_waits_for_a_lock_in_vain_leaves_no_session_behind(
 def test_what_arrives_unasked_is_the_end_of_a_connection(pg_shop: PostgresShop) -> None:
     """After a restart no put fails because its connection lay idle meanwhile."""
     pg_shop.put("quick")
-    pg_shop.app.bridge.run(pg_shop.app.store.count())
+    pg_shop.app.bridge.run(pg_shop.app.store.admin.count())
     pg_shop.server.restart()
     with psycopg.connect(pg_shop.server.url()):
         pass

@@ -68,8 +68,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 async def _missing(path: Path, acked: list[str]) -> list[str]:
     store = store_for(f"sqlite:///{path}")
-    gone = [job_id for job_id in acked if await store.find(job_id) is None]  # type: ignore[arg-type]
-    assert await store.audit() == []
+    gone = [job_id for job_id in acked if await store.admin.find(job_id) is None]  # type: ignore[arg-type]
+    assert await store.admin.audit() == []
     await store.close()
     return gone
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead import State
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from tests.servers.redis import RedisServer
 from tests.system.redis_faults import CREW, LOOP, RedisShop
@@ -134,16 +134,16 @@ def test_wrong_clocks_of_workers_change_nothing(redis_shop: RedisShop) -> None:
 
 
 @pytest.fixture
-async def clock_store(redis_crew_url: str, clock: ManualClock) -> AsyncIterator[Backend]:
+async def clock_store(redis_crew_url: str, clock: ManualClock) -> AsyncIterator[Store]:
     store = store_for(redis_crew_url, clock)
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
 async def test_a_fence_grows_where_the_clock_went_back(
-    clock_store: Backend, clock: ManualClock
+    clock_store: Store, clock: ManualClock
 ) -> None:
     """I6: a job that runs again before the time of its last run has a later fence all the same."""
     clock.advance(24 * HOUR)
@@ -158,7 +158,7 @@ async def test_a_fence_grows_where_the_clock_went_back(
 
 
 async def test_a_clock_that_goes_back_brings_no_fence_back(
-    clock_store: Backend, clock: ManualClock
+    clock_store: Store, clock: ManualClock
 ) -> None:
     """I6, I11: leases hold as they were, delays stay, and fences only grow."""
     clock.advance(24 * HOUR)

@@ -74,7 +74,7 @@ async def test_a_claim_over_nodes_is_as_fair_as_over_one(cluster_shop: RedisShop
         assert ids == [job.id for job in jobs[name]][: len(ids)]
     rest = await claim(store, *queues, slots=1000)
     assert len(rest) == 80
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
@@ -107,7 +107,7 @@ async def test_the_others_go_on_while_a_node_is_down(cluster_shop: RedisShop) ->
         left = await _until(lambda: claim(store, *queues, slots=100))
         assert sum(job.queue == queues[2].name for job in left) == 6 - len(rest)
         await store.settle([done(job) for job in left])
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
@@ -253,7 +253,7 @@ def test_enqueue_many_over_nodes_is_repeated_safely(cluster_shop: RedisShop) -> 
         cluster_shop.server.start()
     until(lambda: _enqueued(app, calls), BACK_SECONDS, "the node's return")
     assert app.enqueue_many(calls) == 0
-    counts = app.bridge.run(app.store.count())
+    counts = app.bridge.run(app.store.admin.count())
     assert counts == {queue.name: {State.WAITING: 5} for queue in queues}
     app.close()
 

@@ -8,14 +8,16 @@ import msgspec
 import pytest
 
 from fairlead import State
-from fairlead.core.admin import ALL, Action, Worker
+from fairlead.core.acts import Action
+from fairlead.core.admin import ALL, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.job import Job, NewJob, Reason
 from fairlead.core.queue import Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
+from tests import deeds
 from tests.servers.redis import RedisServer
 from tests.system.redis_faults import RedisShop
 from tests.system.tree import until
@@ -93,32 +95,32 @@ def vandal(redis_server: RedisServer, redis_url: str) -> Vandal:
 
 
 @pytest.fixture
-async def store(redis_crew_url: str) -> AsyncIterator[Backend]:
+async def store(redis_crew_url: str) -> AsyncIterator[Store]:
     store = store_for(redis_crew_url)
     await store.open()
     yield store
     await store.close()
 
 
-async def look(store: Backend) -> None:
+async def look(store: Store) -> None:
     """Look at everything as people do; what cannot be read stops nobody."""
-    await store.count()
-    await store.audit()
-    for job in await store.jobs(ALL, 1000):
-        assert await store.find(job.id) is not None
-        await store.attempts(job.id)
-    await store.waiting()
-    await store.running()
-    await store.unknown()
+    await store.admin.count()
+    await store.admin.audit()
+    for job in await store.admin.jobs(ALL, 1000):
+        assert await store.admin.find(job.id) is not None
+        await store.admin.attempts(job.id)
+    await deeds.waiting(store)
+    await deeds.running(store)
+    await deeds.unknown(store)
     await store.held("w1")
 
 
-async def named(store: Backend, victim: Job | NewJob) -> bool:
+async def named(store: Store, victim: Job | NewJob) -> bool:
     """Say whether the audit names the job."""
-    return any(victim.id in finding.problem for finding in await store.audit())
+    return any(victim.id in finding.problem for finding in await store.admin.audit())
 
 
-async def work_off(store: Backend, *others: Job | NewJob) -> None:
+async def work_off(store: Store, *others: Job | NewJob) -> None:
     """Do as workers do until all others are done, or fail if that never comes to be."""
     worker = Worker("w1", {"t": 1}, (), 1, 0, 0)
     async with asyncio.timeout(20):
@@ -130,13 +132,13 @@ async def work_off(store: Backend, *others: Job | NewJob) -> None:
             await store.upkeep(3600 * SECOND)
 
 
-async def _ended(store: Backend, *jobs: Job | NewJob) -> bool:
-    found = [await store.find(job.id) for job in jobs]
+async def _ended(store: Store, *jobs: Job | NewJob) -> bool:
+    found = [await store.admin.find(job.id) for job in jobs]
     return all(each is not None and each.state.final for each in found)
 
 
 async def victims(
-    store: Backend, number: int, where: str
+    store: Store, number: int, where: str
 ) -> tuple[Sequence[Job | NewJob], list[NewJob]]:
     """Put jobs to be damaged, in one of the places that jobs have, and others after them."""
     options = {"due": {"delay": SECOND // 5}, "expiring": {"expires_in": SECOND // 5}}
@@ -161,7 +163,7 @@ async def victims(
     "where", ["waiting", "due", "expiring", "running", "lost", "again", "parked"]
 )
 async def test_damaged_bodies_harm_only_themselves(
-    store: Backend, vandal: Vandal, where: str
+    store: Store, vandal: Vandal, where: str
 ) -> None:
     """Wherever its job is; one that a claim finds unreadable is a dead letter."""
     some, others = await victims(store, len(BODIES), where)
@@ -182,9 +184,9 @@ async def test_damaged_bodies_harm_only_themselves(
             assert await _is_aside(store, victim), name
 
 
-async def _is_aside(store: Backend, victim: Job | NewJob) -> bool:
+async def _is_aside(store: Store, victim: Job | NewJob) -> bool:
     """Say whether a job is a dead letter, done because it could be read, or parked, or named."""
-    found = await store.find(victim.id)
+    found = await store.admin.find(victim.id)
     assert found is not None
     if found.state is State.DEAD:
         return found.reason == Reason.UNREADABLE
@@ -192,9 +194,7 @@ async def _is_aside(store: Backend, victim: Job | NewJob) -> bool:
 
 
 @pytest.mark.parametrize("where", ["running", "lost", "again", "parked"])
-async def test_damaged_runs_harm_only_themselves(
-    store: Backend, vandal: Vandal, where: str
-) -> None:
+async def test_damaged_runs_harm_only_themselves(store: Store, vandal: Vandal, where: str) -> None:
     """Their jobs become dead letters, or are named by the audit."""
     some, others = await victims(store, len(RUNS), where)
     for victim, run in zip(some, RUNS.values(), strict=True):
@@ -219,7 +219,7 @@ async def test_damaged_runs_harm_only_themselves(
 
 
 @pytest.mark.parametrize("part", ["ready", "due", "leases", "lost", "expiring", "dead", "done"])
-async def test_a_mark_without_a_job_harms_nobody(store: Backend, vandal: Vandal, part: str) -> None:
+async def test_a_mark_without_a_job_harms_nobody(store: Store, vandal: Vandal, part: str) -> None:
     """The audit names it; those that a claim comes by are gone after it."""
     others = [new_job() for _ in range(3)]
     await store.put(others)
@@ -234,7 +234,7 @@ async def test_a_mark_without_a_job_harms_nobody(store: Backend, vandal: Vandal,
 
 @pytest.mark.parametrize("member", ["", "x", "t\0x", "t\0001\0", "t\0001\0wghost", "\0\0\0\0", "ü"])
 async def test_a_mark_of_nothing_among_the_parked_harms_nobody(
-    store: Backend, vandal: Vandal, member: str
+    store: Store, vandal: Vandal, member: str
 ) -> None:
     others = [new_job() for _ in range(3)]
     await store.put(others)
@@ -245,7 +245,7 @@ async def test_a_mark_of_nothing_among_the_parked_harms_nobody(
 
 @pytest.mark.parametrize("text", [b"garbage", b"", pack(5), pack([5]), pack([[1]]), pack({"a": 1})])
 async def test_damaged_errors_of_a_job_do_not_keep_it_from_its_end(
-    store: Backend, vandal: Vandal, text: bytes
+    store: Store, vandal: Vandal, text: bytes
 ) -> None:
     """A failure is settled all the same, and others in the batch with it."""
     await store.put([new_job(), new_job()])
@@ -256,14 +256,14 @@ async def test_damaged_errors_of_a_job_do_not_keep_it_from_its_end(
     assert (
         len(await store.settle([failed(job, job.claimed_at - 10 * SECOND) for job in again])) == 2
     )
-    found = await store.find(again[1].id)
+    found = await store.admin.find(again[1].id)
     assert found is not None
     assert len(found.errors) == 2
-    assert len(await store.jobs(ALL)) == 2
+    assert len(await store.admin.jobs(ALL)) == 2
 
 
 @pytest.mark.parametrize("text", [b"garbage", b"", pack(5), pack([1, 2]), pack(["x"] * 22)])
-async def test_a_damaged_end_harms_only_itself(store: Backend, vandal: Vandal, text: bytes) -> None:
+async def test_a_damaged_end_harms_only_itself(store: Store, vandal: Vandal, text: bytes) -> None:
     """Lists go on, the audit names it, upkeep forgets it when its time has come."""
     await store.put([new_job() for _ in range(4)])
     victim, *others = await claim(store, MAIL)
@@ -272,29 +272,29 @@ async def test_a_damaged_end_harms_only_itself(store: Backend, vandal: Vandal, t
     await look(store)
     assert await named(store, victim)
     by = Action("1", "me", "delete", "all")
-    await store.delete([job.id for job in others], [State.DONE], by)
+    await deeds.delete(store, [job.id for job in others], [State.DONE], by)
     assert (await store.upkeep(0)).pruned_jobs == 1
-    assert await store.jobs(ALL) == []
+    assert await store.admin.jobs(ALL) == []
 
 
 @pytest.mark.parametrize("text", [b"garbage", b"", pack(5), pack([]), pack([1, "x", 3]), pack({})])
-async def test_a_damaged_worker_harms_nobody(store: Backend, vandal: Vandal, text: bytes) -> None:
+async def test_a_damaged_worker_harms_nobody(store: Store, vandal: Vandal, text: bytes) -> None:
     """Others announce themselves, claim and keep house; whom it meant announces itself anew."""
     vandal.spoil_worker("w1", text)
     vandal.spoil_worker("w2", text)
     jobs = [new_job(), new_job("unknown")]
     await store.put(jobs)
     await work_off(store, jobs[0])
-    assert [worker.id for worker in await store.workers()] == ["w1"]
+    assert [worker.id for worker in await store.admin.workers()] == ["w1"]
 
 
-async def test_a_damaged_log_keeps_nobody_from_work(store: Backend, vandal: Vandal) -> None:
+async def test_a_damaged_log_keeps_nobody_from_work(store: Store, vandal: Vandal) -> None:
     jobs = [new_job() for _ in range(3)]
     await store.put(jobs)
     vandal.do("RPUSH", "log", "garbage")
     await work_off(store, *jobs)
     await store.upkeep(0)
-    assert await store.jobs(ALL) == []
+    assert await store.admin.jobs(ALL) == []
 
 
 def test_workers_and_people_get_past_the_damage(redis_shop: RedisShop) -> None:

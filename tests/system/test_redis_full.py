@@ -9,13 +9,14 @@ from fairlead import Fairlead, Queue, State
 from fairlead.bench.servers.server import private_folder
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreFull, StoreUnavailable
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
+from tests import deeds
 from tests.servers.redis import RedisServer
 from tests.system.disk import Disk
 from tests.system.redis_faults import CREW, LOOP, RedisShop
 from tests.system.tree import until
-from tests.words import by, claim, done, failed, new_job, returned
+from tests.words import are_new, by, claim, done, failed, new_job, returned
 
 # Memory
 
@@ -84,9 +85,9 @@ async def test_jobs_it_has_go_on(redis_shop: RedisShop) -> None:
         *(returned(job) for job in jobs[7:]),
     ]
     assert len(await store.settle(settlements)) == 10
-    assert len(await store.cancel([job.id for job in jobs[7:]], "no more", by())) == 3
+    assert len(await deeds.cancel(store, [job.id for job in jobs[7:]], "no more", by())) == 3
     await store.upkeep(3600 * SECOND)
-    assert (await store.count())["loop"] == {
+    assert (await store.admin.count())["loop"] == {
         State.DONE: 4,
         State.WAITING: 3,
         State.CANCELLED: 3,
@@ -108,7 +109,7 @@ async def test_upkeep_makes_room(redis_shop: RedisShop) -> None:
         with pytest.raises(StoreFull):
             await store.put([new_job(queue="loop")])
         assert (await store.upkeep(0)).pruned_jobs == 300
-        assert await store.put([new_job(queue="loop")]) == [True]
+        assert are_new(await store.put([new_job(queue="loop")])) == [True]
     finally:
         make_room(redis_shop)
     await store.close()
@@ -143,7 +144,7 @@ async def test_nobody_else_sees_half_of_a_put(redis_shop: RedisShop) -> None:
     before_all = used(redis_shop)
     for room in (0, 1_000, 20_000, 60_000, 200_000, 2_000_000):
         redis_shop.do("CONFIG", "SET", "maxmemory", before_all + room)
-        before = await store.count()
+        before = await store.admin.count()
         some = [
             new_job(queue=queue.name, options='{"tags":["' + "x" * 10_000 + '"]}')
             for queue in queues
@@ -151,12 +152,12 @@ async def test_nobody_else_sees_half_of_a_put(redis_shop: RedisShop) -> None:
         ]
         is_put = await _put(store, some)
         make_room(redis_shop)
-        assert [await store.find(job.id) is not None for job in some] == [is_put] * len(some)
-        assert (await store.count() == before) != is_put
+        assert [await store.admin.find(job.id) is not None for job in some] == [is_put] * len(some)
+        assert (await store.admin.count() == before) != is_put
     await store.close()
 
 
-async def _put(store: Backend, jobs: list[object]) -> bool:
+async def _put(store: Store, jobs: list[object]) -> bool:
     try:
         return all(await store.put(jobs))  # type: ignore[arg-type]
     except StoreFull:

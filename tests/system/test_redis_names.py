@@ -7,14 +7,16 @@ from itertools import product
 import pytest
 
 from fairlead import ConfigError, Fairlead, Queue, State
-from fairlead.core.admin import Action, Filter
+from fairlead.core.acts import Action
+from fairlead.core.admin import Filter
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis.keys import Keys
+from tests import deeds
 from tests.conftest import STORES
-from tests.words import claim, done, failed, new_job
+from tests.words import are_new, claim, done, failed, new_job
 
 ODD = (
     *("a:b", "a", "b:c", "a:b:c", ":", "::", "bodies", "a:bodies", "queues", "news"),
@@ -34,35 +36,35 @@ def _noop() -> None:
 
 
 @pytest.fixture(params=[name for name in ("redis", "cluster") if name in STORES])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     fixture = {"redis": "redis_crew_url", "cluster": "cluster_crew_url"}[request.param]
     store = store_for(request.getfixturevalue(fixture))
     await store.open()
     yield store
-    assert await store.audit() == []
+    assert await store.admin.audit() == []
     await store.close()
 
 
-async def test_odd_queue_names_stay_apart(store: Backend) -> None:
+async def test_odd_queue_names_stay_apart(store: Store) -> None:
     """Each queue gives its own jobs and no others, pauses alone, and is counted alone."""
     jobs = {name: new_job(queue=name) for name in ODD}
     assert all(await store.put(list(jobs.values())))
-    assert set(await store.count()) == set(ODD)
+    assert set(await store.admin.count()) == set(ODD)
     for name, job in jobs.items():
-        found = await store.find(job.id)
+        found = await store.admin.find(job.id)
         assert found is not None
         assert found.queue == name
-        assert [each.id for each in await store.jobs(Filter(queues=(name,)))] == [job.id]
-    await store.pause(ODD[0], Action("1", "me", "pause", "x"))
-    assert await store.paused() == {ODD[0]}
-    await store.resume(ODD[0], Action("2", "me", "resume", "x"))
+        assert [each.id for each in await store.admin.jobs(Filter(queues=(name,)))] == [job.id]
+    await deeds.pause(store, ODD[0], Action("1", "me", "pause", "x"))
+    assert await deeds.paused(store) == {ODD[0]}
+    await deeds.resume(store, ODD[0], Action("2", "me", "resume", "x"))
     for name, job in jobs.items():
         [claimed] = await claim(store, Served(name))
         assert (claimed.id, claimed.queue) == (job.id, name)
         assert await store.extend([(claimed.id, claimed.fence)], SECOND)
         assert await store.settle([done(claimed)])
     await store.upkeep(0)
-    assert await store.count() == {}
+    assert await store.admin.count() == {}
 
 
 class Served(Queue, frozen=True):  # type: ignore[misc]
@@ -72,7 +74,7 @@ class Served(Queue, frozen=True):  # type: ignore[misc]
         pass
 
 
-async def test_odd_ids_tasks_tags_and_workers_come_back_as_they_went(store: Backend) -> None:
+async def test_odd_ids_tasks_tags_and_workers_come_back_as_they_went(store: Store) -> None:
     """Parked for want of a worker, too, and found under their own name after it."""
     # No task has a name with a zero in it: see below.
     jobs = [
@@ -85,13 +87,13 @@ async def test_odd_ids_tasks_tags_and_workers_come_back_as_they_went(store: Back
         for n, name in enumerate(ODD)
     ]
     assert all(await store.put(jobs))
-    assert await store.put(jobs) == [False] * len(jobs)
+    assert are_new(await store.put(jobs)) == [False] * len(jobs)
     for job in jobs:
-        found = await store.find(job.id)
+        found = await store.admin.find(job.id)
         assert found is not None
         assert (found.task, found.options, found.queue) == (job.task, job.options, "mail")
     assert await claim(store, capable={"t": 1}, slots=100) == []
-    assert await store.unknown() == {(job.task, 1): 1 for job in jobs}
+    assert await deeds.unknown(store) == {(job.task, 1): 1 for job in jobs}
     for name, job in zip(ODD, jobs, strict=True):
         [claimed] = await claim(store, capable={job.task: 1}, worker=name)
         assert (claimed.id, claimed.task, claimed.worker) == (job.id, job.task, name)
@@ -99,7 +101,7 @@ async def test_odd_ids_tasks_tags_and_workers_come_back_as_they_went(store: Back
         assert await store.settle([failed(claimed, claimed.claimed_at - 20 * SECOND)])
         [again] = await claim(store, capable={job.task: 1}, worker=name)
         assert await store.settle([done(again, json.dumps(name))])
-        found = await store.find(job.id)
+        found = await store.admin.find(job.id)
         assert found is not None
         assert (found.state, found.result, found.worker) == (State.DONE, json.dumps(name), name)
 

@@ -22,7 +22,7 @@ from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError, StoreUnavailable
 from fairlead.core.ids import JobId
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis.functions import FUNCTIONS
 from tests.conftest import LOAD
@@ -32,7 +32,7 @@ from tests.servers.talk import RedisTalk
 from tests.system.faults import BACK_SECONDS, Producer
 from tests.system.redis_faults import CREW, LOOP, RedisShop, claim_all
 from tests.system.tree import send, until
-from tests.words import claim, done, new_job, plan
+from tests.words import are_new, claim, done, new_job, plan
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ async def test_a_stray_that_is_repeated_is_one_job(
     store = store_for(redis_shop.url_with(way.port))
     job = new_job(queue="loop", id=JobId("a-name-of-my-own"))
     way.lose_reply(asked)
-    assert await store.put([job]) == [asked != verb("put")]
-    assert await store.put([job]) == [False]
-    found = await store.find(job.id)
+    assert are_new(await store.put([job])) == [asked != verb("put")]
+    assert are_new(await store.put([job])) == [False]
+    found = await store.admin.find(job.id)
     assert found is not None
     assert (found.queue, found.state) == ("loop", State.WAITING)
     assert redis_shop.states() == {State.WAITING: 1}
@@ -107,11 +107,11 @@ async def test_a_settlement_that_is_repeated_is_recognised(
     way.lose_reply(verb("settle"))
     with pytest.raises(StoreUnavailable):
         await store.settle([done(job) for job in jobs])
-    records = [await store.find(job.id) for job in jobs]
+    records = [await store.admin.find(job.id) for job in jobs]
     assert [record and record.state for record in records] == [State.DONE] * 2
     assert await store.settle([done(job, "2") for job in jobs]) == {}
-    assert [await store.find(job.id) for job in jobs] == records
-    assert [len(await store.attempts(job.id)) for job in jobs] == [1, 1]
+    assert [await store.admin.find(job.id) for job in jobs] == records
+    assert [len(await store.admin.attempts(job.id)) for job in jobs] == [1, 1]
     await store.close()
 
 
@@ -166,7 +166,7 @@ async def test_a_reply_that_was_cut_is_no_reply_to_anything(
         await claim(store, LOOP, slots=20, lease=0.1)
     assert cut.happened.wait(10)
     for job in jobs:
-        found = await store.find(job.id)
+        found = await store.admin.find(job.id)
         assert found is not None
         assert found.id == job.id
     async with asyncio.timeout(BACK_SECONDS):
@@ -196,7 +196,7 @@ def test_resets_cost_nothing(redis_shop: RedisShop, way: Proxy) -> None:
 # Nothing passes, and nobody is told
 
 
-async def _verbs(store: Backend) -> dict[str, Callable[[], Any]]:
+async def _verbs(store: Store) -> dict[str, Callable[[], Any]]:
     """Return everything that a worker or a producer says to the store."""
     await store.put([new_job(queue="loop")])
     [job] = await claim(store, LOOP)
@@ -207,11 +207,11 @@ async def _verbs(store: Backend) -> dict[str, Callable[[], Any]]:
         "claim": lambda: store.claim(plan(LOOP)),
         "extend": lambda: store.extend([(job.id, job.fence)], 10 * SECOND),
         "held": lambda: store.held("w1"),
-        "attempts": lambda: store.attempts(job.id),
+        "attempts": lambda: store.admin.attempts(job.id),
         "announce": lambda: store.announce(worker, 10 * SECOND),
-        "workers": store.workers,
+        "workers": store.admin.workers,
         "upkeep": lambda: store.upkeep(3600 * SECOND),
-        "find": lambda: store.find(job.id),
+        "find": lambda: store.admin.find(job.id),
         "settle": lambda: store.settle([done(job)]),
     }
 

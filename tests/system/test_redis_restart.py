@@ -145,7 +145,7 @@ def test_an_idle_connection_that_ended_fails_nobody(redis_shop: RedisShop) -> No
     """After a restart no put fails because its connection lay idle meanwhile."""
     redis_shop.put("quick")
     redis_shop.app.bridge.run(redis_shop.app.store.put([redis_shop.module.quick.call().job]))
-    redis_shop.app.bridge.run(redis_shop.app.store.count())
+    redis_shop.app.bridge.run(redis_shop.app.store.admin.count())
     crash(redis_shop, "kill", 0.0)
     redis_shop.put("quick")
     redis_shop.app.bridge.run(redis_shop.app.store.put([redis_shop.module.quick.call().job]))

@@ -16,16 +16,17 @@ from fairlead.core.admin import ALL, Filter
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreDenied
 from fairlead.core.job import NewJob
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis import functions
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.problems import typed
+from tests import deeds
 from tests.conftest import LOAD, ROLES, rights
 from tests.fuzz.redis_roles import VERBS
 from tests.servers.redis import RedisServer
-from tests.words import by, claim, done, new_id, new_job, plan
+from tests.words import are_new, by, claim, done, new_id, new_job, plan
 
 USERS = {"web": "producer", "worker": "worker", "operator": "operator"}
 PASSWORD = "secret"
@@ -77,7 +78,7 @@ def test_a_producer_enqueues_and_asks_for_results(server: RedisServer) -> None:
         assert job.status() is State.WAITING
         later = web.add.using(delay=0.01, priority=5, expires=60).enqueue(3, 4)
         stray = web.store.put_blocking([new_job(id="an-id-of-its-own", queue="mail", task="add")])
-        assert stray == [True]
+        assert are_new(stray) == [True]
         calls = [*(web.add.call(n, n) for n in range(600)), web.fail.call()]
         assert web.enqueue_many(calls) == 601
         assert asyncio.run(_run(worker, web, [job.id, later.id])) == [3, 7]
@@ -103,7 +104,7 @@ async def test_a_worker_keeps_the_line_going(server: RedisServer) -> None:
     for keep in (0, 10**12):
         await store.upkeep(keep)
     assert await store.wait(0.01, for_work=True) is not None
-    await store.workers()
+    await store.admin.workers()
     await store.close()
 
 
@@ -116,27 +117,40 @@ async def test_an_operator_looks_and_acts(server: RedisServer) -> None:
     for _ in range(40):  # More than one look reads.
         await worker.put([NewJob(new_id("mail"), "t", "mail", f'"{"x" * 250_000}"')])
     await looked_at(operator, run.id)
-    assert await operator.pause("mail", by())
-    assert await operator.resume("mail", by())
-    assert list(await operator.cancel([jobs[1].id], "no", by()))
-    assert await operator.revive([jobs[1].id], [State.CANCELLED], by())
-    assert await operator.delete([run.id], [State.DONE], by())
-    await operator.note(by(), 1)
-    assert len(await operator.audit_log()) == 6
-    assert await operator.audit() == []
-    assert await operator.repair(by()) == []
+    assert await deeds.pause(operator, "mail", by())
+    assert await deeds.resume(operator, "mail", by())
+    assert list(await deeds.cancel(operator, [jobs[1].id], "no", by()))
+    assert await deeds.revive(operator, [jobs[1].id], [State.CANCELLED], by())
+    assert await deeds.delete(operator, [run.id], [State.DONE], by())
+    await deeds.note(operator, by(), 1)
+    assert len(await operator.admin.audit_log()) == 6
+    assert await operator.admin.audit() == []
+    assert await operator.admin.repair(by()) == []
     for store in (worker, operator):
         await store.close()
 
 
-async def looked_at(store: Backend, job_id: Any) -> None:
+async def looked_at(store: Store, job_id: Any) -> None:
     """Ask everything that people ask."""
     questions: list[Callable[[], Any]] = [
-        *(lambda: store.jobs(ALL), store.count, lambda: store.groups(Filter(error="x"))),
-        *(lambda: store.find(job_id), lambda: store.attempts(job_id), lambda: store.recent(0)),
-        *(store.waiting, store.running, store.unknown, store.paused, store.workers),
-        *(lambda: store.ahead(job_id), store.condition, store.migrations, store.audit_log),
-        lambda: store.snapshot(plan(), 100),
+        *(
+            lambda: store.admin.jobs(ALL),
+            store.admin.count,
+            lambda: store.admin.groups(Filter(error="x")),
+        ),
+        *(
+            lambda: store.admin.find(job_id),
+            lambda: store.admin.attempts(job_id),
+            lambda: store.admin.recent(0),
+        ),
+        *(store.admin.stats, store.admin.workers),
+        *(
+            lambda: store.admin.ahead(job_id),
+            store.admin.condition,
+            store.admin.migrations,
+            store.admin.audit_log,
+        ),
+        lambda: store.admin.snapshot(plan(), 100),
     ]
     for question in questions:
         await question()
@@ -174,7 +188,7 @@ async def test_a_right_that_is_taken_away_leaves_nothing_half_done(
     server.execute("ACL", "SETUSER", "shop_poor", f"+{command}")
     assert len(await store.settle([done(job) for job in running])) == 1
     assert len(await claim(store, Queue("reports"))) == 1
-    assert await operator.audit() == []
+    assert await operator.admin.audit() == []
     for each in (store, operator):
         await each.close()
     server.execute("ACL", "DELUSER", "shop_poor")
@@ -196,7 +210,7 @@ def test_who_claims_must_have_all_rights_of_those_who_run_jobs() -> None:
     ],
 )
 async def test_who_lacks_a_role_is_told_which(
-    server: RedisServer, name: str, verb: Callable[[Backend], Any], role: str
+    server: RedisServer, name: str, verb: Callable[[Store], Any], role: str
 ) -> None:
     store = store_for(url_of(server, name))
     with pytest.raises(StoreDenied, match=f"has the rights of {role}, as docs/redis.md lists"):
@@ -212,7 +226,7 @@ async def test_who_may_not_tell_news_has_done_its_work_all_the_same(server: Redi
     )
     store = store_for(url_of(server, "mute"))
     queues = [Queue("mail"), Queue("reports")]
-    assert await store.put([new_job(queue=queue.name) for queue in queues]) == [True, True]
+    assert are_new(await store.put([new_job(queue=queue.name) for queue in queues])) == [True, True]
     claimed = await claim(store, *queues)
     assert len(await store.settle([done(job) for job in claimed])) == 2
     await store.close()
@@ -467,7 +481,7 @@ def test_a_damaged_note_of_the_version_locks_nobody_out(
     with Shop(server, "web") as web, Shop(server, "worker") as worker:
         job = web.add.enqueue(1, 2)
         assert asyncio.run(_run(worker, web, [job.id])) == [3]
-        status = worker.bridge.run(worker.store.migrations())
+        status = worker.bridge.run(worker.store.admin.migrations())
         assert [step.applied_at is None for step in status] == [False, False]
     url = url_of(server, "operator")
     command = [sys.executable, "-m", "fairlead", "doctor", "--repair", "--url", url]
@@ -475,7 +489,7 @@ def test_a_damaged_note_of_the_version_locks_nobody_out(
     assert told in run.stdout
     assert run.stderr == ""
     with Shop(server, "operator") as operator:
-        assert operator.bridge.run(operator.store.audit()) == []
+        assert operator.bridge.run(operator.store.admin.audit()) == []
         assert set(server.execute("HGETALL", SCHEMA)) == {"1"}
 
 
@@ -490,7 +504,7 @@ def test_two_prefixes_share_a_server_and_nothing_else(server: RedisServer) -> No
     }
     jobs = {name: app.task(name="add")(_add).enqueue(1, 2) for name, app in apps.items()}
     for name, app in apps.items():
-        [job] = app.bridge.run(app.store.jobs(ALL))
+        [job] = app.bridge.run(app.store.admin.jobs(ALL))
         assert job.id == jobs[name].id
     with pytest.raises(Exception, match="ACL SETUSER"):
         Fairlead(server.url(user="one", password="pw", prefix="one.two")).open()
@@ -522,7 +536,7 @@ async def test_a_hostile_producer_cannot_let_a_job_run_again(server: RedisServer
         *("ZADD", "fairlead:{mail}:ready", "1", job.id), user="shop_web", password=PASSWORD
     )
     assert await claim(worker) == []
-    found = await worker.find(job.id)
+    found = await worker.admin.find(job.id)
     assert found is not None
     assert (found.state, found.attempt) == (State.DONE, 1)
     await worker.close()

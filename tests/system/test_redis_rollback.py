@@ -11,7 +11,7 @@ import pytest
 from fairlead import State
 from fairlead.core.clock import SECOND
 from fairlead.core.job import Job
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.stores import store_for
 from tests.servers.redis import RedisServer
 from tests.system.redis_faults import CREW, LOOP, RedisShop
@@ -76,16 +76,18 @@ async def test_fences_do_not_go_back(forgetful_shop: RedisShop) -> None:
     assert len({job.id for job in after}) == 9
     for job in after:
         assert job.fence > highest[job.id]
-    records = {job.id: await store.find(job.id) for job in after}
+    records = {job.id: await store.admin.find(job.id) for job in after}
     assert await store.settle([done(job) for job in before]) == {}
     assert await store.extend([(job.id, job.fence) for job in before], 60 * SECOND) == []
-    assert {job.id: await store.find(job.id) for job in after} == records
+    assert {job.id: await store.admin.find(job.id) for job in after} == records
     assert len(await store.settle([done(job) for job in after])) == 9
-    assert {state for each in (await store.count()).values() for state in each} == {State.DONE}
+    assert {state for each in (await store.admin.count()).values() for state in each} == {
+        State.DONE
+    }
     await store.close()
 
 
-async def _claim(store: Backend, number: int) -> list[Job]:
+async def _claim(store: Store, number: int) -> list[Job]:
     """Claim so many, as soon as what another held for half a second can be had."""
     found: list[Job] = []
     while len(found) < number:
@@ -110,7 +112,7 @@ def test_workers_go_on_after_the_server_lost_its_last_second(forgetful_shop: Red
     lose(shop)
     shop.check_back()
     shop.until_final()
-    assert shop.app.bridge.run(shop.app.store.find(gone)) is None
+    assert shop.app.bridge.run(shop.app.store.admin.find(gone)) is None
     for job in jobs:
         assert shop.record(job).state is State.DONE
         first, *others = shop.starts(job)

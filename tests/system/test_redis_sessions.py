@@ -140,7 +140,7 @@ def test_a_server_that_sleeps_is_waited_for(redis_shop: RedisShop) -> None:
         time.sleep(0.2)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
-                app.bridge.run(app.store.find(running[0]))
+                app.bridge.run(app.store.admin.find(running[0]))
         assert asleep.is_alive()
     finally:
         asleep.join()

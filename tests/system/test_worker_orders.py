@@ -5,6 +5,7 @@ import signal
 
 from fairlead import Retry, State
 from fairlead.core.ids import JobId
+from tests import deeds
 from tests.system.tree import ALL_POOLS, Shop, Tree, on_every_store, until
 from tests.words import by
 
@@ -12,7 +13,7 @@ LEASE = ("--lease", "2")
 
 
 def cancel(shop: Shop, *jobs: JobId) -> None:
-    shop.app.bridge.run(shop.app.store.cancel(jobs, "not wanted any more", by()))
+    shop.app.bridge.run(deeds.cancel(shop.app.store, jobs, "not wanted any more", by()))
 
 
 def test_a_cancelled_job_never_starts_and_a_running_one_ends_soon(shop: Shop) -> None:

@@ -274,12 +274,12 @@ class Shop:
     # Looking
 
     def record(self, job_id: JobId) -> JobRecord:
-        found = self.app.bridge.run(self.app.store.find(job_id))
+        found = self.app.bridge.run(self.app.store.admin.find(job_id))
         assert found is not None, f"job {job_id} is lost"
         return found
 
     def attempts(self, job_id: JobId) -> list[Attempt]:
-        return self.app.bridge.run(self.app.store.attempts(job_id))
+        return self.app.bridge.run(self.app.store.admin.attempts(job_id))
 
     def outcomes(self, job_id: JobId) -> list[str]:
         return [line.outcome for line in self.attempts(job_id)]
@@ -297,7 +297,7 @@ class Shop:
 
     def states(self) -> dict[State, int]:
         found: dict[State, int] = defaultdict(int)
-        for counts in self.app.bridge.run(self.app.store.count()).values():
+        for counts in self.app.bridge.run(self.app.store.admin.count()).values():
             for state, number in counts.items():
                 found[state] += number
         return found
@@ -359,7 +359,7 @@ class Shop:
 
     def check(self) -> None:
         """Nothing lost, nothing settled twice, no two runs at once, all marks agree."""
-        assert self.app.bridge.run(self.app.store.audit()) == []
+        assert self.app.bridge.run(self.app.store.admin.audit()) == []
         runs = defaultdict(list)
         for line in self.lines():
             runs[line.job].append(line)

@@ -136,7 +136,7 @@ class WorkerBench:
             _worker(url, "async", "--processes", "2"),
         ):
             quick = app.task(name="stamp")(stamp)
-            _until(lambda: len(app.bridge.run(app.store.workers())) > 0)
+            _until(lambda: len(app.bridge.run(app.store.admin.workers())) > 0)
             quick.enqueue().result(timeout=30)
             time.sleep(1)  # The other process is up, too.
             first = app.task(name="block")(block).call(max(3.0, BLOCKED * min(1.0, self._scale)))

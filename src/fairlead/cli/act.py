@@ -3,7 +3,7 @@
 import functools
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -15,16 +15,17 @@ from fairlead.cli.listing import job_table
 from fairlead.cli.output import json_option
 from fairlead.cli.which import in_words, whole
 from fairlead.cli.words import json_line
-from fairlead.core.admin import ALL, FINAL, LIVE, MOST_LISTED, Action, Filter
+from fairlead.core.acts import FINAL, LIVE, Action, Cancel, Deed, Delete, Revive
+from fairlead.core.admin import ALL, MOST_LISTED, Filter
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, Reason, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import counted, escaped, listed
 from fairlead.producer import found
 
 _SHOWN = 10
 Command = Callable[..., Any]
-Do = Callable[[Backend, Collection[JobId], Collection[State], Action], Awaitable[Collection[JobId]]]
+Meant = Callable[[Collection[JobId], Collection[State]], Deed]
 
 
 class Operation(NamedTuple):
@@ -38,7 +39,7 @@ class Operation(NamedTuple):
     past: str
     states: frozenset[State]
     usual: frozenset[State]
-    do: Do
+    deed: Meant
     noun: str = "job"
     instead: str = ""
     others: str = "changed meanwhile"
@@ -50,22 +51,8 @@ class Operation(NamedTuple):
         return counted(number, self.noun)
 
 
-async def _cancel(
-    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
-) -> Collection[JobId]:
-    return await store.cancel(ids, Reason.CANCELLED, by, states)
-
-
-async def _revive(
-    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
-) -> Collection[JobId]:
-    return await store.revive(ids, states, by)
-
-
-async def _delete(
-    store: Backend, ids: Collection[JobId], states: Collection[State], by: Action
-) -> Collection[JobId]:
-    return await store.delete(ids, states, by)
+def _cancel(ids: Collection[JobId], states: Collection[State]) -> Deed:
+    return Cancel(ids, Reason.CANCELLED, states)
 
 
 _DEAD = frozenset({State.DEAD})
@@ -83,24 +70,24 @@ RETRY = Operation(
     "retried",
     frozenset(State) - {State.RUNNING},
     frozenset({State.WAITING, State.DEAD}),
-    _revive,
+    Revive,
     others="are due already, or changed meanwhile",
     destructive=False,
 )
 DELETE = Operation(
-    "delete", "deleted", FINAL, FINAL, _delete, instead="; cancel it first: fairlead jobs cancel"
+    "delete", "deleted", FINAL, FINAL, Delete, instead="; cancel it first: fairlead jobs cancel"
 )
 REPLAY = Operation(
     "replay",
     "replayed",
     _DEAD,
     _DEAD,
-    _revive,
+    Revive,
     noun="dead letter",
     instead="; fairlead jobs retry runs other jobs again",
     destructive=False,
 )
-DELETE_DEAD = Operation("delete", "deleted", _DEAD, _DEAD, _delete, noun="dead letter")
+DELETE_DEAD = Operation("delete", "deleted", _DEAD, _DEAD, Delete, noun="dead letter")
 
 
 class Care(NamedTuple):
@@ -145,14 +132,13 @@ def act(desk: Desk, operation: Operation, ids: Sequence[str], which: Filter, car
     desk.run(lambda store: _by_filter(store, operation, replace(which, states=states), care))
 
 
-async def _by_ids(store: Backend, operation: Operation, named: Sequence[str], care: Care) -> None:
+async def _by_ids(store: Store, operation: Operation, named: Sequence[str], care: Care) -> None:
     ids = list(dict.fromkeys([await whole(store, each) for each in named]))
     records = [await found(store, job_id) for job_id in ids]
-    fit = [record for record in records if record.state in operation.states]
-    for record in records:
-        if record.state not in operation.states:
-            told = f"job {record.id} is {record.state}: not {operation.past}{operation.instead}"
-            say(hinted(escaped(told)), err=True)
+    misfits = {record.id: _misfit(store, operation, record) for record in records}
+    for told in filter(None, misfits.values()):
+        say(hinted(escaped(told)), err=True)
+    fit = [record for record in records if misfits[record.id] is None]
     if not fit:
         raise Problem("nothing was done", Exit.UNSUCCESSFUL)
     if care.dry_run:
@@ -167,10 +153,22 @@ async def _by_ids(store: Backend, operation: Operation, named: Sequence[str], ca
     _tell(operation, len(fit), done, care, running=running)
 
 
-async def _by_filter(store: Backend, operation: Operation, which: Filter, care: Care) -> None:
-    counts = await store.count(which)
+def _misfit(store: Store, operation: Operation, job: JobRecord) -> str | None:
+    """Say why something cannot be done to a job; None if it can."""
+    if job.state not in operation.states:
+        return f"job {job.id} is {job.state}: not {operation.past}{operation.instead}"
+    if job.level > store.level:
+        return (
+            f"job {job.id} is of a newer Fairlead: not {operation.past}; use the command of that "
+            "version"
+        )
+    return None
+
+
+async def _by_filter(store: Store, operation: Operation, which: Filter, care: Care) -> None:
+    counts = await store.admin.count(which)
     total = sum(sum(states.values()) for states in counts.values())
-    first = await store.jobs(which, MOST_LISTED)
+    first = await store.admin.jobs(which, MOST_LISTED)
     if care.dry_run or not total:
         _tell_dry_run(operation, total, first[:_SHOWN], care)
         return
@@ -189,18 +187,18 @@ async def _by_filter(store: Backend, operation: Operation, which: Filter, care: 
 
 
 async def _batches(
-    store: Backend, which: Filter, first: list[JobRecord]
+    store: Store, which: Filter, first: list[JobRecord]
 ) -> AsyncIterator[list[JobRecord]]:
     """Go through what a filter means, from these on; what was enqueued since is not meant."""
     batch = first
     while batch:
         last = batch[-1].id
         yield batch
-        batch = await store.jobs(which, MOST_LISTED, last)
+        batch = await store.admin.jobs(which, MOST_LISTED, last)
 
 
 async def _do(
-    store: Backend,
+    store: Store,
     operation: Operation,
     jobs: Sequence[JobRecord],
     states: Collection[State],
@@ -213,15 +211,14 @@ async def _do(
     done = 0
     for state in sorted({job.state for job in jobs}):
         ids = [job.id for job in jobs if job.state is state]
-        done += len(
-            await operation.do(store, ids, states if operation.do is _cancel else {state}, by)
-        )
+        deed = operation.deed(ids, states if operation.deed is _cancel else {state})
+        done += len(await store.admin.act(deed, by))
     return done
 
 
 def _uncertain(operation: Operation, jobs: Sequence[JobRecord]) -> int:
     """Count those whose outside effect may have happened, if they are to run again."""
-    if operation.do is not _revive:
+    if operation.deed is not Revive:
         return 0
     return sum(job.reason == Reason.UNCERTAIN for job in jobs)
 

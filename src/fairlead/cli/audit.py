@@ -10,7 +10,7 @@ from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.which import limit_option
 from fairlead.cli.words import ago, as_json
-from fairlead.core.admin import AuditLine
+from fairlead.core.acts import AuditLine
 from fairlead.core.text import SHOWN
 
 
@@ -37,7 +37,7 @@ def list_(desk: Desk, limit: int, output: Output) -> None:
     show(
         desk,
         output,
-        lambda store: store.audit_log(limit),
+        lambda store: store.admin.audit_log(limit),
         _lines,
         lambda lines: map(as_json, lines),
     )

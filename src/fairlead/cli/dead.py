@@ -15,12 +15,13 @@ from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.which import filters, full_option, id_argument, ids_argument, limit_option, whole
 from fairlead.cli.words import ago, as_json, formatted
+from fairlead.core.acts import Edit
 from fairlead.core.admin import ErrorGroup, Filter
 from fairlead.core.codec import TEXT_LIMIT, Signature
 from fairlead.core.errors import DecodeError, EnqueueError
 from fairlead.core.failure import short_name
 from fairlead.core.job import State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import SHOWN, escaped, listed
 from fairlead.producer import found
 
@@ -53,8 +54,8 @@ def list_(
         list_jobs(desk, which, limit, output, "dead letter", full=full)
         return
 
-    async def gather(store: Backend) -> list[ErrorGroup]:
-        return (await store.groups(which))[:limit]
+    async def gather(store: Store) -> list[ErrorGroup]:
+        return (await store.admin.groups(which))[:limit]
 
     show(desk, output, gather, _group_table, lambda groups: map(as_json, groups))
 
@@ -114,7 +115,7 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
     """
     app = desk.need_app("the check of the new arguments")
 
-    async def edit(store: Backend) -> bool:
+    async def edit(store: Store) -> bool:
         job = await found(store, await whole(store, id_))
         if job.state is not State.DEAD:
             raise Problem(f"job {id_} is {job.state}, not dead", Exit.UNSUCCESSFUL)
@@ -122,8 +123,8 @@ def edit(desk: Desk, id_: str, json: str | None) -> None:
         payload = _written(task.signature, json, job.payload)
         if payload == job.payload:
             return False
-        by = action("edit", job.id)
-        if not await store.edit(job.id, job.payload, payload, task.options.version, by):
+        edit = Edit(job.id, job.payload, payload, task.options.version)
+        if not await store.admin.act(edit, action("edit", job.id)):
             raise Problem(
                 f"somebody changed job {id_} meanwhile; look at it, and try again",
                 Exit.UNSUCCESSFUL,

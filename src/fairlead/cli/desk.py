@@ -17,11 +17,12 @@ from fairlead.app import Fairlead
 from fairlead.cli.command import Problem, named_app
 from fairlead.cli.load import load_app
 from fairlead.config import DEFAULT_URL, choose_url, load_here
-from fairlead.core.admin import Action, missing
+from fairlead.core.acts import Action
+from fairlead.core.admin import missing
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import LONGEST_LABEL
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import SHOWN, cut
 from fairlead.runtime.names import user_name
 from fairlead.stores import store_for
@@ -62,7 +63,7 @@ class Desk:
         return self.app
 
     @cached_property
-    def store(self) -> Backend:
+    def store(self) -> Store:
         """The store of the app, or of the URL."""
         store = self.app.store if self.app else store_for(self._choose_url())
         if store.url == "memory://":
@@ -81,7 +82,7 @@ class Desk:
             )
         return url
 
-    def run(self, work: Callable[[Backend], Awaitable[Value]], *, check: bool = True) -> Value:
+    def run(self, work: Callable[[Store], Awaitable[Value]], *, check: bool = True) -> Value:
         """Do something with the store, which must be there and of this program's version.
 
         Without the check it may be neither.
@@ -99,7 +100,7 @@ class Desk:
 
     async def _check(self) -> None:
         """Refuse to make or change a schema on the way: looking is only looking."""
-        steps = await self.store.migrations()
+        steps = await self.store.admin.migrations()
         lacking = missing(steps)
         if len(lacking) == len(steps):
             raise Problem(

@@ -161,7 +161,7 @@ def _tracebacks(app: Fairlead) -> Iterator[None]:
     telling: set[asyncio.Task[None]] = set()
 
     async def tell(event: Retried | Died) -> None:
-        job = await app.store.find(event.job_id)
+        job = await app.store.admin.find(event.job_id)
         if job is not None and job.errors:
             for line in cut(job.errors[-1].traceback or "", 2 * TRACEBACK_LIMIT).splitlines():
                 say(f"    {escaped(line)}", err=True)

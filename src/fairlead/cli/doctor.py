@@ -11,7 +11,7 @@ from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import json_option
 from fairlead.cli.words import json_line
 from fairlead.core.admin import NOT_MENDED, REPAIR, Finding
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import counted, escaped
 from fairlead.insight.doctor import MOST_ALIKE, Checkup, examine
 
@@ -38,8 +38,8 @@ def doctor(desk: Desk, repair: bool, json: bool) -> None:
     code 4 says that something is wrong.
     """
 
-    async def look(store: Backend) -> tuple[Repairs, Checkup]:
-        told = await store.repair(action("repair", "damaged rows")) if repair else []
+    async def look(store: Store) -> tuple[Repairs, Checkup]:
+        told = await store.admin.repair(action("repair", "damaged rows")) if repair else []
         return _sorted(told), await examine(store, desk.app)
 
     repairs, checkup = desk.run(look, check=repair)

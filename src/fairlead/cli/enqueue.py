@@ -8,10 +8,11 @@ from fairlead.cli.command import AppCommand, Exit, Problem, say
 from fairlead.cli.desk import Desk, action, at_app
 from fairlead.cli.output import json_option
 from fairlead.cli.words import Span, as_json
+from fairlead.core.acts import Note
 from fairlead.core.codec import TEXT_LIMIT
 from fairlead.core.errors import InvalidOption, StoreDenied, StoreError
 from fairlead.core.job import JobRecord
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import brief, escaped
 from fairlead.producer import BoundTask, found
 
@@ -62,10 +63,10 @@ def enqueue(
         raise Problem(told, Exit.MISUSED) from None
     call = bound.written(payload)
 
-    async def put(store: Backend) -> JobRecord:
+    async def put(store: Store) -> JobRecord:
         await app.aenqueue_many([call])
         try:
-            await store.note(action("enqueue", known.name), 1, call.id)
+            await store.admin.act(Note(1, call.id), action("enqueue", known.name))
         # The job is there: to fail now would have it enqueued a second time.
         except StoreDenied:
             say("enqueued; only what operators do is in the audit log", err=True)

@@ -21,7 +21,7 @@ from fairlead.cli.words import (
     painted,
 )
 from fairlead.core.job import Gate, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import QUOTED, counted, escaped
 from fairlead.insight.explain import Barrier, Explanation, suspicion
 from fairlead.insight.explain import explain as ask
@@ -43,7 +43,7 @@ def explain(desk: Desk, id_: str, output: Output) -> None:
     """
     tasks = desk.app.tasks.versions() if desk.app else None
 
-    async def gather(store: Backend) -> Explanation:
+    async def gather(store: Store) -> Explanation:
         return await ask(store, await whole(store, id_), tasks)
 
     show(desk, output, gather, _lines, lambda told: [_json(told)])

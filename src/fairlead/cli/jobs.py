@@ -1,6 +1,6 @@
 """`fairlead jobs`: look at jobs, wait for one, cancel, retry and delete them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import click
 import msgspec
@@ -12,11 +12,12 @@ from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
 from fairlead.cli.which import filters, full_option, id_argument, ids_argument, limit_option, whole
 from fairlead.cli.words import Span, as_json, stored_json
-from fairlead.core.admin import MOST_LISTED, AuditLine, Filter
+from fairlead.core.acts import AuditLine
+from fairlead.core.admin import MOST_LISTED, Filter, Part
 from fairlead.core.errors import StoreDenied
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.producer import ended, found
 
 
@@ -49,10 +50,12 @@ def list_jobs(
 ) -> None:
     """Show the jobs that a filter means."""
 
-    async def gather(store: Backend) -> tuple[list[JobRecord], set[str]]:
-        return await store.jobs(which, limit + 1), await store.paused()
+    async def gather(store: Store) -> tuple[list[JobRecord], Collection[str]]:
+        return await store.admin.jobs(which, limit + 1), (
+            await store.admin.stats([Part.PAUSED])
+        ).paused
 
-    def lines(seen: tuple[list[JobRecord], set[str]]) -> list[str]:
+    def lines(seen: tuple[list[JobRecord], Collection[str]]) -> list[str]:
         found, paused = seen
         if not found:
             return [f"no {noun} matches"]
@@ -87,12 +90,12 @@ def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -
     """Show one job, which must be in this state if one is given."""
 
     async def gather(
-        store: Backend,
+        store: Store,
     ) -> tuple[JobRecord, list[Attempt], list[AuditLine]]:
         record = await found(store, await whole(store, id_))
         if state is not None and record.state is not state:
             raise nothing(f"job {id_} is {record.state}, not {state}; see `fairlead jobs show`")
-        return record, await store.attempts(record.id), await _acts(store, record.id)
+        return record, await store.admin.attempts(record.id), await _acts(store, record.id)
 
     show(
         desk,
@@ -103,10 +106,10 @@ def show_job(desk: Desk, id_: str, output: Output, state: State | None = None) -
     )
 
 
-async def _acts(store: Backend, job_id: JobId) -> list[AuditLine]:
+async def _acts(store: Store, job_id: JobId) -> list[AuditLine]:
     """Return what people did to a job; nothing to whom that is none of his business."""
     try:
-        return await store.audit_log(20, job_id)
+        return await store.admin.audit_log(20, job_id)
     except StoreDenied:
         return []
 
@@ -129,7 +132,7 @@ def wait(desk: Desk, id_: str, timeout: float | None, json: bool) -> None:
     Exit code 4 says that it is dead or cancelled, 5 that the time is over.
     """
 
-    async def waited(store: Backend) -> JobRecord:
+    async def waited(store: Store) -> JobRecord:
         return await ended(store, await whole(store, id_), timeout)
 
     try:

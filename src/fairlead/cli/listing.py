@@ -8,7 +8,8 @@ import click
 from fairlead.cli.command import hinted
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, formatted, lasting, moment, painted
-from fairlead.core.admin import AuditLine, tags_of
+from fairlead.core.acts import AuditLine
+from fairlead.core.admin import tags_of
 from fairlead.core.codec import PAYLOAD_LIMIT
 from fairlead.core.errors import DecodeError
 from fairlead.core.failure import TRACEBACK_LIMIT, short_name

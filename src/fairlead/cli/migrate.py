@@ -9,8 +9,9 @@ from fairlead.cli.desk import Desk, action, at_desk
 from fairlead.cli.output import json_option
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import as_json, moment
+from fairlead.core.acts import Note
 from fairlead.core.admin import Migration, missing
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import escaped
 
 
@@ -32,11 +33,11 @@ def migrate() -> None:
 def up(desk: Desk) -> None:
     """Apply what is missing. Safe while workers run, and when repeated."""
 
-    async def apply(store: Backend) -> list[Migration]:
-        lacking = missing(await store.migrations())
+    async def apply(store: Store) -> list[Migration]:
+        lacking = missing(await store.admin.migrations())
         await store.open()
         if lacking:
-            await store.note(action("migrate", store.url), len(lacking))
+            await store.admin.act(Note(len(lacking)), action("migrate", store.url))
         return lacking
 
     for step in desk.run(apply, check=False):
@@ -89,7 +90,7 @@ def sql(desk: Desk) -> None:
 
 
 def _steps(desk: Desk) -> list[Migration]:
-    return desk.run(lambda store: store.migrations(), check=False)
+    return desk.run(lambda store: store.admin.migrations(), check=False)
 
 
 def _print(steps: Sequence[Migration]) -> None:

@@ -10,7 +10,7 @@ import click
 from fairlead.cli.command import Exit, Problem, say
 from fairlead.cli.desk import Desk
 from fairlead.cli.screen import Screen
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 
 Value = TypeVar("Value")
 Command = Callable[..., Any]
@@ -53,18 +53,18 @@ def shown(command: Command) -> Command:
 def show(
     desk: Desk,
     output: Output,
-    gather: Callable[[Backend], Awaitable[Value]],
+    gather: Callable[[Store], Awaitable[Value]],
     lines: Callable[[Value], Iterable[str]],
     objects: Callable[[Value], Iterable[str]],
 ) -> None:
     """Gather something and print it, once or for as long as somebody watches."""
 
-    async def once(store: Backend) -> None:
+    async def once(store: Store) -> None:
         value = await gather(store)
         for line in objects(value) if output.json else lines(value):
             say(line)
 
-    async def again(store: Backend, seconds: float) -> None:
+    async def again(store: Store, seconds: float) -> None:
         screen = Screen()
         try:
             while True:

@@ -12,12 +12,13 @@ from fairlead.cli.output import Output, nothing, show, shown
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.which import queue_argument
 from fairlead.cli.words import json_line, lasting, now
-from fairlead.core.admin import Filter, Wait, Waiting, Worker
+from fairlead.core.acts import Pause, Resume
+from fairlead.core.admin import Filter, Part, Wait, Waiting, Worker
 from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import Figures, figures_of
 from fairlead.core.job import State
 from fairlead.core.queue import Served
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import brief, counted, escaped, listed
 from fairlead.insight.explain import WINDOW
 
@@ -85,7 +86,7 @@ def list_(desk: Desk, output: Output) -> None:
 def show_(desk: Desk, name: str, output: Output) -> None:
     """Show one queue: what is in it, who serves it, how it does."""
 
-    async def gather(store: Backend) -> View:
+    async def gather(store: Store) -> View:
         await _check_known(desk, store, name)
         views = await _views(desk, store, Filter(queues=(name,), states=_COUNTED))
         return next(view for view in views if view.name == name)
@@ -103,10 +104,10 @@ def show_(desk: Desk, name: str, output: Output) -> None:
 def pause(desk: Desk, name: str) -> None:
     """Let no further job of a queue start. Running ones go on; new ones are accepted."""
 
-    async def pause(store: Backend) -> tuple[bool, int]:
+    async def pause(store: Store) -> tuple[bool, int]:
         await _check_known(desk, store, name)
-        new = await store.pause(name, action("pause", name))
-        counts = await store.count(Filter(queues=(name,), states=(State.WAITING,)))
+        new = bool(await store.admin.act(Pause(name), action("pause", name)))
+        counts = await store.admin.count(Filter(queues=(name,), states=(State.WAITING,)))
         return new, sum(counts.get(name, {}).values())
 
     new, waiting = desk.run(pause)
@@ -127,20 +128,25 @@ def pause(desk: Desk, name: str) -> None:
 def resume(desk: Desk, name: str) -> None:
     """Let jobs of a queue start again."""
 
-    async def resume(store: Backend) -> bool:
+    async def resume(store: Store) -> bool:
         await _check_known(desk, store, name)
-        return await store.resume(name, action("resume", name))
+        return bool(await store.admin.act(Resume(name), action("resume", name)))
 
     told = f"resumed queue {name}" if desk.run(resume) else f"queue {name} was not paused"
     say(escaped(told))
 
 
-async def _check_known(desk: Desk, store: Backend, name: str) -> None:
+async def _check_known(desk: Desk, store: Store, name: str) -> None:
     """Refuse the name of a queue that nobody declares, serves or fills."""
-    names = {*(desk.app.queues if desk.app else ()), *await store.paused()}
-    names |= {queue.name for w in await store.workers() for p in w.pools for queue in p.queues}
-    if name not in names and not await store.count(Filter(queues=(name,))):
-        raise _no_queue(name, names or set(await store.count()))
+    names = {
+        *(desk.app.queues if desk.app else ()),
+        *(await store.admin.stats([Part.PAUSED])).paused,
+    }
+    names |= {
+        queue.name for w in await store.admin.workers() for p in w.pools for queue in p.queues
+    }
+    if name not in names and not await store.admin.count(Filter(queues=(name,))):
+        raise _no_queue(name, names or set(await store.admin.count()))
 
 
 def _no_queue(name: str, names: Collection[str]) -> Problem:
@@ -148,12 +154,12 @@ def _no_queue(name: str, names: Collection[str]) -> Problem:
     return nothing(f"there is no queue {brief(name)}{did_you_mean(name, names)}; {known}")
 
 
-async def _views(desk: Desk, store: Backend, which: Filter) -> list[View]:
-    counts = await store.count(which)
-    paused = await store.paused()
-    waiting = await store.waiting()
-    workers = await store.workers()
-    figures = figures_of(await store.recent(now() - WINDOW), now())
+async def _views(desk: Desk, store: Store, which: Filter) -> list[View]:
+    counts = await store.admin.count(which)
+    stats = await store.admin.stats([Part.PAUSED, Part.WAITING])
+    paused, waiting = stats.paused, stats.waiting
+    workers = await store.admin.workers()
+    figures = figures_of(await store.admin.recent(now() - WINDOW), now())
     declared = desk.app.queues if desk.app else {}
     served = {queue.name: queue for w in workers for p in w.pools for queue in p.queues}
     known: dict[str, Served] = {**declared, **served}

@@ -15,7 +15,7 @@ from fairlead.core.admin import ALL, MOST_LISTED, Filter, Wait
 from fairlead.core.failure import MESSAGE_LIMIT
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_ID, LONGEST_LABEL, LONGEST_NAME, State
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import brief
 
 Command = Callable[..., Any]
@@ -103,13 +103,13 @@ ids_argument = click.argument("ids", nargs=-1, type=_ID, metavar="[ID]...")
 queue_argument = click.argument("name", type=_QUEUE)
 
 
-async def whole(store: Backend, id_: str) -> JobId:
+async def whole(store: Store, id_: str) -> JobId:
     """Return the id of the job that is meant: this one, or the only one that begins so.
 
     Who may list jobs may shorten their ids. A list goes backwards by id from any place, so
     this costs each store what the first page of a list does.
     """
-    if len(id_) >= LONGEST_ID or await store.find(JobId(id_)) is not None:
+    if len(id_) >= LONGEST_ID or await store.admin.find(JobId(id_)) is not None:
         return JobId(id_)
     part = id_.lower().rstrip("…")
     if len(part) < _SHORTEST:
@@ -118,7 +118,7 @@ async def whole(store: Backend, id_: str) -> JobId:
             "characters",
             Exit.MISUSED,
         )
-    found = await store.jobs(ALL, _CANDIDATES + 1, JobId(part + _AFTER_DIGITS))
+    found = await store.admin.jobs(ALL, _CANDIDATES + 1, JobId(part + _AFTER_DIGITS))
     ids = [job.id for job in found if job.id.startswith(part)]
     if len(ids) == 1:
         return ids[0]

@@ -10,8 +10,8 @@ from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
 from fairlead.cli.words import ago, as_json, lasting, now
-from fairlead.core.admin import Running, Worker
-from fairlead.core.store import Backend
+from fairlead.core.admin import Part, Running, Worker
+from fairlead.core.store import Store
 from fairlead.core.text import SHOWN, listed
 
 _TASKS_NAMED = 5
@@ -38,9 +38,10 @@ def list_(desk: Desk, output: Output) -> None:
     lease has passed.
     """
 
-    async def gather(store: Backend) -> Seen:
-        running = await store.running()  # First, for it takes the greater right.
-        return await store.workers(), running
+    async def gather(store: Store) -> Seen:
+        # First, for it takes the greater right.
+        stats = await store.admin.stats([Part.RUNNING])
+        return await store.admin.workers(), stats.running
 
     show(desk, output, gather, _table, _objects)
 

@@ -15,14 +15,13 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead.core.errors import ConfigError, DecodeError
+from fairlead.core.acts import Action, AuditLine, Deed
+from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import LEVEL, Attempt, Gate, JobRecord, State, decode_options
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, Snapshot
 
-LIVE = frozenset({State.WAITING, State.RUNNING})
-FINAL = frozenset(State) - LIVE
 MOST_LISTED = 1_000
 """How many jobs one call of `jobs` may return."""
 
@@ -157,59 +156,6 @@ def by_process(running: Sequence[Running]) -> dict[str, dict[str, int]]:
     return counts
 
 
-class Action(msgspec.Struct, frozen=True):
-    """Something a person does: who, what, and to which jobs, in words.
-
-    One action may take many calls; they share its id, and are one line of the
-    audit log with one count and the time of the last. A call that asks for the same as one
-    before it, in the same order, is a repeat. Calls of another action under the
-    same id are refused; on Redis, where queues keep lines, they get a line of their own.
-    """
-
-    id: str
-    who: str
-    verb: str
-    target: str
-
-    def __post_init__(self) -> None:
-        """Refuse what would leave a line of the audit log that tells nothing."""
-        for name in ("id", "who", "verb"):
-            if not getattr(self, name):
-                raise ConfigError(
-                    f"an action needs its {name}: say who does what, for the audit log"
-                )
-
-
-def reused(by: Action) -> ConfigError:
-    """Return the error for an action whose id another one has in the audit log."""
-    return ConfigError(
-        f"the audit log has another action with the id {by.id!r}; give each action a new id"
-    )
-
-
-def check_count(count: int) -> int:
-    """Return to how many jobs something was done, which cannot be less than none."""
-    if count < 0:
-        raise ConfigError(f"an action is done to 0 jobs or more, not to {count}")
-    return count
-
-
-class AuditLine(msgspec.Struct, frozen=True):
-    """A line of the audit log. `before` is the payload that an edit replaced.
-
-    `who` is what the program says; `user` is whom the store itself knows it as, where the store
-    has users of its own and can tell.
-    """
-
-    done_at: int
-    who: str
-    verb: str
-    target: str
-    count: int
-    before: str | None = None
-    user: str | None = None
-
-
 class PoolShare(msgspec.Struct, frozen=True):
     """A pool as a worker announces it: its slots, and the queues that share them."""
 
@@ -286,6 +232,34 @@ def missing(steps: Sequence[Migration]) -> list[Migration]:
     return [step for step in steps if step.applied_at is None]
 
 
+class Part(StrEnum):
+    """What `Admin.stats` may be asked for."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+    PAUSED = "paused"
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """How a store's queues are; of each part that was asked for.
+
+    `waiting` counts the waiting jobs of each queue that has some, by what they wait for; `running`
+    counts running jobs by the worker process that claimed them, by queue and by task; `unknown`
+    those that are parked for want of a capable worker, by task and version. `paused` are the names
+    of the paused queues.
+    """
+
+    waiting: Mapping[str, Waiting] = {}
+    running: Sequence[Running] = ()
+    unknown: Mapping[tuple[str, int], int] = {}
+    paused: frozenset[str] = frozenset()
+
+    def only(self, parts: Collection[Part]) -> "Stats":
+        """Return some of its parts."""
+        return Stats(**{part: getattr(self, part) for part in parts})
+
+
 class Admin(ABC):
     """What people may ask of a store."""
 
@@ -327,15 +301,12 @@ class Admin(ABC):
         """
 
     @abstractmethod
-    async def waiting(self) -> dict[str, Waiting]:
-        """Count the waiting jobs of each queue that has some, by what they wait for.
+    async def stats(self, parts: Collection[Part] = tuple(Part)) -> Stats:
+        """Return how the queues are, in the parts that are asked for.
 
-        Looks at every live job where the store has no other way; Redis at delayed ones only.
+        `waiting` looks at every live job where the store has no other way; Redis at delayed
+        ones only.
         """
-
-    @abstractmethod
-    async def running(self) -> list[Running]:
-        """Count running jobs by the worker process that claimed them, by queue and by task."""
 
     @abstractmethod
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
@@ -352,14 +323,6 @@ class Admin(ABC):
         """Count the due jobs before this one in the order of its queue, parked ones not."""
 
     @abstractmethod
-    async def unknown(self) -> dict[tuple[str, int], int]:
-        """Count the jobs that are parked for want of a capable worker, by task and version."""
-
-    @abstractmethod
-    async def paused(self) -> set[str]:
-        """Return the names of the paused queues."""
-
-    @abstractmethod
     async def workers(self) -> list[Worker]:
         """Return the workers that are announced and live."""
 
@@ -370,62 +333,11 @@ class Admin(ABC):
     # Acting
 
     @abstractmethod
-    async def cancel(
-        self,
-        job_ids: Collection[JobId],
-        reason: str,
-        by: Action,
-        states: Collection[State] = LIVE,
-    ) -> dict[JobId, JobRecord]:
-        """Cancel those of these jobs that are in one of these states: waiting, running.
+    async def act(self, deed: Deed, by: Action) -> list[str]:
+        """Do what a person wants done; `core.acts` says what each deed means.
 
-        A waiting job is cancelled at once and never starts. A running one is
-        marked; its worker learns of it with the next `extend`, and the run is
-        settled as `outcome.overrule` says. Returns the jobs that this cancelled or
-        marked, as they are afterwards.
+        Returns what it was done to: ids of jobs, or the name of a queue.
         """
-
-    @abstractmethod
-    async def revive(
-        self, job_ids: Collection[JobId], states: Collection[State], by: Action
-    ) -> list[JobId]:
-        """Let jobs run again, or sooner: those of these that are in one of these states.
-
-        A running one is never among them, nor is a waiting one that is due already: it
-        keeps its place and its counts. The others are due now, in their queue's order by
-        their head start. Id, payload and history stay; attempts and crashes begin anew,
-        and a result or an expiry that has passed is forgotten. A job that crashed runs
-        alone the next time. Returns the ids of those that were revived.
-        """
-
-    @abstractmethod
-    async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
-        """Replace the payload of a dead letter, if it still is `was`; says whether it did.
-
-        The old payload is kept in the audit log.
-        """
-
-    @abstractmethod
-    async def delete(
-        self, job_ids: Collection[JobId], states: Collection[State], by: Action
-    ) -> list[JobId]:
-        """Forget jobs for good: those of these that are in one of these states, and final.
-
-        Their attempt-log lines stay, as history of the queue. Returns the ids of
-        those that were deleted.
-        """
-
-    @abstractmethod
-    async def pause(self, queue: str, by: Action) -> bool:
-        """Let no further job of this queue start; running ones go on. Says whether that is new."""
-
-    @abstractmethod
-    async def resume(self, queue: str, by: Action) -> bool:
-        """Let jobs of this queue start again; says whether it was paused."""
-
-    @abstractmethod
-    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
-        """Add to the audit log something that was done by other verbs, in a step of its own."""
 
     # The store itself
 

@@ -1,13 +1,14 @@
 """What a store must do, in prose.
 
 `Store` is the line a job travels: put, claim, extend, settle, plus the few
-verbs that keep it going. `core.admin.Admin` is for people, and `core.entries.Entries` for small
-values that are no jobs. A `Backend` is all of them.
+verbs that keep it going. It has two more parts: `core.admin.Admin` for people, and
+`core.entries.Entries` for small values that are no jobs.
 Hot verbs take and return batches of core values.
 
 Three rules hold for every verb:
 
-* What a call changes is atomic per call for `put`, and per job for the others.
+* What a call changes is atomic per job; a put, per queue. Where a store gives more, its verb says
+  so.
   An answer means it is durable as the store's class says. `Unanswered` means that it may have
   happened, or may still happen; any other `StoreUnavailable`, that the store was not asked or
   undid it. Either way the call can be repeated safely. A put, and what a person does, is repeated
@@ -20,9 +21,9 @@ One conformance suite, split by verb, holds every store to these words.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -33,6 +34,8 @@ from fairlead.core.job import LEVEL, Job, NewJob
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import Claim, ClaimPlan
 
+T = TypeVar("T")
+
 BATCH = 1_000
 """How many jobs one round of promote, expire, bring back or prune may touch."""
 
@@ -42,6 +45,30 @@ _SURVIVES = {
     "fast": "an accepted job survives kill -9; a power cut may take the last moment",
     "durable": "an accepted job survives kill -9 and power cuts",
 }
+
+
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """What became of a job that was put: the id that stands for it, and whether it is new."""
+
+    id: JobId
+    is_new: bool
+
+
+def accepted(jobs: Sequence[NewJob], fresh: Iterable[bool]) -> list[Accepted]:
+    """Return the answer to a put whose jobs stand for themselves."""
+    return [Accepted(job.id, is_new) for job, is_new in zip(jobs, fresh, strict=True)]
+
+
+class Within(Generic[T]):
+    """Something to do in a caller's transaction: one statement, for either of two executors.
+
+    `run` is for plain connections. `arun` is for async ones, and does on any other what `run`
+    does. Nothing happens before one of them is called.
+    """
+
+    def __init__(self, run: Callable[[], T], arun: Callable[[], Awaitable[T]]) -> None:
+        self.run = run
+        self.arun = arun
 
 
 class Extended(msgspec.Struct, frozen=True):
@@ -73,6 +100,8 @@ class Store(ABC):
     url: str
     """Where the store is, without secrets; used in messages."""
 
+    admin: Admin
+    """What people may ask."""
     entries: Entries
     """Small values beside the jobs."""
 
@@ -123,12 +152,17 @@ class Store(ABC):
         """Let go of connections and threads. Work that was handed over is finished first."""
 
     @abstractmethod
-    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
-        """Accept new jobs, all of them or none.
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
+        """Accept new jobs.
 
         A job whose id the store knows already, in whatever state, is left as it
-        is: a repeated put changes nothing. The answer says for each job whether
-        it is new. Jobs that are not due yet are parked until they are.
+        is: a repeated put changes nothing. The answer says for each job which id stands for it
+        and whether that is new. Jobs that are not due yet are parked until they are.
+
+        All jobs of a queue, up to `jobs_per_put` of them, are accepted or none. A store with
+        transactions accepts all of a put or nothing of it. Redis undoes nothing: of a put over
+        several queues, or of more jobs, a part may be there if a damaged key refuses the rest.
+        Repeated, it is recognised.
 
         `shared` says that the ids were made just now, so that nobody else can be putting them.
         Such puts of several callers share one transaction; one caller's bad job fails that
@@ -137,17 +171,15 @@ class Store(ABC):
 
         Without an answer, the put is repeated for as long as an answer may take (`timeout=` of the
         store's URL), then `Unanswered` is raised. After a repeat, what the first try put is not
-        told as new, unless it is shared. Redis undoes nothing: of a put over several queues, or
-        of more than 500 jobs, a part may be there if a damaged key refuses the rest. Repeated, it
-        is recognised.
+        told as new, unless it is shared.
         """
 
     @abstractmethod
-    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
         """Do the same from synchronous code, in the calling thread."""
 
     @abstractmethod
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> "Within[list[Accepted]]":  # noqa: ANN401
         """Put inside the caller's own transaction, on the caller's connection.
 
         Says for each job whether it is new; the new ones exist if and when the
@@ -155,10 +187,6 @@ class Store(ABC):
         `ConfigError` for a connection this store cannot share a transaction with;
         without jobs it only looks at that.
         """
-
-    @abstractmethod
-    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Do the same on an async connection; on any other as `put_within` does."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
@@ -174,7 +202,11 @@ class Store(ABC):
         """Do the same with an async connection; neither it nor the wait for it blocks the loop."""
 
     @abstractmethod
-    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+    def complete_within(
+        self,
+        connection: Any,  # noqa: ANN401
+        settlement: Settlement,
+    ) -> "Within[Settlement | None]":
         """Write that a run is done, inside a transaction, as `settle` would write it.
 
         Returns the settlement if it was written; None if the job's fence has
@@ -186,10 +218,6 @@ class Store(ABC):
         claim the job. Never commits, never rolls back. Raises `ConfigError` as
         `put_within` does, and for a connection on which no transaction is open.
         """
-
-    @abstractmethod
-    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Do the same on an async connection; on any other as `complete_within` does."""
 
     @abstractmethod
     async def claim(self, plan: ClaimPlan) -> Claim:
@@ -293,7 +321,3 @@ class Store(ABC):
         older than `keep` microseconds, and entries that have expired. Dead letters are
         never forgotten.
         """
-
-
-class Backend(Store, Admin):
-    """A whole store."""

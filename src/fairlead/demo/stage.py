@@ -138,12 +138,12 @@ class Stage:
     def attempts(self, *job_ids: JobId) -> list[Attempt]:
         """Return the lines of the attempt log of these jobs, oldest first."""
         wanted = set(job_ids)
-        lines = self.app.bridge.run(self.app.store.recent(since=0))
+        lines = self.app.bridge.run(self.app.store.admin.recent(since=0))
         return [line for line in reversed(lines) if line.job_id in wanted]
 
     def counts(self, queues: Sequence[str]) -> dict[str, dict[State, int]]:
         """Count the jobs of these queues by state."""
-        counts = self.app.bridge.run(self.app.store.count())
+        counts = self.app.bridge.run(self.app.store.admin.count())
         return {
             queue: {state: counts.get(queue, {}).get(state, 0) for state in State}
             for queue in queues
@@ -151,7 +151,7 @@ class Stage:
 
     def audit(self) -> list[Finding]:
         """Check every mark in the store."""
-        return self.app.bridge.run(self.app.store.audit())
+        return self.app.bridge.run(self.app.store.admin.audit())
 
     # Waiting
 

@@ -2,19 +2,19 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 
 import msgspec
 from msgspec.structs import replace
 
 from fairlead.app import Fairlead
-from fairlead.core.admin import REPAIR, Condition, Filter, Finding, Waiting, Worker, missing
+from fairlead.core.admin import REPAIR, Condition, Filter, Finding, Part, Waiting, Worker, missing
 from fairlead.core.errors import ConfigError, StoreUnavailable
 from fairlead.core.job import State
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, can_run
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import brief, counted
 from fairlead.insight.explain import knows, unknown_to_app
 
@@ -45,10 +45,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-async def examine(store: Backend, app: Fairlead | None) -> Checkup:
+async def examine(store: Store, app: Fairlead | None) -> Checkup:
     """Look at the store, its jobs, its workers and the app."""
     try:
-        steps = await store.migrations()
+        steps = await store.admin.migrations()
     except ConfigError as problem:  # A schema that a stranger made, say: nothing of it is used.
         return Checkup({"store": store.url, **versions()}, [_unusable(problem)])
     if missing(steps):
@@ -58,13 +58,13 @@ async def examine(store: Backend, app: Fairlead | None) -> Checkup:
     facts: dict[str, str] = {}
 
     async def condition() -> Sequence[Finding]:
-        found: Condition = await store.condition()
+        found: Condition = await store.admin.condition()
         facts.update(found.facts)
         return found.findings
 
     findings: list[Finding] = []
     for what, look in (
-        ("the jobs", store.audit),
+        ("the jobs", store.admin.audit),
         ("the store's set-up", condition),
         ("queues and workers", lambda: _waiting(store, app)),
     ):
@@ -121,17 +121,18 @@ def _outdated(lacking: int, steps: int) -> Finding:
     return Finding(told, "fairlead migrate up")
 
 
-async def _waiting(store: Backend, app: Fairlead | None) -> list[Finding]:
-    found = await store.waiting()
-    workers = await store.workers()
+async def _waiting(store: Store, app: Fairlead | None) -> list[Finding]:
+    stats = await store.admin.stats([Part.WAITING, Part.PAUSED, Part.UNKNOWN])
+    found = stats.waiting
+    workers = await store.admin.workers()
     due = {name: each.due + each.parked for name, each in found.items() if each.due + each.parked}
     waiting = {name: _all(each) for name, each in found.items()}
-    counts = await store.count(Filter(states=(State.DEAD,)))
+    counts = await store.admin.count(Filter(states=(State.DEAD,)))
     dead = sum(n.get(State.DEAD, 0) for n in counts.values())
     return [
         *first(_unserved(due, workers)),
-        *first(_paused(waiting, await store.paused())),
-        *_unknown(await store.unknown(), workers),
+        *first(_paused(waiting, stats.paused)),
+        *_unknown(stats.unknown, workers),
         *(await _not_in_app(store, app, due, workers) if app else ()),
         *([_dead(dead)] if dead else []),
     ]
@@ -161,7 +162,7 @@ def _wait(count: int) -> str:
     return f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'}"
 
 
-def _paused(waiting: dict[str, int], paused: set[str]) -> Iterator[Finding]:
+def _paused(waiting: dict[str, int], paused: Collection[str]) -> Iterator[Finding]:
     for name in sorted(paused):
         yield Finding(
             f"queue {brief(name)} is paused, and {_wait(waiting.get(name, 0))} in it",
@@ -182,7 +183,7 @@ def _unknown(parked: Mapping[tuple[str, int], int], workers: Sequence[Worker]) -
 
 
 async def _not_in_app(
-    store: Backend, app: Fairlead, due: Mapping[str, int], workers: Sequence[Worker]
+    store: Store, app: Fairlead, due: Mapping[str, int], workers: Sequence[Worker]
 ) -> list[Finding]:
     """Tell of due jobs that a worker of this app could not run either, such as of a renamed task.
 
@@ -192,7 +193,7 @@ async def _not_in_app(
         return []
     plan = ClaimPlan("", tuple(map(Share, due)), 0, 0, capable={})
     tasks = app.tasks.versions()
-    view = await store.snapshot(plan, _LOOKED_AT)
+    view = await store.admin.snapshot(plan, _LOOKED_AT)
     lacking = {
         (head.task, head.version)
         for line in view.lines.values()

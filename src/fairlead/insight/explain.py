@@ -14,7 +14,7 @@ from shlex import quote
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.core.admin import PoolShare, Worker, by_process
+from fairlead.core.admin import Part, PoolShare, Worker, by_process
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import did_you_mean
 from fairlead.core.figures import began_at
@@ -32,7 +32,7 @@ from fairlead.core.selection import (
     gate_of,
     select,
 )
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import QUOTED, brief, counted, cut
 from fairlead.producer import found
 
@@ -94,7 +94,7 @@ def _last_crash(job: JobRecord) -> str:
 
 
 async def explain(
-    store: Backend, job_id: JobId, tasks: Mapping[str, int] | None = None
+    store: Store, job_id: JobId, tasks: Mapping[str, int] | None = None
 ) -> Explanation:
     """Ask the store what it takes, and judge.
 
@@ -110,8 +110,8 @@ async def explain(
     now = views[0].snapshot.now
     if not may_be_claimed(job, now):
         return Explanation(job, now)
-    lines = await store.recent(now - WINDOW, queue=job.queue)
-    return judge(job, views, await store.ahead(job_id), lines, tasks)
+    lines = await store.admin.recent(now - WINDOW, queue=job.queue)
+    return judge(job, views, await store.admin.ahead(job_id), lines, tasks)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -121,12 +121,12 @@ class View(msgspec.Struct, frozen=True):
     plans: tuple[ClaimPlan, ...]
 
 
-async def _views(store: Backend, job: JobRecord) -> list[View]:
+async def _views(store: Store, job: JobRecord) -> list[View]:
     """Return the view of each pool that serves the job's queue; never none."""
-    running = by_process(await store.running())
+    running = by_process((await store.admin.stats([Part.RUNNING])).running)
     served = [
         plans_of(worker, pool, running)
-        for worker in await store.workers()
+        for worker in await store.admin.workers()
         for pool in worker.pools_for(job.queue)
     ]
     if not served:
@@ -136,7 +136,7 @@ async def _views(store: Backend, job: JobRecord) -> list[View]:
     seen: dict[object, Snapshot] = {}
     for plans in served:
         if sight(plans[0]) not in seen:
-            seen[sight(plans[0])] = await store.snapshot(plans[0], limit)
+            seen[sight(plans[0])] = await store.admin.snapshot(plans[0], limit)
     return [View(seen[sight(plans[0])], plans) for plans in served]
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from fairlead.core.errors import Cancel, ConfigError, LeaseLost
 from fairlead.core.job import State
 from fairlead.core.outcome import Settlement
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 
 ONCE = (
     "a run has one block of job.commit(), for it ends the job; put everything that belongs "
@@ -47,7 +47,7 @@ class Commit:
     answered, and then only the store can tell.
     """
 
-    def __init__(self, store: Backend, settlement: Settlement, connection: Any) -> None:  # noqa: ANN401
+    def __init__(self, store: Store, settlement: Settlement, connection: Any) -> None:  # noqa: ANN401
         self.store = store
         self.settlement = settlement
         self.fate = Fate.NOTHING_WRITTEN
@@ -95,12 +95,12 @@ class Commit:
             _refuse_on_a_loop()
             transaction: AbstractContextManager[Any] = self.store.transaction()
         else:
-            self.store.put_within(self._given, [])
+            self.store.put_within(self._given, []).run()
             transaction = nullcontext(self._given)
         with transaction as connection:
             with self._joined(connection):
                 yield connection
-            self._heed(self.store.complete_within(connection, self.settlement))
+            self._heed(self.store.complete_within(connection, self.settlement).run())
         self._left()
 
     @asynccontextmanager
@@ -108,12 +108,12 @@ class Commit:
         if self._given is None:
             transaction: AbstractAsyncContextManager[Any] = self.store.atransaction()
         else:
-            await self.store.aput_within(self._given, [])
+            await self.store.put_within(self._given, []).arun()
             transaction = nullcontext(self._given)
         async with transaction as connection:
             with self._joined(connection):
                 yield connection
-            self._heed(await self.store.acomplete_within(connection, self.settlement))
+            self._heed(await self.store.complete_within(connection, self.settlement).arun())
         self._left()
 
     @contextmanager
@@ -143,13 +143,13 @@ _inside: contextvars.ContextVar[Commit | None] = contextvars.ContextVar(
 )
 
 
-def joined(store: Backend) -> Any:  # noqa: ANN401 (whatever the store's driver has)
+def joined(store: Store) -> Any:  # noqa: ANN401 (whatever the store's driver has)
     """Return the connection of the block this code is in, if its transaction is this store's."""
     commit = _inside.get()
     return commit.connection if commit is not None and commit.store is store else None
 
 
-def apart(store: Backend) -> Backend:
+def apart(store: Store) -> Store:
     """Return the store for a call of its own; raise inside a block of `job.commit()`."""
     if joined(store) is not None:
         raise ConfigError(

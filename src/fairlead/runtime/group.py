@@ -20,7 +20,7 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.outcome import Ending, Failed, Outcome, Returned
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.task import Registry
 from fairlead.runtime.board import PROCESS, Board
 from fairlead.runtime.frames import Frames, frame
@@ -50,7 +50,7 @@ class Group:
     """
 
     def __init__(
-        self, tasks: Registry, store: Backend, say: Callable[[Word], None], board: Board | None
+        self, tasks: Registry, store: Store, say: Callable[[Word], None], board: Board | None
     ) -> None:
         self._tasks = tasks
         self._store = store
@@ -115,9 +115,7 @@ class Group:
         runner.call_off(run)
 
 
-async def serve(
-    tasks: Registry, store: Backend, channel: socket.socket, board: Board | None
-) -> None:
+async def serve(tasks: Registry, store: Store, channel: socket.socket, board: Board | None) -> None:
     """Run what is ordered through a channel, until that is closed; then the process ends."""
     channel.setblocking(True)
     loop, speaking = asyncio.get_running_loop(), threading.Lock()

@@ -88,7 +88,9 @@ class Keeper:
 
     async def _others_saw_no_outage(self) -> bool:
         """Say whether a live worker began at least a heartbeat before this one, by the store."""
-        began = {worker.id: worker.started_at for worker in await self._workshop.store.workers()}
+        began = {
+            worker.id: worker.started_at for worker in await self._workshop.store.admin.workers()
+        }
         ours = began.pop(self._worker, 0)
         return any(at <= ours - self._workshop.terms.heartbeat * SECOND for at in began.values())
 
@@ -190,7 +192,7 @@ class Keeper:
 
         A handler that made its job done in a transaction of its own may go on after it.
         """
-        log = self._workshop.store.attempts(pair[0])
+        log = self._workshop.store.admin.attempts(pair[0])
         lines = await self._troubles.found(f"the log of job {pair[0]}", log)
         return any(line.fence == pair[1] for line in lines)
 

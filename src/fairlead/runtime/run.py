@@ -27,7 +27,7 @@ from fairlead.core.outcome import (
     decide,
     outcome_of,
 )
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.task import Task
 from fairlead.runtime.commit import ONCE, Commit, Fate
 
@@ -60,7 +60,7 @@ class Run:
         "unreadable",
     )
 
-    def __init__(self, job: Job, task: Task, pool: str, place: int, store: Backend) -> None:
+    def __init__(self, job: Job, task: Task, pool: str, place: int, store: Store) -> None:
         self.job = job
         self.pair = (job.id, job.fence)
         self.task = task

@@ -29,7 +29,7 @@ from fairlead.core.outcome import (
     ambiguous,
     decide,
 )
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.task import Task
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
 from fairlead.runtime.narrate import narrate, narrate_late
@@ -189,7 +189,7 @@ def decided(
 
 
 async def settle_in_parts(
-    store: Backend, troubles: Troubles, settlements: Sequence[Settlement]
+    store: Store, troubles: Troubles, settlements: Sequence[Settlement]
 ) -> Written:
     """Settle, and make dead letters of the jobs whose end the store refuses to write.
 
@@ -230,7 +230,7 @@ async def settle_in_parts(
 
 
 async def _written_before(
-    store: Backend, troubles: Troubles, settlements: Sequence[Settlement]
+    store: Store, troubles: Troubles, settlements: Sequence[Settlement]
 ) -> Written:
     """Return what of this is written already, under the same fences: the attempt log tells.
 
@@ -239,7 +239,7 @@ async def _written_before(
     """
     before: Written = {}
     for settlement in settlements:
-        log = store.attempts(settlement.id)
+        log = store.admin.attempts(settlement.id)
         for line in await troubles.found(f"the log of job {settlement.id}", log):
             if line.fence != settlement.fence:
                 continue

@@ -18,7 +18,7 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.job import Job
 from fairlead.core.outcome import Outcome
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.task import Registry
 from fairlead.runtime.frames import Frames, frame
 from fairlead.runtime.run import Run, acall, call
@@ -57,7 +57,7 @@ class Word(msgspec.Struct, frozen=True, array_like=True):
 class Solo:
     """Runs orders until the channel is closed."""
 
-    def __init__(self, tasks: Registry, store: Backend, channel: socket.socket) -> None:
+    def __init__(self, tasks: Registry, store: Store, channel: socket.socket) -> None:
         channel.setblocking(True)
         self._tasks = tasks
         self._store = store

@@ -10,7 +10,7 @@ from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import ConfigError, did_you_mean
 from fairlead.core.events import Bus
 from fairlead.core.queue import Pool, Queue
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.task import Registry
 from fairlead.core.text import brief, listed
 
@@ -83,7 +83,7 @@ class Workshop:
 
     def __init__(
         self,
-        store: Backend,
+        store: Store,
         tasks: Registry,
         events: Bus,
         pools: tuple[PoolPlan, ...],

@@ -5,14 +5,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fairlead.core.clock import Clock
 from fairlead.core.errors import ConfigError, MissingExtra, did_you_mean
-from fairlead.core.store import Backend
+from fairlead.core.store import Store
 from fairlead.core.text import brief, cut
 from fairlead.core.url import split_url
 
 SCHEMES = ("memory", "sqlite", "postgresql", "redis", "rediss", "redis+cluster", "unix")
 
 
-def store_for(url: str, clock: Clock | None = None) -> Backend:
+def store_for(url: str, clock: Clock | None = None) -> Store:
     """Build the store a URL names. Nothing is opened yet."""
     if not isinstance(url, str):
         # Its type alone: a URL as bytes, say, may hold a password.
@@ -42,7 +42,7 @@ def store_for(url: str, clock: Clock | None = None) -> Backend:
     )
 
 
-def _postgres(url: str, clock: Clock | None) -> Backend:
+def _postgres(url: str, clock: Clock | None) -> Store:
     try:
         from fairlead.stores.postgres.store import postgres_store  # noqa: PLC0415 (as above)
     except ImportError as problem:
@@ -52,7 +52,7 @@ def _postgres(url: str, clock: Clock | None) -> Backend:
     return postgres_store(url, clock)
 
 
-def _redis(url: str, clock: Clock | None) -> Backend:
+def _redis(url: str, clock: Clock | None) -> Store:
     try:
         from fairlead.stores.redis.store import redis_store  # noqa: PLC0415 (as above)
     except ImportError as problem:

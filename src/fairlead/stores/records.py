@@ -7,17 +7,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.core.admin import (
-    LIVE,
-    AuditLine,
-    ErrorGroup,
-    Filter,
-    PoolShare,
-    Running,
-    Wait,
-    Waiting,
-    Worker,
-)
+from fairlead.core.acts import LIVE, AuditLine
+from fairlead.core.admin import ErrorGroup, Filter, PoolShare, Running, Wait, Waiting, Worker
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from fairlead.core.admin import Action
+from fairlead.core.acts import Action
 from fairlead.core.errors import StoreUnavailable, Unanswered
 
 Answer = TypeVar("Answer")

@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.core.errors import ConfigError
 from fairlead.core.job import NewJob
 from fairlead.core.outcome import Settlement
-from fairlead.core.store import Store
+from fairlead.core.store import Accepted, Store, Within
 
 
 class Untransacted(Store):
@@ -18,11 +18,7 @@ class Untransacted(Store):
     def no_transactions(self) -> ConfigError:
         """Return the error that says why, and the way out."""
 
-    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise self.no_transactions()
-
-    async def aput_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[bool]:  # noqa: ANN401
+    def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> Within[list[Accepted]]:  # noqa: ANN401
         """Refuse: there is no transaction to share."""
         raise self.no_transactions()
 
@@ -34,10 +30,10 @@ class Untransacted(Store):
         """Refuse: there are no transactions."""
         raise self.no_transactions()
 
-    def complete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
-        """Refuse: there is no transaction to share."""
-        raise self.no_transactions()
-
-    async def acomplete_within(self, connection: Any, settlement: Settlement) -> Settlement | None:  # noqa: ANN401
+    def complete_within(
+        self,
+        connection: Any,  # noqa: ANN401
+        settlement: Settlement,
+    ) -> Within[Settlement | None]:
         """Refuse: there is no transaction to share."""
         raise self.no_transactions()

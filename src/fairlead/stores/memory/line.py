@@ -39,7 +39,7 @@ from fairlead.core.selection import (
     can_run,
     select,
 )
-from fairlead.core.store import BATCH, Extended, Upkeep
+from fairlead.core.store import BATCH, Accepted, Extended, Upkeep, accepted
 from fairlead.stores.looks import Looks
 from fairlead.stores.memory.entries import MemoryEntries
 from fairlead.stores.memory.live import LiveJob
@@ -55,26 +55,26 @@ class MemoryLine(Untransacted):
     durability = "memory"
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._lock = threading.RLock()
-        self._live: dict[JobId, LiveJob] = {}
-        self._finished: dict[JobId, JobRecord] = {}
-        self._dead: dict[JobId, JobRecord] = {}
-        self._log: list[Attempt] = []
+        self.clock = clock or SystemClock()
+        self.lock = threading.RLock()
+        self.live: dict[JobId, LiveJob] = {}
+        self.finished: dict[JobId, JobRecord] = {}
+        self.dead: dict[JobId, JobRecord] = {}
+        self.log: list[Attempt] = []
         # Waiting and running jobs that are not parked, by queue, in claim order.
-        self._order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
+        self.order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
         # Jobs that were parked until a time; a mark may be stale, its job tells.
-        self._due: list[tuple[int, JobId]] = []
+        self.due: list[tuple[int, JobId]] = []
         # The same for jobs that expire, and the jobs that wait for a worker who knows them.
-        self._expiring: list[tuple[int, JobId]] = []
-        self._unknown: set[JobId] = set()
-        self._paused: set[str] = set()
+        self.expiring: list[tuple[int, JobId]] = []
+        self.unknown: set[JobId] = set()
+        self.paused: set[str] = set()
         self._looks = Looks()
-        self._workers: dict[str, Worker] = {}
+        self.workers: dict[str, Worker] = {}
         self.entries = MemoryEntries(
-            self._lock,
-            self._clock,
-            self._live,
+            self.lock,
+            self.clock,
+            self.live,
             lambda job_id, fence: self._running(job_id, fence) is not None,
         )
         self._mark = 1
@@ -88,18 +88,18 @@ class MemoryLine(Untransacted):
 
     # The line
 
-    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
         """Accept new jobs, all of them or none."""
         return self.put_blocking(jobs)
 
-    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
         """Accept new jobs from synchronous code."""
-        with self._lock:
-            now = self._clock.now()
+        with self.lock:
+            now = self.clock.now()
             taken_in = [self._taken_in(job, now) for job in jobs]
             fresh = [self._put(live, now) for live in taken_in]
-        self._notify()
-        return fresh
+        self.notify()
+        return accepted(jobs, fresh)
 
     def no_transactions(self) -> ConfigError:
         """Say why, and the way out."""
@@ -120,23 +120,23 @@ class MemoryLine(Untransacted):
 
     def _put(self, live: LiveJob, now: int) -> bool:
         job_id = live.new.id
-        if job_id in self._live or job_id in self._finished or job_id in self._dead:
+        if job_id in self.live or job_id in self.finished or job_id in self.dead:
             return False
-        self._enter(live, now)
+        self.enter(live, now)
         return True
 
-    def _enter(self, live: LiveJob, now: int) -> None:
+    def enter(self, live: LiveJob, now: int) -> None:
         """Take a job into the line."""
-        self._live[live.new.id] = live
+        self.live[live.new.id] = live
         if live.expires_at is not None:
-            heapq.heappush(self._expiring, (live.expires_at, live.new.id))
-        self._place(live, now)
+            heapq.heappush(self.expiring, (live.expires_at, live.new.id))
+        self.place(live, now)
 
-    def _place(self, live: LiveJob, now: int) -> None:
+    def place(self, live: LiveJob, now: int) -> None:
         """Put a waiting job where it belongs: in the order, or parked until it is due."""
         if live.run_at > now:
             live.parked = Gate.NOT_DUE
-            heapq.heappush(self._due, (live.run_at, live.new.id))
+            heapq.heappush(self.due, (live.run_at, live.new.id))
         else:
             self._stand(live)
 
@@ -144,46 +144,47 @@ class MemoryLine(Untransacted):
         """Put a job into the order."""
         live.parked = None
         queue, place = live.new.queue, live.place
-        insort(self._order[queue], place)
+        insort(self.order[queue], place)
         self._looks.arrived(queue, place)
 
-    def _displace(self, live: LiveJob) -> None:
-        self._unknown.discard(live.new.id)
+    def displace(self, live: LiveJob) -> None:
+        """Take a job out of the place it has."""
+        self.unknown.discard(live.new.id)
         if live.parked is None:
-            order = self._order[live.new.queue]
+            order = self.order[live.new.queue]
             del order[bisect_left(order, live.place)]
             if not order:
-                del self._order[live.new.queue]  # A claim goes along the queues that have jobs.
+                del self.order[live.new.queue]  # A claim goes along the queues that have jobs.
 
     async def claim(self, plan: ClaimPlan) -> Claim:
         """Give the worker what the selection rule chooses."""
-        with self._lock:
-            now = self._clock.now()
+        with self.lock:
+            now = self.clock.now()
             self._promote(now)
             self._bring_back(partial(can_run, plan.capable))
             self._expire(now)
             lines = Lines(plan, partial(self._line, plan.worker, now))
-            selection = select(Snapshot(plan, now, lines, among=self._order))
+            selection = select(Snapshot(plan, now, lines, among=self.order))
             cut = selection.cut
             for name, looked in selection.looked.items():
                 cut |= self._looks.end(plan.worker, name, looked)
             unknown = [
-                self._live[job_id]
+                self.live[job_id]
                 for job_id, gate in sorted(selection.held.items())
                 if gate is Gate.NO_CAPABLE_WORKER
             ]
             parked = self._park(unknown, now)
-            jobs = [self._lease(self._live[head.id], plan, now) for _, head in selection.chosen]
+            jobs = [self._lease(self.live[head.id], plan, now) for _, head in selection.chosen]
         return Claim(jobs, selection.credits, now, parked, cut)
 
     def _line(self, worker: str, now: int, queue: Served) -> Line:
-        return Line(queue, self._heads(worker, queue.name, now), queue.name in self._paused)
+        return Line(queue, self._heads(worker, queue.name, now), queue.name in self.paused)
 
     def _heads(self, worker: str, queue: str, now: int) -> Iterator[Head]:
-        order = self._order[queue]
+        order = self.order[queue]
         last = self._looks.place(worker, queue)
         for at in range(bisect_right(order, last) if last else 0, len(order)):
-            live = self._live[order[at][1]]
+            live = self.live[order[at][1]]
             if live.lease_until <= now:
                 yield live.head
 
@@ -206,22 +207,22 @@ class MemoryLine(Untransacted):
             if self._known(task, version, now):
                 continue
             for live in alike:
-                self._displace(live)
+                self.displace(live)
                 live.parked = Gate.NO_CAPABLE_WORKER
-                self._unknown.add(live.new.id)
+                self.unknown.add(live.new.id)
             parked.append(alike[0].unknown(len(alike)))
         return parked
 
     def _known(self, task: str, version: int, now: int) -> bool:
         return any(
             worker.live_until > now and can_run(worker.capable, task, version)
-            for worker in self._workers.values()
+            for worker in self.workers.values()
         )
 
     async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
         """Renew leases under their current fence."""
-        with self._lock:
-            now = self._clock.now()
+        with self.lock:
+            now = self.clock.now()
             renewed = []
             for job_id, fence in leases:
                 live = self._running(job_id, fence)
@@ -232,21 +233,21 @@ class MemoryLine(Untransacted):
 
     async def held(self, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
-        with self._lock:
-            running = [live for live in self._live.values() if live.lease_until]
+        with self.lock:
+            running = [live for live in self.live.values() if live.lease_until]
             return [live.job(lost=False) for live in running if live.worker == worker]
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
         """Write what became of running jobs, under their current fence."""
-        with self._lock:
-            now = self._clock.now()
+        with self.lock:
+            now = self.clock.now()
             ruled = [self._settle(settlement, now) for settlement in settlements]
-        self._notify()
+        self.notify()
         return {settlement.id: settlement for settlement in ruled if settlement}
 
     def _running(self, job_id: JobId, fence: int) -> LiveJob | None:
         """Return the job if this fence is the one it runs under: the only fence check there is."""
-        live = self._live.get(job_id)
+        live = self.live.get(job_id)
         return live if live is not None and live.lease_until and live.fence == fence else None
 
     def _settle(self, settlement: Settlement, now: int) -> Settlement | None:
@@ -255,8 +256,8 @@ class MemoryLine(Untransacted):
             return None
         if live.cancel is not None:
             settlement = overrule(settlement, live.cancel)
-        self._log.append(live.end_run(settlement, now))
-        self._displace(live)
+        self.log.append(live.end_run(settlement, now))
+        self.displace(live)
         live.attempt -= not settlement.counts
         live.crashes += settlement.crashed
         live.shared_deaths = settlement.shared_deaths
@@ -266,16 +267,16 @@ class MemoryLine(Untransacted):
                 live.run_at = settlement.run_at
                 live.order_at = settlement.run_at - head_start
             live.lease_until, live.worker, live.claimed_at = 0, None, None
-            self._place(live, now)
+            self.place(live, now)
         else:
-            self._finish(live, settlement.state, now, settlement.reason, settlement.result)
+            self.finish(live, settlement.state, now, settlement.reason, settlement.result)
         return settlement
 
-    def _finish(
+    def finish(
         self, live: LiveJob, state: State, now: int, reason: str | None, result: str | None = None
     ) -> None:
         """Move a job out of the line for good."""
-        del self._live[live.new.id]
+        del self.live[live.new.id]
         record = msgspec.structs.replace(
             live.record(),
             state=state,
@@ -287,18 +288,18 @@ class MemoryLine(Untransacted):
             result=result,
             reason=reason,
         )
-        (self._dead if state is State.DEAD else self._finished)[record.id] = record
+        (self.dead if state is State.DEAD else self.finished)[record.id] = record
 
     async def announce(self, worker: Worker, lease: int) -> None:
         """Say that a worker lives, and which tasks it knows."""
-        with self._lock:
-            now = self._clock.now()
-            known = self._workers.get(worker.id)
-            self._workers[worker.id] = msgspec.structs.replace(
+        with self.lock:
+            now = self.clock.now()
+            known = self.workers.get(worker.id)
+            self.workers[worker.id] = msgspec.structs.replace(
                 worker, started_at=known.started_at if known else now, live_until=now + lease
             )
             self._bring_back(partial(can_run, worker.capable))
-        self._notify()
+        self.notify()
 
     async def wait(
         self,
@@ -310,24 +311,25 @@ class MemoryLine(Untransacted):
         """Return when something may have changed, a parked job falls due, or time is up."""
         loop = asyncio.get_running_loop()
         hint: asyncio.Future[None] = loop.create_future()
-        with self._lock:
+        with self.lock:
             if self._mark != since:
                 return self._mark
             self._waiters.append((loop, hint))
-            now = self._clock.now()
-            due = min((at for at, _ in self._due if at > now), default=None)
+            now = self.clock.now()
+            due = min((at for at, _ in self.due if at > now), default=None)
         if due is not None:
             timeout = min(timeout, (due - now) / SECOND)
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(hint, timeout)
         finally:
-            with self._lock:
+            with self.lock:
                 self._waiters = [w for w in self._waiters if w[1] is not hint]
         return self._mark
 
-    def _notify(self) -> None:
-        with self._lock:
+    def notify(self) -> None:
+        """Wake who waits."""
+        with self.lock:
             self._mark += 1
             waiters, self._waiters = self._waiters, []
         for loop, hint in waiters:
@@ -336,8 +338,8 @@ class MemoryLine(Untransacted):
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        with self._lock:
-            now = self._clock.now()
+        with self.lock:
+            now = self.clock.now()
             done = Upkeep(
                 promoted=self._promote(now),
                 brought_back=self._bring_back(lambda t, v: self._known(t, v, now)),
@@ -348,33 +350,33 @@ class MemoryLine(Untransacted):
             )
             self._prune_workers(now - keep)
         if done.promoted or done.brought_back:
-            self._notify()
+            self.notify()
         return done
 
     def _promote(self, now: int) -> int:
         promoted = 0
-        while self._due and self._due[0][0] <= now and promoted < BATCH:
-            run_at, job_id = heapq.heappop(self._due)
-            live = self._live.get(job_id)
+        while self.due and self.due[0][0] <= now and promoted < BATCH:
+            run_at, job_id = heapq.heappop(self.due)
+            live = self.live.get(job_id)
             if live and live.parked is Gate.NOT_DUE and live.run_at == run_at:
-                self._place(live, now)
+                self.place(live, now)
                 promoted += 1
         return promoted
 
     def _bring_back(self, known: Callable[[str, int], bool]) -> int:
-        parked = [self._live[job_id] for job_id in self._unknown]
+        parked = [self.live[job_id] for job_id in self.unknown]
         back = [live for live in parked if known(live.new.task, live.new.version)][:BATCH]
         for live in back:
-            self._unknown.discard(live.new.id)
+            self.unknown.discard(live.new.id)
             self._stand(live)
         return len(back)
 
     def _expire(self, now: int) -> int:
         expired = 0
         left = []
-        while self._expiring and self._expiring[0][0] <= now and expired < BATCH:
-            mark = heapq.heappop(self._expiring)
-            live = self._live.get(mark[1])
+        while self.expiring and self.expiring[0][0] <= now and expired < BATCH:
+            mark = heapq.heappop(self.expiring)
+            live = self.live.get(mark[1])
             if live is None or live.expires_at != mark[0]:
                 continue  # It has ended, or was revived without an expiry that had passed.
             if live.lease_until or live.new.level > self.level:
@@ -382,33 +384,33 @@ class MemoryLine(Untransacted):
                     mark
                 )  # It may wait again, and expire then; or a newer program may look.
                 continue
-            self._displace(live)
-            self._finish(live, State.CANCELLED, now, Reason.EXPIRED)
+            self.displace(live)
+            self.finish(live, State.CANCELLED, now, Reason.EXPIRED)
             expired += 1
         for mark in left:
-            heapq.heappush(self._expiring, mark)
+            heapq.heappush(self.expiring, mark)
         return expired
 
     def _prune(self, before: int) -> int:
         old = [
             record.id
-            for record in self._finished.values()
+            for record in self.finished.values()
             if (record.finished_at or 0) < before and record.level <= self.level
         ][:BATCH]
         for job_id in old:
-            del self._finished[job_id]
+            del self.finished[job_id]
             self.entries.forget(job_id)
         return len(old)
 
     def _prune_workers(self, before: int) -> None:
-        for worker in list(self._workers.values()):
+        for worker in list(self.workers.values()):
             if worker.live_until < before:
-                del self._workers[worker.id]
+                del self.workers[worker.id]
 
     def _prune_log(self, before: int) -> int:
-        old = [at for at, line in enumerate(self._log) if line.finished_at < before][:BATCH]
+        old = [at for at, line in enumerate(self.log) if line.finished_at < before][:BATCH]
         for at in reversed(old):
-            del self._log[at]
+            del self.log[at]
         return len(old)
 
 

@@ -1,30 +1,53 @@
 """What people ask of the server: look, count, cancel, revive, delete, pause."""
 
-from collections.abc import Collection
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
 
 from msgspec.structs import astuple
 from psycopg.rows import dict_row
 
-from fairlead.core.admin import (
-    MOST_LISTED,
+from fairlead.core.acts import (
     Action,
     AuditLine,
+    Cancel,
+    Deed,
+    Delete,
+    Edit,
+    Note,
+    Pause,
+    Resume,
+    Revive,
+)
+from fairlead.core.admin import (
+    ALL,
+    MOST_LISTED,
+    Admin,
+    Condition,
     ErrorGroup,
     Filter,
-    Running,
-    Waiting,
+    Finding,
+    Migration,
+    Part,
+    Stats,
     Worker,
-    check_count,
 )
-from fairlead.core.clock import Clock
+from fairlead.core.clock import Clock, SystemClock
+from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
+from fairlead.stores.news import WORK
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.audit import audit, repair
+from fairlead.stores.postgres.condition import condition
+from fairlead.stores.postgres.lacking import find_lacking
 from fairlead.stores.postgres.lane import AsyncConnection, Lane, apart
 from fairlead.stores.postgres.line import to_json
+from fairlead.stores.postgres.migrate import applied
 from fairlead.stores.postgres.replies import announced_of, attempt_of, touched_of
 from fairlead.stores.postgres.replies import record_of as told_record
+from fairlead.stores.postgres.session import Session
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.records import (
     counts_of,
@@ -34,85 +57,115 @@ from fairlead.stores.records import (
     waiting_of,
     worker_of,
 )
+from fairlead.stores.repeat import acted
+
+Answer = TypeVar("Answer")
 
 _AFTER_ALL_IDS = "\U0010ffff"
 
 
-class Hand:
-    """The questions and changes of people, each on the lane it is given."""
+class PostgresAdmin(Admin):
+    """The questions and changes of people, each on the lane for its kind."""
 
-    def __init__(self, schema: str, clock: Clock | None) -> None:
-        self._sql = statements(schema)
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock | None,
+        session: Callable[[], Awaitable[Session]],
+        level: Callable[[], int],
+        changed: Callable[[], None],
+    ) -> None:
+        """Begin; `changed` is called when jobs may have come to stand elsewhere."""
+        self._address = address
+        self._sql = statements(address.quoted_schema)
         self._clock = clock
+        self._session = session
+        self._level = level
+        self._changed = changed
+
+    async def _people(self) -> Lane:
+        return (await self._session()).people
+
+    async def _looks(self) -> Lane:
+        return (await self._session()).looks
 
     def _at(self) -> int | None:
         return self._clock.now() if self._clock else None
 
-    async def _rows(self, lane: Lane, statement: str, **values: object) -> list[Any]:
+    async def _rows(self, statement: str, **values: object) -> list[Any]:
         async def asked(connection: AsyncConnection) -> list[Any]:
             async with apart(connection):
                 cursor = connection.cursor(binary=True)
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
 
-        return await lane.run(asked)
+        return await (await self._people()).run(asked)
 
     async def _told(self, lane: Lane, verb: str, **doc: object) -> list[str]:
         return [text for (text,) in await lane.ask(self._sql[verb], to_json(doc))]
 
-    async def _records(self, lane: Lane, statement: str, **values: object) -> list[JobRecord]:
+    async def _records(self, statement: str, **values: object) -> list[JobRecord]:
         async def asked(connection: AsyncConnection) -> list[dict[str, Any]]:
             async with apart(connection):
                 cursor = connection.cursor(binary=True, row_factory=dict_row)
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
 
-        return [record_of(_errors_joined(row)) for row in await lane.run(asked)]
+        return [record_of(_errors_joined(row)) for row in await (await self._people()).run(asked)]
 
     # Looking
 
-    async def find(self, lane: Lane, job_id: JobId) -> JobRecord | None:
+    async def find(self, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
-        told = await self._told(lane, "find", id=job_id)
+        told = await self._told(await self._looks(), "find", id=job_id)
         return record_of(_errors_joined(told_record(told[0]))) if told else None
 
     async def jobs(
-        self, lane: Lane, which: Filter, limit: int, before: JobId | None
+        self, which: Filter, limit: int = 100, before: JobId | None = None
     ) -> list[JobRecord]:
         """Return jobs that the filter means, newest first."""
         page = {"limit": min(limit, MOST_LISTED), "before": before or _AFTER_ALL_IDS}
-        return await self._records(lane, _on("jobs", which), **_asked(which), **page)
+        return await self._records(_on("jobs", which), **_asked(which), **page)
 
-    async def count(self, lane: Lane, which: Filter) -> dict[str, dict[State, int]]:
+    async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
         """Count jobs by queue and state."""
-        return counts_of(await self._rows(lane, _on("count", which), **_asked(which)))
+        return counts_of(await self._rows(_on("count", which), **_asked(which)))
 
-    async def groups(self, lane: Lane, which: Filter) -> list[ErrorGroup]:
+    async def groups(self, which: Filter) -> list[ErrorGroup]:
         """Return failures by fingerprint."""
-        rows = await self._rows(lane, _on("groups", which), **_asked(which))
+        rows = await self._rows(_on("groups", which), **_asked(which))
         return [
             ErrorGroup(mark, error, message, tuple(sorted(tasks)), *rest)
             for mark, error, message, tasks, *rest in rows
         ]
 
-    async def attempts(self, lane: Lane, job_id: JobId) -> list[Attempt]:
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
         """Return the job's lines of the attempt log."""
-        return [attempt_of(told) for told in await self._told(lane, "attempts", id=job_id)]
+        told = await self._told(await self._looks(), "attempts", id=job_id)
+        return [attempt_of(each) for each in told]
 
-    async def recent(self, lane: Lane, since: int, limit: int, queue: str | None) -> list[Attempt]:
+    async def recent(
+        self, since: int, limit: int = 10_000, queue: str | None = None
+    ) -> list[Attempt]:
         """Return the last lines of the attempt log."""
-        rows = await self._rows(lane, "recent", since=since, limit=limit, queue=queue)
+        rows = await self._rows("recent", since=since, limit=limit, queue=queue)
         return [Attempt(*row) for row in rows]
 
-    async def waiting(self, lane: Lane) -> dict[str, Waiting]:
-        """Count the waiting jobs of each queue by what they wait for."""
-        return waiting_of(await self._rows(lane, "waiting_counts", at=self._at()))
+    async def stats(self, parts: Collection[Part] = tuple(Part)) -> Stats:
+        """Return how the queues are, in the parts that are asked for."""
+        told: dict[str, Any] = {}
+        if Part.WAITING in parts:
+            told["waiting"] = waiting_of(await self._rows("waiting_counts", at=self._at()))
+        if Part.RUNNING in parts:
+            told["running"] = running_of(await self._rows("running", at=self._at()))
+        if Part.UNKNOWN in parts:
+            rows = await self._rows("unknown")
+            told["unknown"] = {(task, version): number for task, version, number in rows}
+        if Part.PAUSED in parts:
+            told["paused"] = frozenset(queue for (queue,) in await self._rows("paused"))
+        return Stats(**told)
 
-    async def running(self, lane: Lane) -> list[Running]:
-        """Count running jobs by worker process, queue and task."""
-        return running_of(await self._rows(lane, "running", at=self._at()))
-
-    async def snapshot(self, lane: Lane, plan: ClaimPlan, limit: int) -> Snapshot:
+    async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
         """Return what a claim with this plan would look at, by one state of the store."""
 
         async def asked(connection: AsyncConnection) -> Snapshot:
@@ -120,7 +173,7 @@ class Hand:
                 await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 return await self._snapshot(connection, plan, limit)
 
-        return await lane.run(asked)
+        return await (await self._people()).run(asked)
 
     async def _snapshot(self, connection: AsyncConnection, plan: ClaimPlan, limit: int) -> Snapshot:
         async def rows(statement: str, **values: object) -> list[Any]:
@@ -136,51 +189,92 @@ class Hand:
             lines[queue.name] = Line(queue, heads, queue.name in stopped)
         return Snapshot(plan, now, lines)
 
-    async def ahead(self, lane: Lane, job_id: JobId) -> int:
+    async def ahead(self, job_id: JobId) -> int:
         """Count the due jobs before this one in its queue."""
-        [(number,)] = await self._rows(lane, "ahead", id=job_id, at=self._at())
+        [(number,)] = await self._rows("ahead", id=job_id, at=self._at())
         return int(number)
 
-    async def unknown(self, lane: Lane) -> dict[tuple[str, int], int]:
-        """Count the jobs that are parked for want of a capable worker, by task and version."""
-        rows = await self._rows(lane, "unknown")
-        return {(task, version): number for task, version, number in rows}
-
-    async def paused(self, lane: Lane) -> set[str]:
-        """Return the names of the paused queues."""
-        return {queue for (queue,) in await self._rows(lane, "paused")}
-
-    async def workers(self, lane: Lane) -> list[Worker]:
+    async def workers(self) -> list[Worker]:
         """Return the workers that are announced and live."""
-        told = await self._told(lane, "workers", at=self._at())
+        told = await self._told(await self._looks(), "workers", at=self._at())
         return [worker_of(*astuple(announced_of(each))) for each in told]
 
-    async def audit_log(self, lane: Lane, limit: int, job_id: JobId | None) -> list[AuditLine]:
+    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
         """Return the audit log, newest first."""
-        rows = await self._rows(lane, "audit_log", limit=limit, job_id=job_id)
+        rows = await self._rows("audit_log", limit=limit, job_id=job_id)
         return [AuditLine(*row) for row in rows]
 
     # Acting
 
-    async def act(
-        self,
-        lane: Lane,
-        verb: str,
-        by: Action,
-        job_ids: Collection[JobId] = (),
-        states: Collection[State] = (),
-        **more: object,
-    ) -> list[JobId]:
-        """Do something to jobs, or to a queue; returns the ids, or the queue, it was done to."""
-        doc = {"at": self._at(), "verb": verb, "ids": list(job_ids), "states": sorted(states)}
-        [(answer,)] = await lane.ask(self._sql["act"], to_json(doc | {"by": astuple(by)} | more))
-        return touched_of(answer).ids
+    async def act(self, deed: Deed, by: Action) -> list[str]:
+        """Do what a person wants done; again, if there is no answer."""
+        verb, doc = _told_as(deed)
+        text = to_json({"at": self._at(), "level": self._level(), "by": astuple(by), **doc})
+        lane = (await self._session()).acts
+        [(answer,)] = await self._surely(lambda: lane.ask(self._sql[verb], text), by)
+        if verb == "noted":
+            return []
+        self._changed()
+        return list(touched_of(answer).ids)
 
-    async def note(self, lane: Lane, by: Action, count: int, job_id: JobId | None) -> None:
-        """Add to the audit log something that was done by other verbs."""
-        ids = [job_id] if job_id else []
-        doc = {"at": self._at(), "by": astuple(by), "count": check_count(count), "ids": ids}
-        await lane.ask(self._sql["noted"], to_json(doc))
+    async def _surely(self, act: Callable[[], Awaitable[Answer]], by: Action) -> Answer:
+        return await acted(act, by, self._address.timeout)
+
+    # The store itself
+
+    async def audit(self) -> list[Finding]:
+        """Check that every job is in exactly one place and every mark agrees."""
+        lane = await self._people()
+        lacking = await find_lacking(lane, self._address)
+        try:
+            return lacking + await audit(lane, self._address.quoted_schema, self._at())
+        except StoreError:
+            if not lacking:
+                raise
+            return lacking  # The tables cannot be looked at without what is missing.
+
+    async def repair(self, by: Action) -> list[str]:
+        """Put right what the audit finds."""
+        lane, schema = await self._people(), self._address.quoted_schema
+        done = await self._surely(lambda: repair(lane, schema, self._at(), by), by)
+        self._changed()
+        return done
+
+    async def condition(self) -> Condition:
+        """Return facts about the server, and what is wrong with its set-up."""
+        listener = (await self._session()).listen()
+        await listener.begin()
+        now = (self._clock or SystemClock()).now()
+        return await (await self._people()).run(
+            lambda connection: condition(connection, self._address, now, hears=listener.hears)
+        )
+
+    async def migrations(self) -> list[Migration]:
+        """Return the steps of the schema and whether each was applied."""
+        return await asyncio.to_thread(applied, self._address)
+
+
+def _told_as(deed: Deed) -> tuple[str, dict[str, Any]]:
+    """Return which function does it, and what is told to that."""
+    match deed:
+        case Cancel(ids, reason, states):
+            doc = {"verb": "cancel", "ids": list(ids), "states": sorted(states), "tell": WORK}
+            return "act", {**doc, "reason": reason}
+        case Revive(ids, states):
+            doc = {"verb": "revive", "ids": list(ids), "states": sorted(states), "tell": WORK}
+            return "act", doc
+        case Delete(ids, states):
+            return "act", {"verb": "delete", "ids": list(ids), "states": sorted(states)}
+        case Edit(job_id, was, payload, version):
+            new = {"was": was, "payload": payload, "version": version}
+            return "act", {"verb": "edit", "ids": [job_id], "states": [], **new}
+        case Pause(queue):
+            return "act", {"verb": "pause", "ids": [], "states": [], "queue": queue}
+        case Resume(queue):
+            doc = {"verb": "resume", "ids": [], "states": [], "queue": queue, "tell": WORK}
+            return "act", doc
+        case Note(count, job_id):
+            return "noted", {"count": count, "ids": [job_id] if job_id else []}
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.core.admin import NOT_MENDED, Action, Finding
+from fairlead.core.acts import Action
+from fairlead.core.admin import NOT_MENDED, Finding
 from fairlead.stores.postgres.lane import Lane
 from fairlead.stores.postgres.replies import flaw_of, mended_of
 from fairlead.stores.postgres.statements import statements

@@ -12,7 +12,7 @@ from math import inf
 
 import msgspec
 
-from fairlead.core.admin import Action, AuditLine
+from fairlead.core.acts import Action, AuditLine
 from fairlead.core.clock import Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId

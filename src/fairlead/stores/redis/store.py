@@ -5,59 +5,34 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fairlead.core.admin import (
-    ALL,
-    LIVE,
-    Action,
-    AuditLine,
-    Condition,
-    ErrorGroup,
-    Filter,
-    Finding,
-    Migration,
-    Running,
-    Waiting,
-    Worker,
-)
-from fairlead.core.clock import Clock, SystemClock
+from fairlead.core.admin import Worker
+from fairlead.core.clock import Clock
 from fairlead.core.errors import ConfigError, FairleadWarning, Unanswered
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, Job, JobRecord, NewJob, State, size_of
+from fairlead.core.job import Job, NewJob, State, size_of
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import Claim, ClaimPlan, Snapshot
-from fairlead.core.store import Backend, Extended, Upkeep
+from fairlead.core.selection import Claim, ClaimPlan
+from fairlead.core.store import Accepted, Extended, Upkeep, accepted
 from fairlead.stores.gather import Gather
 from fairlead.stores.news import ECHOES, ENDED, WORK, News
 from fairlead.stores.redis.address import Address, Node
-from fairlead.stores.redis.admin import Hand
-from fairlead.stores.redis.audit import audit
-from fairlead.stores.redis.condition import (
-    OPEN,
-    begin,
-    condition,
-    migrations,
-    servers,
-    weakest,
-)
+from fairlead.stores.redis.admin import RedisAdmin
+from fairlead.stores.redis.condition import OPEN, begin, weakest
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
 from fairlead.stores.redis.line import RedisLine
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.repair import Repair
-from fairlead.stores.redis.talk import MOST_AT_ONCE, Conversation
+from fairlead.stores.redis.talk import MOST_AT_ONCE
 from fairlead.stores.redis.wake import Bell, Listener, heard
-from fairlead.stores.repeat import acted, arepeated, repeated
+from fairlead.stores.repeat import arepeated, repeated
 from fairlead.stores.sessions import Sessions
 from fairlead.stores.untransacted import Untransacted
-
-T = TypeVar("T")
 
 PEOPLE_SECONDS = 60.0
 """How long an answer to a person's question may take; each is one of many small ones, but long
@@ -120,7 +95,7 @@ class _Session:
             lane.close()
 
 
-class RedisStore(Untransacted, Backend):
+class RedisStore(Untransacted):
     """Jobs under the keys of one prefix. Connects at first use, and again in a fork."""
 
     jobs_per_put = MOST_AT_ONCE
@@ -132,7 +107,16 @@ class RedisStore(Untransacted, Backend):
         self._address = address
         self._clock = clock
         self._queues = Queues(self.keys)
-        self._hand = Hand(self.keys, self._queues, clock)
+        self.admin = RedisAdmin(
+            self.keys,
+            self._queues,
+            address,
+            clock,
+            self._session,
+            lambda: (self._nodes, self._blocking),
+            lambda: self.level,
+            self._changed,
+        )
         self._is_open = False
         self.begin()
         _stores.add(self)
@@ -176,19 +160,24 @@ class RedisStore(Untransacted, Backend):
             await self.open()
         return self._sessions.here()
 
+    def _changed(self) -> None:
+        """Take note that jobs may have come to stand elsewhere."""
+        self._line.claims.doubt()
+        self.news.bump(WORK)
+
     # The line
 
-    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
-        """Accept new jobs, all of them or none."""
+    async def put(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
+        """Accept new jobs."""
         if not jobs:
             return []
         session = await self._session()
         try:
-            return list(await session.gather(jobs).submit(jobs))
+            return accepted(jobs, await session.gather(jobs).submit(jobs))
         except Unanswered as lost:
             again = partial(self._put_on, session.repeats, jobs)
             known = await arepeated(lost, lambda _: again(), self._address.timeout)
-            return [True] * len(jobs) if shared else known
+            return accepted(jobs, [True] * len(jobs) if shared else known)
 
     async def put_gathered(self, jobs: Sequence[NewJob]) -> Sequence[bool]:
         """Accept the jobs of several callers together."""
@@ -199,7 +188,7 @@ class RedisStore(Untransacted, Backend):
         self.news.bump(WORK)
         return fresh
 
-    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:
+    def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:
         """Accept new jobs from synchronous code, in the calling thread."""
         if not jobs:
             return []
@@ -211,7 +200,7 @@ class RedisStore(Untransacted, Backend):
             self._blocking.close()  # What else is idle may be as deaf.
             fresh = repeated(lost, partial(self._put_anew, jobs), self._address.timeout)
         # The lane says things twice if its connection was closed meanwhile.
-        return [True] * len(jobs) if shared else fresh
+        return accepted(jobs, [True] * len(jobs) if shared else fresh)
 
     def _put_anew(self, jobs: Sequence[NewJob], patience: float) -> list[bool]:
         """Put on connections of its own."""
@@ -295,145 +284,6 @@ class RedisStore(Untransacted, Backend):
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done
-
-    # For people
-
-    async def _ask(self, talk: Conversation[T]) -> T:
-        return await (await self._session()).people.hold(talk)
-
-    async def find(self, job_id: JobId) -> JobRecord | None:
-        """Return a job in whatever state."""
-        return await (await self._session()).looks.hold(self._hand.find(job_id))
-
-    async def jobs(
-        self, which: Filter, limit: int = 100, before: JobId | None = None
-    ) -> list[JobRecord]:
-        """Return jobs that the filter means, newest first."""
-        return await self._ask(self._hand.jobs(which, limit, before))
-
-    async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
-        """Count jobs by queue and state."""
-        return await self._ask(self._hand.count(which))
-
-    async def groups(self, which: Filter) -> list[ErrorGroup]:
-        """Return failures by fingerprint."""
-        return await self._ask(self._hand.groups(which))
-
-    async def attempts(self, job_id: JobId) -> list[Attempt]:
-        """Return the job's lines of the attempt log."""
-        return await (await self._session()).looks.hold(self._hand.attempts(job_id))
-
-    async def recent(
-        self, since: int, limit: int = 10_000, queue: str | None = None
-    ) -> list[Attempt]:
-        """Return the last lines of the attempt log."""
-        return await self._ask(self._hand.recent(since, limit, queue))
-
-    async def waiting(self) -> dict[str, Waiting]:
-        """Count the waiting jobs of each queue by what they wait for."""
-        return await self._ask(self._hand.waiting())
-
-    async def running(self) -> list[Running]:
-        """Count running jobs by worker process, queue and task."""
-        return await self._ask(self._hand.running())
-
-    async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
-        """Return what a claim with this plan would look at now."""
-        return await self._ask(self._hand.snapshot(plan, limit))
-
-    async def ahead(self, job_id: JobId) -> int:
-        """Count the due jobs before this one in its queue."""
-        return await self._ask(self._hand.ahead(job_id))
-
-    async def unknown(self) -> dict[tuple[str, int], int]:
-        """Count the jobs parked for want of a capable worker, by task and version."""
-        return await self._ask(self._hand.unknown())
-
-    async def paused(self) -> set[str]:
-        """Return the names of the paused queues."""
-        return await self._ask(self._hand.paused())
-
-    async def workers(self) -> list[Worker]:
-        """Return the workers that are announced and live."""
-        return await (await self._session()).looks.hold(self._hand.workers())
-
-    async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
-        """Return the audit log, newest first."""
-        return await self._ask(self._hand.audit_log(limit, job_id))
-
-    async def cancel(
-        self,
-        job_ids: Collection[JobId],
-        reason: str,
-        by: Action,
-        states: Collection[State] = LIVE,
-    ) -> dict[JobId, JobRecord]:
-        """Cancel waiting jobs at once, and mark running ones."""
-        return await self._act(
-            lambda: self._hand.cancel(job_ids, reason, by, states, self.level), by
-        )
-
-    async def revive(
-        self, job_ids: Collection[JobId], states: Collection[State], by: Action
-    ) -> list[JobId]:
-        """Let jobs run again, or sooner."""
-        return await self._act(lambda: self._hand.revive(job_ids, states, by, self.level), by)
-
-    async def edit(self, job_id: JobId, was: str, payload: str, version: int, by: Action) -> bool:
-        """Replace the payload of a dead letter, if it still is `was`."""
-        return await self._act(
-            lambda: self._hand.edit(job_id, was, payload, version, by, self.level), by
-        )
-
-    async def delete(
-        self, job_ids: Collection[JobId], states: Collection[State], by: Action
-    ) -> list[JobId]:
-        """Forget final jobs for good."""
-        return await self._act(lambda: self._hand.delete(job_ids, states, by, self.level), by)
-
-    async def pause(self, queue: str, by: Action) -> bool:
-        """Let no further job of this queue start."""
-        return await self._act(lambda: self._hand.pause(queue, by), by)
-
-    async def resume(self, queue: str, by: Action) -> bool:
-        """Let jobs of this queue start again."""
-        return await self._act(lambda: self._hand.resume(queue, by), by)
-
-    async def note(self, by: Action, count: int, job_id: JobId | None = None) -> None:
-        """Add to the audit log something that was done by other verbs."""
-        await self._act(lambda: self._hand.note(by, count, job_id), by)
-
-    async def _act(self, talk: Callable[[], Conversation[T]], by: Action) -> T:
-        """Do what a person asks for; again, if there is no answer."""
-        done = await acted(lambda: self._ask(talk()), by, self._address.timeout)
-        self._line.claims.doubt()
-        self.news.bump(WORK)
-        return done
-
-    async def audit(self) -> list[Finding]:
-        """Check that every job is in exactly one place and every mark agrees."""
-        return await self._ask(audit(self.keys, self._queues, self._clock))
-
-    async def repair(self, by: Action) -> list[str]:
-        """Put right what the audit finds."""
-        repair = Repair(self.keys, self._queues, self._clock)
-        try:
-            return await self._act(repair.all, by)
-        finally:  # Whatever came after: what was done is written down.
-            if repair.done:
-                await self.note(by, len(repair.done))
-
-    async def condition(self) -> Condition:
-        """Return facts about the server, and what is wrong with its set-up."""
-        listener = (await self._session()).listen()
-        await listener.begin()
-        found = await self._ask(servers(self._nodes, self.keys, self._address))
-        now = (self._clock or SystemClock()).now()
-        return condition(found, self._address, now, hears=listener.hears)
-
-    async def migrations(self) -> list[Migration]:
-        """Return the versions of our keys, and whether they are in use."""
-        return await asyncio.to_thread(self._blocking.hold, migrations(self._nodes, self.keys))
 
 
 _stores: weakref.WeakSet[RedisStore] = weakref.WeakSet()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from fairlead.core.ids import JobId
-from fairlead.core.job import LONGEST_ID, Instant, Level, Place, Runs, Version
+from fairlead.core.job import LONGEST_ID, Instant, Job, Level, Place, Runs, Version
 from fairlead.core.selection import Head
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import NotUtf8, Size, exact, is_id
@@ -189,3 +189,30 @@ def read_bodies(
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, Body | None]:
     found = _decode_large(ask(connection, "large", seqs=to_json(seqs)))
     return {seq: Body(payload, options) for seq, payload, options in found}
+
+
+class _Held(Job, frozen=True, array_like=True, gc=False):
+    """A running job as its row tells it."""
+
+
+_decode_held = msgspec.json.Decoder(list[_Held]).decode
+
+
+def held(connection: sqlite3.Connection, worker: str) -> list[Job]:
+    """Return the running jobs that this worker claimed."""
+    try:
+        return _held(connection, worker, None)
+    except UNREADABLE as problem:
+        raise_unless_damage(problem)
+    jobs: list[Job] = []
+    for seq in _decode_seqs(ask(connection, "held_seqs", worker=worker)):
+        try:
+            jobs += _held(connection, worker, seq)
+        except UNREADABLE as problem:  # It is found out when its lease passes.
+            raise_unless_damage(problem)
+    return jobs
+
+
+def _held(connection: sqlite3.Connection, worker: str, seq: int | None) -> list[Job]:
+    rows = _decode_held(ask(connection, "held", worker=worker, seq=seq))
+    return [Job(*msgspec.structs.astuple(row)) for row in rows]

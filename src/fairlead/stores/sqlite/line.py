@@ -55,7 +55,7 @@ from fairlead.stores.sqlite.ways import (
     wait_again,
 )
 
-decode_seqs = msgspec.json.Decoder(list[int]).decode
+_decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_pending = msgspec.json.Decoder(tuple[int, int, int, set[str]]).decode
 
 
@@ -313,7 +313,7 @@ def _log(connection: Hand, run: dict[str, object], started: Mapping[int, object]
 
 def _expire(connection: sqlite3.Connection, by: Moment) -> int:
     values = {"now": by.now, "level": by.level, "batch": BATCH}
-    seqs = decode_seqs(ask(connection, "expired", **values))
+    seqs = _decode_seqs(ask(connection, "expired", **values))
     cancel_waiting(connection, seqs, Reason.EXPIRED, by)
     return len(seqs)
 
