@@ -407,7 +407,7 @@ async def test_a_program_that_is_no_longer_served_changes_nothing_more(
         await VERBS[verb](store, job)
     add_step(path, serves=2)
     before = rows(path, "SELECT * FROM fairlead_job")
-    for _ in range(2):
+    for _ in range(4):
         with pytest.raises(SchemaOutdated, match=DECLINED):
             await VERBS[verb](store, job)
     assert rows(path, "SELECT * FROM fairlead_job") == before
@@ -465,9 +465,9 @@ async def test_an_error_of_a_newer_schema_is_told_as_what_it_is(
     await store.put([new_job()])
     add_step(path, serves=2)
     write(path, "ALTER TABLE fairlead_job RENAME COLUMN fence TO gate")
-    for do in (store.put([new_job()]), store.claim(plan()), deeds.waiting(store)):
+    for verb in ("put", "claim", "count"):
         with pytest.raises(SchemaOutdated, match=DECLINED):
-            await do
+            await VERBS[verb](store, new_job())
 
 
 async def test_after_newer_steps_what_differs_is_of_their_making(
