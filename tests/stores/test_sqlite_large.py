@@ -103,6 +103,8 @@ async def test_small_jobs_are_claimed_with_as_many_statements_as_ever(tmp_path: 
     store = store_for(f"sqlite:///{tmp_path}/jobs.db?durability=fast")
     assert isinstance(store, SqliteStore)
     await store.put([NewJob(new_id(), "t", "mail", "{}") for _ in range(500)])
+    # After statements were compiled, it is asked once whether the schema serves (served.py).
+    assert len(await claim(store, Queue("mail"), slots=50)) == 50
     said: list[str] = []
     writer = (await store._opened()).writer
     assert writer._connection is not None
