@@ -171,7 +171,11 @@ def test_of_what_is_alike_some_is_told_and_counted(folder: Path) -> None:
     """100,000 damaged rows were a million lines."""
     jobs = [new_job(queue=f"q{n}", task=f"t{n}") for n in range(300)]
     with_store(folder, lambda store: store.put(jobs))
-    change(folder, "UPDATE fairlead_job SET parked = 2, shared_deaths = -7 WHERE seq % 2")
+    change(
+        folder,
+        "UPDATE fairlead_job SET parked = 2, park_key = '1 ' || task, "
+        "shared_deaths = -7 WHERE seq % 2",
+    )
     change(folder, "INSERT INTO fairlead_paused SELECT DISTINCT queue FROM fairlead_job")
     change(
         folder,
