@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead import SchemaOutdated
-from fairlead.core.admin import Filter, Migration, PoolShare, Worker
+from fairlead.core.admin import Filter, Migration, PoolShare, Wait, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Attached, Gate, JobRecord, NewJob, State
 from fairlead.core.outcome import Crashed, Settlement
@@ -241,6 +241,17 @@ async def test_what_looks_damaged_of_a_newer_job_is_its_programs_business(
     assert await store.admin.audit() == []
     assert await store.admin.repair(by()) == []
     assert rows(path, "SELECT * FROM fairlead_job WHERE level = 2") == before
+
+
+async def test_a_job_that_a_newer_gate_parks_is_told_as_parked(
+    store: SqliteStore, path: Path
+) -> None:
+    await store.put([new_job(level=2), new_job()])
+    write(path, "UPDATE fairlead_job SET parked = 9, park_key = 'stripe' WHERE level = 2")
+    waiting = (await store.waiting())["mail"]
+    assert (waiting.parked, waiting.due) == (1, 1)
+    [parked] = await store.jobs(Filter(waits=(Wait.PARKED,), at=2**60))
+    assert parked.level == 2
 
 
 async def test_a_newer_run_that_looks_damaged_is_not_moved_out_by_its_settlement(

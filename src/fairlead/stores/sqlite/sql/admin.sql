@@ -4,7 +4,7 @@
 AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
 AND (:waits IS NULL OR state <> 'waiting' OR CASE
-    WHEN parked = 2 THEN 'parked' WHEN run_at <= :at THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    WHEN parked > 1 THEN 'parked' WHEN run_at <= :at THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END IN (SELECT value FROM json_each(:waits)))
 AND (:since IS NULL OR coalesce(finished_at, enqueued_at) >= :since)
 AND (:tags IS NULL OR NOT EXISTS (
@@ -119,7 +119,7 @@ ORDER BY finished_at DESC, seq DESC LIMIT :limit
 
 -- name: waiting_counts
 SELECT queue, CASE
-    WHEN parked = 2 THEN 'parked' WHEN run_at <= :now THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    WHEN parked > 1 THEN 'parked' WHEN run_at <= :now THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END,
     count(*), min(run_at) FILTER (WHERE typeof(run_at) = 'integer' AND run_at >= 0)
 FROM fairlead_job WHERE lease_until = 0 GROUP BY 1, 2
