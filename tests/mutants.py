@@ -644,9 +644,30 @@ MUTANTS = [
     ),
     Mutant(
         "who finds its unstarted jobs taken makes no noise (F77)",
-        "runtime/settler.py",
-        "            elif not never_started(settlement):\n",
-        "            else:\n",
+        "runtime/settling.py",
+        "            if not never_started(settlement):\n",
+        "            if True:\n",
+        REVOKE,
+    ),
+    Mutant(
+        "the attempt log names the pool of a run whose process died",
+        "runtime/settling.py",
+        "policy, workshop.pool_of.get(job.queue), started_at",
+        "policy, None, started_at",
+        "tests/runtime/test_parts.py",
+    ),
+    Mutant(
+        "a run that is asked about after its process died keeps its pool and its start",
+        "runtime/worker.py",
+        "        run.started_at = unclear.started_at\n",
+        "",
+        "tests/runtime/test_worker.py",
+    ),
+    Mutant(
+        "what is given back of a blocked process is told in one line",
+        "runtime/revoke.py",
+        "settle(ended, quietly=True)",
+        "settle(ended)",
         REVOKE,
     ),
     Mutant(
@@ -871,7 +892,7 @@ MUTANTS = [
     ),
     Mutant(
         "a job whose end is refused becomes a dead letter (P11)",
-        "runtime/settler.py",
+        "runtime/settling.py",
         "    if damaged:\n",
         "    if False:\n",
         "tests/runtime/test_damage.py",

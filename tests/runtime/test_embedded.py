@@ -28,7 +28,7 @@ from fairlead.core.errors import EnqueueError, LeaseLost
 from fairlead.core.job import Gate, Job, NewJob, Reason, State
 from fairlead.core.outcome import Snoozed
 from fairlead.core.retry import exponential, fixed
-from fairlead.runtime import settler
+from fairlead.runtime import settling
 from fairlead.runtime.worker import Worker
 from fairlead.stores import store_for
 from tests.fuzz.victim import DEEP
@@ -845,7 +845,7 @@ async def test_an_outcome_nobody_can_decide_on_is_a_dead_letter_and_the_worker_g
             raise ZeroDivisionError
         return outcome_module.decide(job, outcome, *more)
 
-    monkeypatch.setattr(settler, "decide", decide)
+    monkeypatch.setattr(settling, "decide", decide)
 
     @any_app.task(name="t")
     async def t() -> None:

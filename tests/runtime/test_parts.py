@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead import Fairlead, StoreGone
+from fairlead import Fairlead, Pool, Queue, StoreGone
 from fairlead.core import events
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.events import Bus, Event
@@ -162,6 +162,37 @@ async def test_jobs_of_a_dead_process_are_settled_and_given_back() -> None:
     assert [record.attempt for record in records] == [0, 0, 0]
 
 
+async def test_the_attempt_log_tells_the_pool_and_the_start_of_runs_whose_process_died(
+    any_app: Fairlead,
+) -> None:
+    app = Fairlead(
+        "memory://",
+        queues=[Queue("mail"), Queue("pdf")],
+        pools=[Pool("light", queues=["mail"]), Pool("heavy", queues=["pdf"]), Pool("rest")],
+    )
+    app.store = any_app.store
+    task = app.task(name="t", queue="mail")(lambda: None)
+    for queue in ("mail", "pdf", "default"):
+        await task.using(queue=queue).aenqueue()
+    jobs = await claim(app.store, *app.queues.values(), worker="w/1")
+    board = Board.private(4)
+    for job in jobs:
+        place = board.hold(job.id, job.fence, 0, 0.0)
+        if job.queue != "mail":
+            board.start(place, ASYNC, job.claimed_at + 5, 99.0, 1.0)
+    ended = Death("w/1", "SIGKILL", tuple(board.marks()), 5.0, False, {})
+    await take_over(app.workshop(), ended, 1.0)
+    lines = {job.queue: (await app.store.attempts(job.id))[0] for job in jobs}
+    told = {queue: (line.outcome, line.pool) for queue, line in lines.items()}
+    assert told == {
+        "mail": ("returned", "light"),
+        "pdf": ("crashed", "heavy"),
+        "default": ("crashed", "rest"),
+    }
+    assert lines["mail"].started_at is None
+    assert lines["pdf"].started_at == lines["pdf"].claimed_at + 5
+
+
 async def test_what_another_worker_took_over_meanwhile_is_left_to_it() -> None:
     app = Fairlead("memory://")
     task = app.task(name="t")(lambda: None)
@@ -192,7 +223,9 @@ async def test_an_unclear_run_of_a_dead_process_is_left_for_whoever_can_ask() ->
     estate = await take_over(
         app.workshop(), Death("w/1", "SIGKILL", tuple(board.marks()), 5.0, False, {}), 1.0
     )
-    assert [job.id for job, _ in estate.unclear] == [crashed.id]
+    assert [(run.job.id, run.pool, run.started_at) for run in estate.unclear] == [
+        (crashed.id, "default", 1)
+    ]
     [again] = await claim(app.store, *app.queues.values(), worker="w/2")
     assert (again.id, again.lost) == (asked.id, True)
 

@@ -11,7 +11,7 @@ import pytest
 from fairlead import Fairlead, Pool, Queue, Retry, StoreUnavailable, current_job
 from fairlead.core import events
 from fairlead.core.job import Reason, State
-from fairlead.core.outcome import Settlement
+from fairlead.core.outcome import Crashed, Settlement
 from fairlead.core.retry import fixed
 from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.core.turns import Credits
@@ -20,6 +20,7 @@ from fairlead.runtime.embedded import EmbeddedWorker
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.pool import Slots, phase_of
 from fairlead.runtime.run import GIVEN_BACK
+from fairlead.runtime.takeover import Unclear
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Terms
 from tests.runtime.heard import Heard, ended
@@ -395,6 +396,29 @@ async def test_of_two_runs_of_a_job_only_the_newer_keeps_its_lease() -> None:
     keeper = Keeper(app.workshop(), "w", lambda: boards, lambda *told: news.append(told))
     await keeper.beat()
     assert news == [("w/1", News(lost=((job.id, old.fence),), cancelled=()))]
+
+
+async def test_a_run_that_is_asked_about_in_another_process_keeps_its_pool_and_its_start(
+    any_app: Fairlead,
+) -> None:
+    app = Fairlead(
+        "memory://", queues=[Queue("money")], pools=[Pool("rest"), Pool("bank", queues=["money"])]
+    )
+    app.store = any_app.store
+    asking = {"effects": "external", "reconcile": lambda _job: "done"}
+    task = app.task(name="pay", queue="money", **asking)(lambda: None)
+    job = await task.aenqueue()
+    [claimed] = await claim(app.store, *app.queues.values(), worker="w/1")
+    started_at = claimed.claimed_at + 5
+    workshop = app.workshop()
+    worker = Worker(workshop, "w/2", Board.private(workshop.places))
+    worker.inherit(Unclear(claimed, Crashed("SIGKILL"), "bank", started_at))
+    working = asyncio.create_task(worker.run())
+    assert (await ended(job)).state is State.DONE
+    worker.stop(1)
+    await asyncio.wait_for(working, 3)
+    [line] = await app.store.attempts(job.id)
+    assert (line.pool, line.started_at) == ("bank", started_at)
 
 
 # Full boards

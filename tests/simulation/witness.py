@@ -348,6 +348,8 @@ class Witness:
         by_job: defaultdict[JobId, list[Attempt]] = defaultdict(list)
         for line in log:
             by_job[line.job_id].append(line)
+            if line.pool != "main":
+                self.complain("the attempt log tells the pool", line.job_id)
         for job_id, fact in self.facts.items():
             record = records.get(job_id)
             if record is None:

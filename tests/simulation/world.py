@@ -22,8 +22,7 @@ from fairlead.core.clock import SECOND
 from fairlead.core.errors import StoreError
 from fairlead.core.events import Bus
 from fairlead.core.ids import IdMaker, JobId
-from fairlead.core.job import Job, NewJob
-from fairlead.core.outcome import Crashed, Failed
+from fairlead.core.job import NewJob
 from fairlead.core.queue import Queue
 from fairlead.core.task import Registry
 from fairlead.runtime import group_runner, keeper, points, revoke, worker
@@ -32,7 +31,7 @@ from fairlead.runtime.group import Group
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.service import Service
 from fairlead.runtime.solo import Word
-from fairlead.runtime.takeover import Death, past_limit, take_over
+from fairlead.runtime.takeover import Death, Unclear, past_limit, take_over
 from fairlead.runtime.upkeep import upkeep
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import PoolPlan, Terms, Workshop
@@ -104,7 +103,7 @@ class Tree:
         self.stopping: float | None = None
         self.stop_by = float("inf")
         self._burying: set[asyncio.Task[None]] = set()
-        self._unclear: list[tuple[Job, Crashed | Failed]] = []
+        self._unclear: list[Unclear] = []
         self._number = 0
         self._workshop = world.workshop(self.supervisor)
         world.loop.spawn(self.supervisor, self._guarded())
@@ -136,7 +135,7 @@ class Tree:
                 keeping.result()
         keeping.cancel()
         await asyncio.wait([keeping])
-        pairs = [(job.id, job.fence) for job, _ in self._unclear]
+        pairs = [(run.job.id, run.job.fence) for run in self._unclear]
         try:
             if pairs:
                 await self._workshop.store.extend(pairs, 0)
@@ -168,7 +167,7 @@ class Tree:
         ready = next((c for c in self.children if c.alive and c.worker is not None), None)
         while self._unclear and ready is not None and self.stopping is None:
             assert ready.worker is not None
-            world.loop.tell(ready, ready.worker.inherit, *self._unclear.pop())
+            world.loop.tell(ready, ready.worker.inherit, self._unclear.pop())
         while self.stopping is None and len(self.children) < world.options.children:
             self._start()
 

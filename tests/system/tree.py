@@ -375,6 +375,8 @@ class Shop:
         assert "done" not in [line.outcome for line in log[:-1]], f"ran after its end: {log}"
         if record.state is State.DONE:
             assert log[-1].outcome == "done"
+        pools = {queue: pool.name for pool in self.app.pools for queue in pool.queues}
+        assert all(line.pool == pools[line.queue] for line in log), f"without its pool: {log}"
         started = [line.fence for line in lines if line.what == "start"]
         if record.id not in self.doubled:
             assert started == sorted(set(started)), f"fences do not grow: {lines}"

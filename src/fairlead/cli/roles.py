@@ -9,15 +9,17 @@ import warnings
 
 from fairlead.cli.load import load_app
 from fairlead.core.errors import FairleadError, FairleadWarning
-from fairlead.core.outcome import Policy, Returned, decide
+from fairlead.core.outcome import Returned
 from fairlead.core.passwords import without_passwords
 from fairlead.core.text import escaped
 from fairlead.log import set_up
 from fairlead.runtime.board import Board
+from fairlead.runtime.contact import Troubles
 from fairlead.runtime.group import serve as serve_group
 from fairlead.runtime.loop import loop_factory
 from fairlead.runtime.process import first_word, serve
 from fairlead.runtime.recruit import Recruit
+from fairlead.runtime.settling import Ended, Settling
 from fairlead.runtime.solo import Solo
 from fairlead.runtime.spawn import die_with_parent
 from fairlead.runtime.stacks import answer
@@ -90,15 +92,15 @@ def _leave(target: str, worker: str, *command: str) -> None:
     app = load_app(target)
 
     async def give_back() -> None:
-        now = app.clock.now()
-        policies = {task.name: task.options for task in app.tasks}
-        returned = [
-            decide(job, Returned(cut_off=True), policies.get(job.task, Policy()), now)
+        workshop, now = app.workshop(), app.clock.now()
+        ended = [
+            Ended.unseen(workshop, job, Returned(cut_off=True), None, now)
             for job in await app.store.held(worker)
         ]
-        for settlement in (await app.store.settle(returned)).values():
-            told = escaped(f"job {settlement.id} was cut off: {settlement.state}")
-            print(f"fairlead: {told}", file=sys.stderr)
+        for settlement in await Settling(workshop, Troubles(worker, app.events)).settle(ended):
+            if settlement is not None:
+                told = escaped(f"job {settlement.id} was cut off: {settlement.state}")
+                print(f"fairlead: {told}", file=sys.stderr)
         await app.aclose()
 
     asyncio.run(give_back())

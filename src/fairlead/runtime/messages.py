@@ -3,9 +3,8 @@
 import msgspec
 
 from fairlead.core.events import LogStyle
-from fairlead.core.job import Job
 from fairlead.runtime.run import Pair
-from fairlead.runtime.takeover import Cut
+from fairlead.runtime.takeover import Unclear
 from fairlead.runtime.workshop import Choice, Terms
 
 
@@ -39,8 +38,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 class Inherit(msgspec.Struct, frozen=True, tag=True):
     """Ask `reconcile` about this run of a process that is no more, and settle it."""
 
-    job: Job
-    outcome: Cut
+    run: Unclear
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -78,8 +78,8 @@ def _heed(message: ToProcess, worker: Worker) -> None:
             worker.lost(pairs)
         case Cancel(pairs):
             worker.cancel(pairs)
-        case Inherit(job, outcome):
-            worker.inherit(job, outcome)
+        case Inherit(run):
+            worker.inherit(run)
 
 
 def _tell_of_process(channel: socket.socket, pid: int, begins: bool) -> None:  # noqa: FBT001 (told by position)

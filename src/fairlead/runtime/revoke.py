@@ -20,11 +20,10 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fairlead.core.job import Job
-from fairlead.core.outcome import Policy, decide
 from fairlead.runtime.board import Board, Mark
 from fairlead.runtime.contact import FIRST_PAUSE, Troubles, is_outage, said
 from fairlead.runtime.run import GIVEN_BACK, Pair
-from fairlead.runtime.settler import settle_in_parts
+from fairlead.runtime.settling import Ended, Settling
 from fairlead.runtime.workshop import Workshop
 
 TICK = 0.1
@@ -49,6 +48,7 @@ class Revoker:
         self._boards = boards
         self._tell = tell
         self._troubles = Troubles(worker, workshop.events)
+        self._settling = Settling(workshop, self._troubles)
         self._under_way: set[str] = set()
 
     async def run(self) -> None:
@@ -101,9 +101,10 @@ class Revoker:
         if self._boards().get(worker) is not board:
             return 0  # It died meanwhile, and its jobs are taken over.
         jobs = unstarted(held, marks, revoked_at, board.asked_at)
-        settlements = [decide(job, GIVEN_BACK, Policy(), now=0) for job in jobs]
-        written = await settle_in_parts(self._workshop.store, self._troubles, settlements)
-        pairs = {(settlement.id, settlement.fence) for settlement in written.values()}
+        now = self._workshop.clock.now()
+        ended = [Ended.unseen(self._workshop, job, GIVEN_BACK, None, now) for job in jobs]
+        written = await self._settling.settle(ended, quietly=True)
+        pairs = {(settlement.id, settlement.fence) for settlement in written if settlement}
         board.given_back = pairs | (board.given_back & {mark.pair for mark in marks})
         return len(pairs)
 

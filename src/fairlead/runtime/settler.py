@@ -1,47 +1,30 @@
-"""Last station: decide what outcomes mean, write them in batches, tell who listens.
+"""Last station: settle the outcomes of a process, in batches.
 
 While one settlement is on its way to the store, outcomes gather; when it is
 back, all that gathered go together. An outcome is never dropped because the
 store is away: it waits, its lease is renewed meanwhile, and it is written when
 the store is back, if the fence still holds.
-
-A job whose end the store refuses is damaged. It becomes a dead letter, reason `unreadable`; if
-the store refuses that too, the job is left in place, for `doctor` to name.
 """
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import get_args
 
 from msgspec.structs import replace
 
-from fairlead.core.failure import describe, described
-from fairlead.core.ids import JobId
-from fairlead.core.job import Job, Reason, State
-from fairlead.core.outcome import (
-    Ambiguous,
-    Committed,
-    Failed,
-    Knowledge,
-    Outcome,
-    Settlement,
-    ambiguous,
-    decide,
-)
-from fairlead.core.store import Store
-from fairlead.core.task import Task
+from fairlead.core.failure import describe
+from fairlead.core.job import State
+from fairlead.core.outcome import Ambiguous, Committed, Knowledge, Outcome, Settlement, ambiguous
 from fairlead.runtime.contact import Contact, Troubles, is_outage, said
-from fairlead.runtime.narrate import narrate, narrate_late
 from fairlead.runtime.points import point
 from fairlead.runtime.run import Run
-from fairlead.runtime.split import in_parts
+from fairlead.runtime.settling import Ended, Settling, Write, Written
 from fairlead.runtime.workshop import Workshop
 
 MOST_AT_ONCE = 1_000
 
-Ended = tuple[Run, Outcome]
-Written = dict[JobId, Settlement]
+Batch = list[tuple[Run, Outcome]]
 
 
 class Settler:
@@ -60,14 +43,13 @@ class Settler:
         release: Callable[[Run], None],
         asking: Callable[[Run], None],
     ) -> None:
-        self._workshop = workshop
-        self._worker = worker
         self._contact = contact
         self._troubles = Troubles(worker, workshop.events)
+        self._settling = Settling(workshop, self._troubles)
         self._now = now
         self._release = release
         self._on_asking = asking
-        self._ended: list[Ended] = []
+        self._ended: Batch = []
         self._bell = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -103,32 +85,26 @@ class Settler:
             if self._stopped:
                 return
 
-    async def _settle(self, batch: list[Ended]) -> None:
+    async def _settle(self, batch: Batch) -> None:
         now = self._now()
-        settlements = [self._decide(run, outcome, now) for run, outcome in batch]
+        ended = [
+            Ended(run.job, outcome, run.task.options, run.pool, run.started_at, now)
+            for run, outcome in batch
+        ]
         point("settle")
-        # What a handler is known to have committed itself is written already.
-        written = {s.id: s for (_, o), s in zip(batch, settlements, strict=True) if _certain(o)}
-        unwritten = [s for (_, o), s in zip(batch, settlements, strict=True) if not _certain(o)]
-        if unwritten:
-            written |= await self._write(unwritten)
-        point("settled")
-        for (run, outcome), settlement in zip(batch, settlements, strict=True):
-            ruled = written.get(settlement.id)
-            if ruled is not None and ruled.fence == settlement.fence:
-                narrate(self._workshop.events, run.job, ruled, run.started_at, now)
-                self._tell_trouble(run, outcome, ruled)
-            elif not never_started(settlement):
-                narrate_late(self._workshop.events, run.job, settlement.outcome)
+        ruled = await self._settling.settle(ended, self._patiently)
+        for (run, outcome), settlement in zip(batch, ruled, strict=True):
+            self._tell_trouble(run, outcome, settlement)
             self._release(run)
 
-    def _tell_trouble(self, run: Run, outcome: Outcome, ruled: Settlement) -> None:
+    def _tell_trouble(self, run: Run, outcome: Outcome, ruled: Settlement | None) -> None:
         """Tell what went wrong in a handler after it had made its job done."""
-        if isinstance(outcome, Committed) and outcome.trouble and ruled.state is State.DONE:
+        is_done = ruled is not None and ruled.state is State.DONE
+        if is_done and isinstance(outcome, Committed) and outcome.trouble:
             told = f"job {run.job.id} is done, its transaction is committed; but {outcome.trouble}"
             self._troubles.tell(told)
 
-    def _leave(self, batch: list[Ended], problem: Exception) -> None:
+    def _leave(self, batch: Batch, problem: Exception) -> None:
         """Leave runs to their leases, because nothing can be done with them here."""
         told = ", ".join(run.job.id for run, _ in batch[:3])
         told = f"{told} and {len(batch) - 3} more" if len(batch) > 3 else told
@@ -136,22 +112,19 @@ class Settler:
         for run, _ in batch:
             self._release(run)
 
-    def _decide(self, run: Run, outcome: Outcome, now: int) -> Settlement:
-        settlement = decided(self._workshop, self._troubles, run.job, outcome, run.task, now)
-        return replace(settlement, started_at=run.started_at, pool=run.pool)
-
-    async def _write(self, settlements: list[Settlement]) -> Written:
-        """Settle until the store answers; returns what was written by us."""
+    async def _patiently(self, write: Write) -> Written:
+        """Write until the store answers."""
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                written = await settle_in_parts(self._workshop.store, self._troubles, settlements)
+                written = await write()
             except Exception as problem:
                 if not is_outage(problem):
                     raise
                 await self._contact.lost(problem, began)
                 continue
             self._contact.found(began)
+            point("settled")
             return written
 
     async def _reconcile(self, run: Run, unclear: Ambiguous) -> None:
@@ -174,94 +147,6 @@ class Settler:
         """Leave what is still being asked about to whoever claims it next."""
         for asking in self._asking:
             asking.cancel()
-
-
-def decided(
-    workshop: Workshop, troubles: Troubles, job: Job, outcome: Outcome, task: Task, now: int
-) -> Settlement:
-    """Decide what an outcome means, also where the task's own code for that fails."""
-    try:
-        return decide(job, outcome, task.options, now, workshop.random.random)
-    except Exception as problem:  # noqa: BLE001 (a curve or a predicate is user code)
-        failure = describe(problem)
-        troubles.tell(f"task {task.name!r} cannot say what happens next: {failure.in_brief}")
-        return decide(job, Failed(failure, transient=False), task.options, now)
-
-
-async def settle_in_parts(
-    store: Store, troubles: Troubles, settlements: Sequence[Settlement]
-) -> Written:
-    """Settle, and make dead letters of the jobs whose end the store refuses to write.
-
-    Returns what is written, also if it was before: see `_written_before`.
-    """
-    damaged: list[Settlement] = []
-
-    def bury(settlement: Settlement, problem: Exception) -> None:
-        told = f"the store refused to write that it is {settlement.state}: {said(problem)}"
-        troubles.tell(f"job {settlement.id} is damaged: {told}")
-        damaged.append(
-            replace(
-                settlement,
-                state=State.DEAD,
-                reason=Reason.UNREADABLE,
-                failure=described("Unreadable", told),
-                result=None,
-                run_at=None,
-            )
-        )
-
-    def leave(settlement: Settlement, problem: Exception) -> None:
-        troubles.tell(
-            f"job {settlement.id} cannot be moved and stays where it is: {said(problem)}; "
-            "`fairlead doctor` names the damage, `fairlead doctor --repair` mends it"
-        )
-
-    parts = await in_parts(store.settle, settlements, bury)
-    if damaged:
-        parts += await in_parts(store.settle, damaged, leave)
-    written: Written = {}
-    for part in parts:
-        written |= part
-    unwritten = [each for each in settlements if each.id not in written]
-    # What was sent in parts may have been written by the part that was refused.
-    asked = unwritten if len(parts) > 1 else [each for each in unwritten if not never_started(each)]
-    return written | await _written_before(store, troubles, asked)
-
-
-async def _written_before(
-    store: Store, troubles: Troubles, settlements: Sequence[Settlement]
-) -> Written:
-    """Return what of this is written already, under the same fences: the attempt log tells.
-
-    An earlier try of ours may have been, whose answer was lost, or which the store refused for the
-    sake of another job; or the handler made its job done itself, and then that counts.
-    """
-    before: Written = {}
-    for settlement in settlements:
-        log = store.admin.attempts(settlement.id)
-        for line in await troubles.found(f"the log of job {settlement.id}", log):
-            if line.fence != settlement.fence:
-                continue
-            if line.outcome == settlement.outcome:
-                before[settlement.id] = settlement
-            elif line.outcome == "done":
-                before[line.job_id] = Settlement(line.job_id, line.fence, State.DONE, line.outcome)
-    return before
-
-
-def never_started(settlement: Settlement) -> bool:
-    """Say whether a run is given back before it began.
-
-    If the store refuses that, the job was given back before, or has passed on to somebody else;
-    it is all the same to who never ran it.
-    """
-    return settlement.outcome == "returned" and settlement.started_at is None
-
-
-def _certain(outcome: Outcome) -> bool:
-    """Say whether a handler is known to have committed its job's end itself."""
-    return isinstance(outcome, Committed) and outcome.unless is None
 
 
 async def _ask(run: Run) -> Knowledge:

@@ -22,7 +22,6 @@ from fairlead.core.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from fairlead.core.job import Job
 from fairlead.core.outcome import Crashed
 from fairlead.core.text import counted
 from fairlead.runtime.board import ASYNC, PROCESS, Board, Mark
@@ -32,7 +31,7 @@ from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
 from fairlead.runtime.messages import Begin, Cancel, Inherit, Lost, Stop
 from fairlead.runtime.stacks import is_of_a_user
-from fairlead.runtime.takeover import Cut, Death, fates, idle_since, past_limit, take_over
+from fairlead.runtime.takeover import Death, Unclear, fates, idle_since, past_limit, take_over
 from fairlead.runtime.workshop import Choice, Workshop
 
 TICK = 0.1
@@ -67,7 +66,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._burying: set[asyncio.Task[None]] = set()
         self._attending: set[asyncio.Task[None]] = set()
-        self._unclear: list[tuple[Job, Cut]] = []
+        self._unclear: list[Unclear] = []
         self._guardian = Guardian()
         self._keeper = Keeper(workshop, worker, self._boards, self._tell, self._tell_blocked)
         self._number = 0
@@ -306,12 +305,11 @@ class Supervisor:
         """Let a living process ask about runs that ended unclearly in a dead one."""
         child = next((child for child in self._children if child.ready), None)
         while self._unclear and child is not None and not self._ended:
-            job, outcome = self._unclear.pop()
-            child.tell(Inherit(job, outcome))
+            child.tell(Inherit(self._unclear.pop()))
 
     async def _let_go(self) -> None:
         """At the end, leave what nobody could be asked about to whoever claims it next."""
-        pairs = [(job.id, job.fence) for job, _ in self._unclear]
+        pairs = [(run.job.id, run.job.fence) for run in self._unclear]
         if pairs:
             with suppress(Exception):  # Their leases pass by themselves.
                 await self._workshop.store.extend(pairs, 0)

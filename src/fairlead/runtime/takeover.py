@@ -11,25 +11,16 @@ from collections.abc import Iterable
 from typing import TypeGuard
 
 import msgspec
-from msgspec.structs import replace
 
 from fairlead.core.clock import SECOND
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job
-from fairlead.core.outcome import (
-    Crashed,
-    Failed,
-    Outcome,
-    Returned,
-    Settlement,
-    ambiguous,
-)
+from fairlead.core.outcome import Crashed, Failed, Outcome, Returned, ambiguous
 from fairlead.core.task import TaskOptions
 from fairlead.runtime.board import NEVER, PROCESS, THREAD, UNCLEAR, Mark
 from fairlead.runtime.contact import FIRST_PAUSE, Troubles, is_outage, said
-from fairlead.runtime.narrate import narrate, narrate_late
-from fairlead.runtime.settler import decided, never_started, settle_in_parts
+from fairlead.runtime.settling import Ended, Settling
 from fairlead.runtime.split import in_parts
 from fairlead.runtime.workshop import Workshop
 
@@ -53,12 +44,21 @@ class Death(msgspec.Struct, frozen=True):
     lines: dict[int, str]
 
 
+class Unclear(msgspec.Struct, frozen=True):
+    """A run that ended with a process, and whose task must be asked what happened."""
+
+    job: Job
+    outcome: Cut
+    pool: str | None
+    started_at: int | None
+
+
 class Estate(msgspec.Struct, frozen=True):
     """What was done with its jobs. `unclear` must be asked about by another process."""
 
     crashed: int
     returned: int
-    unclear: tuple[tuple[Job, Cut], ...]
+    unclear: tuple[Unclear, ...]
 
 
 def fates(death: Death) -> dict[tuple[JobId, int], Outcome | None]:
@@ -114,28 +114,28 @@ async def _take_over(workshop: Workshop, death: Death, troubles: Troubles) -> Es
     outcomes = fates(death)
     left = [pair for pair, outcome in outcomes.items() if outcome is None]
     marks = {mark.pair: mark for mark in death.marks}
-    ended: list[tuple[Job, Settlement, int]] = []
-    unclear: list[tuple[Job, Cut]] = []
+    ended: list[Ended] = []
+    unclear: list[Unclear] = []
     for job in await store.held(death.worker):
         pair = (job.id, job.fence)
         mark = marks.get(pair)
         if job.fence > job.claimed_at and not (mark is not None and mark.running):
             continue  # Claimed as lost, here or by another: to be decided on, not to be given back.
-        now = _store_time(workshop, mark)
         outcome = outcomes.get(pair, Returned())
         if outcome is None or job.task not in workshop.tasks:
             continue  # To be asked about; or of newer code than ours: its lease passes.
-        policy = workshop.tasks[job.task].options
-        if _must_be_asked(outcome, policy):
-            unclear.append((job, outcome))
+        started_at = mark.started_at if mark is not None and mark.running else None
+        run = Ended.unseen(workshop, job, outcome, started_at, _store_time(workshop, mark))
+        if _must_be_asked(outcome, workshop.tasks[job.task].options):
+            unclear.append(Unclear(job, outcome, run.pool, started_at))
         else:
-            settlement = decided(workshop, troubles, job, outcome, workshop.tasks[job.task], now)
-            started_at = mark.started_at if mark is not None and mark.running else None
-            ended.append((job, replace(settlement, started_at=started_at), now))
+            ended.append(run)
     if left:
         # To be asked about, not to be given back: it is claimed as lost, at once.
         await in_parts(lambda pairs: store.extend(pairs, 0), left, lambda _pair, _problem: None)
-    return await _settle(workshop, troubles, ended, tuple(unclear))
+    await Settling(workshop, troubles).settle(ended)
+    returned = sum(isinstance(run.outcome, Returned) for run in ended)
+    return Estate(len(ended) - returned + len(unclear), returned, tuple(unclear))
 
 
 def _store_time(workshop: Workshop, mark: Mark | None) -> int:
@@ -147,24 +147,6 @@ def _store_time(workshop: Workshop, mark: Mark | None) -> int:
 
 def _must_be_asked(outcome: Outcome, policy: TaskOptions) -> TypeGuard[Cut]:
     return policy.reconcile is not None and ambiguous(outcome, policy) is not None
-
-
-async def _settle(
-    workshop: Workshop,
-    troubles: Troubles,
-    ended: list[tuple[Job, Settlement, int]],
-    unclear: tuple[tuple[Job, Cut], ...],
-) -> Estate:
-    settlements = [settlement for _, settlement, _ in ended]
-    written = await settle_in_parts(workshop.store, troubles, settlements)
-    for job, settlement, now in ended:
-        ruled = written.get(settlement.id)
-        if ruled is not None:
-            narrate(workshop.events, job, ruled, ruled.started_at, now)
-        elif not never_started(settlement):
-            narrate_late(workshop.events, job, settlement.outcome)
-    returned = sum(settlement.outcome == "returned" for _, settlement, _ in ended)
-    return Estate(len(ended) - returned + len(unclear), returned, unclear)
 
 
 def past_limit(marks: Iterable[Mark], now: float, patience: float) -> list[Mark]:

@@ -33,6 +33,7 @@ from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.run import CUT_OFF, GIVEN_BACK, Pair, Run
 from fairlead.runtime.sending import Home
 from fairlead.runtime.settler import Settler
+from fairlead.runtime.takeover import Unclear
 from fairlead.runtime.thread_runner import ThreadRunner
 from fairlead.runtime.workshop import PoolPlan, Workshop
 
@@ -280,17 +281,21 @@ class Worker:
             return None
         return run
 
-    def inherit(self, job: Job, outcome: Outcome) -> None:
+    def inherit(self, unclear: Unclear) -> None:
         """Settle a run that ended in a process which is no more, after asking `reconcile`."""
         if not self._places():
             return  # Its lease passes, and then it is asked about.
+        job = unclear.job
         place = self._board.hold(
             job.id, job.fence, self._workshop.task_numbers[job.task], self._loop.time()
         )
-        task, pool = self._workshop.tasks[job.task], self._slots[0].plan.name
+        pools = {slots.plan.name: slots for slots in self._slots}
+        slots = pools.get(unclear.pool or "", self._slots[0])
+        task, pool = self._workshop.tasks[job.task], slots.plan.name
         run = Run(job, task, pool, place, self._workshop.store)
-        self._runs[run.pair] = (run, self._slots[0])
-        self._settler.put(run, outcome)
+        run.started_at = unclear.started_at
+        self._runs[run.pair] = (run, slots)
+        self._settler.put(run, unclear.outcome)
 
     def stop(self, grace: float) -> None:
         """Claim no more; end when what runs has ended, or when the grace time is over."""

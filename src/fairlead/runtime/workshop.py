@@ -104,6 +104,7 @@ class Workshop:
         self.task_names = sorted(tasks.versions())
         self.task_numbers = {name: number for number, name in enumerate(self.task_names)}
         self.capable = tasks.versions()
+        self.pool_of = {queue.name: pool.name for pool in pools for queue in pool.queues}
 
     @property
     def places(self) -> int:
