@@ -35,6 +35,8 @@ TRAPS = "tests/stores/test_postgres_traps.py"
 UNANSWERED = "tests/face/test_unanswered.py"
 REPEATED = "tests/stores/test_repeated_acts.py"
 REVOKE = "tests/runtime/test_revoke.py"
+OUTDATED = "tests/runtime/test_outdated.py"
+VERSIONS = "tests/system/test_worker_versions.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -960,6 +962,62 @@ MUTANTS = [
         "            await self._services.run()\n",
         "            duties.create_task(self._services.run())\n",
         "tests/runtime/test_service.py",
+    ),
+    Mutant(
+        "a worker whose program is too old for the schema drains",
+        "runtime/contact.py",
+        "        if not self._served.note(problem) and self._lost_at is None:\n",
+        "        if self._lost_at is None:\n",
+        OUTDATED,
+    ),
+    Mutant(
+        "a service notices that its program is too old for the schema",
+        "runtime/service.py",
+        "if not self._served.note(problem) and not is_outage(problem):",
+        "if not is_outage(problem):",
+        OUTDATED,
+    ),
+    Mutant(
+        "nobody waits to settle what a newer schema refuses",
+        "runtime/settler.py",
+        "if self._served.note(problem) or not is_outage(problem):",
+        "if not is_outage(problem):",
+        OUTDATED,
+    ),
+    Mutant(
+        "nobody waits to take over what a newer schema refuses",
+        "runtime/takeover.py",
+        "in_vain = workshop.served.note(problem) or not is_outage(problem)",
+        "in_vain = not is_outage(problem)",
+        OUTDATED,
+    ),
+    Mutant(
+        "a worker inside a program that is too old raises it",
+        "runtime/embedded.py",
+        "        if self._workshop.served.problem is not None:\n",
+        "        if False:\n",
+        OUTDATED,
+    ),
+    Mutant(
+        "a process whose program is too old never says that it is ready",
+        "runtime/process.py",
+        "(problem := await _outdated(workshop))",
+        "(problem := None)",
+        VERSIONS,
+    ),
+    Mutant(
+        "one process whose program is too old drains the whole worker",
+        "runtime/supervisor.py",
+        "        if problem is None or self.outdated:\n",
+        "        if True:\n",
+        VERSIONS,
+    ),
+    Mutant(
+        "a worker whose program is too old does not end in peace",
+        "cli/worker.py",
+        "    if supervisor.failed or supervisor.outdated:\n",
+        "    if supervisor.failed:\n",
+        VERSIONS,
     ),
     Mutant(
         "a batch that nothing can be done with ends no settler (I22)",

@@ -37,6 +37,10 @@ class RedisShop(ServerShop):
         super().__init__(folder, self.url_with())
 
     @property
+    def owner_url(self) -> str:
+        return self.server.url(prefix=self.prefix)
+
+    @property
     def nodes(self) -> list[RedisServer]:
         """The servers that run."""
         all_of_them = [self.server] if isinstance(self.server, RedisServer) else self.server.nodes

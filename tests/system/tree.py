@@ -222,6 +222,11 @@ class Shop:
             del os.environ["SHOP_URL"]
         return module
 
+    @property
+    def owner_url(self) -> str:
+        """The URL by which one may do anything with the store."""
+        return self.url
+
     # Doing
 
     def put(self, task: str, *args: Any, **using: Any) -> JobId:

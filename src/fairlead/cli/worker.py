@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fairlead.app import Fairlead
-from fairlead.cli.command import AppCommand, named_app, say
+from fairlead.cli.command import AppCommand, Exit, named_app, say
 from fairlead.cli.desk import Desk
 from fairlead.core.errors import ConfigError
 from fairlead.core.events import LogStyle, WorkerStarted
@@ -167,6 +167,9 @@ def worker(
     grace time, the rest is given back and burns no attempt. A second signal gives
     everything back now. SIGHUP starts anew with new code; SIGQUIT (Ctrl-\) prints
     what each slot does.
+
+    When the store's schema becomes too new for this program, the worker stops as with
+    SIGTERM, and exits with code 1: update the program, and start the worker again.
     """
     choice = Choice(pools, queues, slots)
     terms = Terms(
@@ -187,8 +190,8 @@ def worker(
     supervisor = _supervise(desk.target or "", app, workshop, choice, log)
     if supervisor.reloading:
         begin_anew()
-    if supervisor.failed:
-        sys.exit(1)
+    if supervisor.failed or supervisor.outdated:
+        sys.exit(Exit.FAILED)
 
 
 def begin_anew() -> None:

@@ -11,6 +11,7 @@ from fairlead.runtime.messages import (
     Gone,
     Hired,
     Leaving,
+    Outdated,
     Ready,
     ToProcess,
     ToSupervisor,
@@ -30,6 +31,7 @@ class Child:
         self.worker = begin.worker
         self.ready = False
         self.leaving = False
+        self.outdated: str | None = None
         self.retiring = False
         self.condemned = False
         self.looking = False
@@ -91,6 +93,8 @@ class Child:
         match message:
             case Ready():
                 self.ready = True
+            case Outdated(problem):
+                self.outdated = problem
             case Leaving():
                 self.leaving = True
             case Hired(pid):

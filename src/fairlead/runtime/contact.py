@@ -6,6 +6,8 @@ one heartbeat nobody takes over what looks lost.
 
 An answer that the store gives is no outage, even if it is a refusal: one damaged job must not
 stop the others. See `split.py`.
+
+A store whose schema has become too new for this program is no outage either: see `Served`.
 """
 
 import asyncio
@@ -14,8 +16,15 @@ from collections.abc import Awaitable
 from random import Random
 from typing import TypeVar
 
-from fairlead.core.errors import FairleadError, StoreError, StoreGone, StoreRefused
+from fairlead.core.errors import (
+    FairleadError,
+    SchemaOutdated,
+    StoreError,
+    StoreGone,
+    StoreRefused,
+)
 from fairlead.core.events import Bus, StoreFound, StoreLost, Trouble
+from fairlead.core.text import sentence
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
 """Between tries; never longer than half a heartbeat, so that running jobs are renewed in time."""
@@ -73,11 +82,42 @@ class Troubles:
             return []
 
 
+class Served:
+    """Whether the store still serves this program: not once its schema is too new for it.
+
+    Any verb may say so, in any station and in any thread of a worker. Then the worker drains.
+    """
+
+    def __init__(self) -> None:
+        self.problem: SchemaOutdated | None = None
+
+    def note(self, problem: Exception) -> bool:
+        """Take note of what a verb raised; says whether this program is no longer served."""
+        if not isinstance(problem, SchemaOutdated):
+            return False
+        self.problem = self.problem or problem
+        return True
+
+
+def no_longer_served(problem: object) -> str:
+    """Return what a worker says when it drains because its program is too old."""
+    return (
+        f"this program is no longer served: {sentence(str(problem))} What runs may finish, then "
+        "the worker ends. Update the program, and start the worker again"
+    )
+
+
 class Contact:
     """What one process knows of whether the store answers."""
 
     def __init__(
-        self, worker: str, events: Bus, lease: float, heartbeat: float, random: Random
+        self,
+        worker: str,
+        events: Bus,
+        lease: float,
+        heartbeat: float,
+        random: Random,
+        served: Served | None = None,
     ) -> None:
         self._worker = worker
         self._events = events
@@ -86,6 +126,7 @@ class Contact:
         self._harmless = lease - 2.5 * heartbeat
         self._heartbeat = heartbeat
         self._random = random
+        self._served = served or Served()
         self._lost_at: float | None = None
         self._tries = 0
         self.spare_until = 0.0
@@ -96,7 +137,7 @@ class Contact:
         The pause grows from try to try and is jittered, so that many workers
         do not come back in step. A store that is gone is told by who ends the worker for it.
         """
-        if self._lost_at is None:
+        if not self._served.note(problem) and self._lost_at is None:
             self._lost_at = since
             if not isinstance(problem, StoreGone):
                 self._events.emit(StoreLost(self._worker, str(problem)))

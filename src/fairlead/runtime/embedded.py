@@ -6,9 +6,10 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-from fairlead.core.errors import ConfigError, StoreGone
+from fairlead.core.errors import ConfigError, SchemaOutdated, StoreGone
 from fairlead.core.events import LoopBlocked, Trouble
 from fairlead.runtime.board import Board
+from fairlead.runtime.contact import no_longer_served
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.names import worker_name
 from fairlead.runtime.stacks import line_of
@@ -49,7 +50,10 @@ class EmbeddedWorker:
         boards = {self.name: self._board}
         keeper = Keeper(self._workshop, self.name, lambda: boards, self._tell, self._tell_blocked)
         await keeper.begin()
-        self._worker = Worker(self._workshop, self.name, self._board, self._target)
+        self._worker = Worker(
+            *(self._workshop, self.name, self._board, self._target),
+            tell_outdated=self._tell_outdated,
+        )
         self._working = asyncio.create_task(self._work(self._worker))
         self._working.add_done_callback(self._on_end)
         self._keeper_loop = keeper_loop = asyncio.new_event_loop()
@@ -61,7 +65,10 @@ class EmbeddedWorker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Let running jobs finish within the grace time, and give the rest back."""
+        """Let running jobs finish within the grace time, and give the rest back.
+
+        Raises `SchemaOutdated` if the worker had to end because the store's schema is too new.
+        """
         assert self._worker is not None
         assert self._working is not None
         assert self._thread is not None
@@ -82,10 +89,13 @@ class EmbeddedWorker:
             working.cancel()
             raise
         await working
+        if self._workshop.served.problem is not None:
+            raise self._workshop.served.problem
 
     def _on_end(self, working: asyncio.Task[None]) -> None:
         """When the stations end, by order or by a fault, renew leases no more."""
-        if not working.cancelled() and (problem := working.exception()) is not None:
+        problem = None if working.cancelled() else working.exception()
+        if problem is not None and not isinstance(problem, SchemaOutdated):
             told = f"{problem!r}; its jobs run again when their leases pass"
             if isinstance(problem, StoreGone):
                 told = str(problem)
@@ -100,6 +110,9 @@ class EmbeddedWorker:
         with suppress(RuntimeError):  # The program's loop is closed: nobody is left to tell.
             self._loop.call_soon_threadsafe(self._worker.lost, news.lost)
             self._loop.call_soon_threadsafe(self._worker.cancel, news.cancelled)
+
+    def _tell_outdated(self, problem: SchemaOutdated) -> None:
+        self._workshop.events.emit(Trouble(self.name, no_longer_served(problem)))
 
     def _tell_blocked(self, _worker: str, returned: int) -> None:
         """Tell who blocks the program's loop; called in the keeper's thread."""

@@ -57,7 +57,12 @@ class Keeper:
         self.serving = True
         """Whether it still claims; a worker that stops knows its tasks, but serves nobody."""
         self.contact = Contact(
-            worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
+            worker,
+            workshop.events,
+            terms.lease,
+            terms.heartbeat,
+            workshop.random,
+            workshop.served,
         )
         self._troubles = Troubles(worker, workshop.events)
         self._services = Services(workshop, worker, [make(workshop) for make in SERVICES])

@@ -45,6 +45,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """The process has loaded the app and begins to claim."""
 
 
+class Outdated(msgspec.Struct, frozen=True, tag=True):
+    """The store told the process that this program is too old for its schema."""
+
+    problem: str
+
+
 class Leaving(msgspec.Struct, frozen=True, tag=True):
     """The process has ended its work and exits; what is on its board still runs in a thread."""
 
@@ -62,4 +68,4 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
 
 
 ToProcess = Begin | Stop | Lost | Cancel | Inherit
-ToSupervisor = Ready | Leaving | Hired | Gone
+ToSupervisor = Ready | Outdated | Leaving | Hired | Gone

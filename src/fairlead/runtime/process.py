@@ -6,6 +6,7 @@ import signal
 import socket
 from functools import partial
 
+from fairlead.core.errors import SchemaOutdated
 from fairlead.runtime.board import Board
 from fairlead.runtime.frames import Frames, frame
 from fairlead.runtime.messages import (
@@ -16,6 +17,7 @@ from fairlead.runtime.messages import (
     Inherit,
     Leaving,
     Lost,
+    Outdated,
     Ready,
     Stop,
     ToProcess,
@@ -24,6 +26,8 @@ from fairlead.runtime.messages import (
 from fairlead.runtime.recruit import Recruit
 from fairlead.runtime.worker import Worker
 from fairlead.runtime.workshop import Workshop
+
+_OPEN_SECONDS = 1.0
 
 
 def first_word(channel: socket.socket) -> Begin:
@@ -46,8 +50,14 @@ async def serve(
 ) -> None:
     """Work until the supervisor says stop, or is no more. A `recruit` runs the first suspects."""
     channel.setblocking(False)
-    hire = partial(_tell_of_process, channel)
-    worker = Worker(workshop, begin.worker, board, target, hire, recruit, is_watched=True)
+    if (problem := await _outdated(workshop)) is not None:
+        _tell_outdated(channel, problem)
+        _say(channel, Leaving())
+        return
+    hire, tell_outdated = partial(_tell_of_process, channel), partial(_tell_outdated, channel)
+    worker = Worker(
+        *(workshop, begin.worker, board, target, hire, recruit, tell_outdated), is_watched=True
+    )
     frames: Frames[ToProcess] = Frames(ToProcess)  # type: ignore[arg-type]
     loop = asyncio.get_running_loop()
     loop.add_reader(channel, _listen, channel, frames, worker)
@@ -55,6 +65,18 @@ async def serve(
     _say(channel, Ready())
     await worker.run()
     _say(channel, Leaving())
+
+
+async def _outdated(workshop: Workshop) -> SchemaOutdated | None:
+    """Open the store; returns what it says, if that is that this program is too old for it.
+
+    If it says nothing, or does not answer soon, the stations meet that in their own way.
+    """
+    opening = asyncio.ensure_future(workshop.store.open())
+    opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([opening], timeout=_OPEN_SECONDS)
+    problem = opening.exception() if opening.done() else None
+    return problem if isinstance(problem, SchemaOutdated) else None
 
 
 def _listen(channel: socket.socket, frames: Frames[ToProcess], worker: Worker) -> None:
@@ -84,6 +106,10 @@ def _heed(message: ToProcess, worker: Worker) -> None:
 
 def _tell_of_process(channel: socket.socket, pid: int, begins: bool) -> None:  # noqa: FBT001 (told by position)
     _say(channel, Hired(pid) if begins else Gone(pid))
+
+
+def _tell_outdated(channel: socket.socket, problem: SchemaOutdated) -> None:
+    _say(channel, Outdated(str(problem)))
 
 
 def _say(channel: socket.socket, message: ToSupervisor) -> None:

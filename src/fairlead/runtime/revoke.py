@@ -86,7 +86,7 @@ class Revoker:
             try:
                 return await self._give_back(worker, board, revoked_at)
             except Exception as problem:
-                if not is_outage(problem):
+                if self._workshop.served.note(problem) or not is_outage(problem):
                     raise
             await asyncio.sleep(FIRST_PAUSE)
             if not board.still:

@@ -43,6 +43,7 @@ class Services:
 
     def __init__(self, workshop: Workshop, worker: str, services: Sequence[Service]) -> None:
         self._random = workshop.random
+        self._served = workshop.served
         self._services = [each for each in services if each.in_drain or not workshop.terms.drain]
         self._troubles = Troubles(worker, workshop.events)
 
@@ -60,7 +61,7 @@ class Services:
                 pause = _pause(await self._step(service))
                 failures = 0
             except Exception as problem:  # noqa: BLE001 (around a service's step)
-                if not is_outage(problem):
+                if not self._served.note(problem) and not is_outage(problem):
                     told = f"it could not {service.duty}: {said(problem)}"
                     self._troubles.tell(f"{told}; it goes on trying")
                 pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**failures)

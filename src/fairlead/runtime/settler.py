@@ -45,6 +45,7 @@ class Settler:
     ) -> None:
         self._contact = contact
         self._troubles = Troubles(worker, workshop.events)
+        self._served = workshop.served
         self._settling = Settling(workshop, self._troubles)
         self._now = now
         self._release = release
@@ -119,7 +120,7 @@ class Settler:
             try:
                 written = await write()
             except Exception as problem:
-                if not is_outage(problem):
+                if self._served.note(problem) or not is_outage(problem):
                     raise
                 await self._contact.lost(problem, began)
                 continue

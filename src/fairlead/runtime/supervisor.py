@@ -26,6 +26,7 @@ from fairlead.core.outcome import Crashed
 from fairlead.core.text import counted
 from fairlead.runtime.board import ASYNC, PROCESS, Board, Mark
 from fairlead.runtime.child import Child
+from fairlead.runtime.contact import no_longer_served
 from fairlead.runtime.guardian import Guardian
 from fairlead.runtime.keeper import Keeper, News
 from fairlead.runtime.memory import resident_bytes
@@ -80,6 +81,8 @@ class Supervisor:
         self._memory_at = 0.0
         self.reloading = False
         self.failed = False
+        self.outdated = False
+        """Whether it ended because the store's schema is too new for this program."""
 
     async def run(self) -> None:
         """Announce, start the processes, watch over them until none is left."""
@@ -142,6 +145,7 @@ class Supervisor:
             child.flush()
             was_ready = child.ready
             child.listen()
+            self._check_served(child.outdated)
             if child.ready and not was_ready:
                 self._failed_starts = 0
                 self._events.emit(ProcessStarted(self._worker, child.pid))
@@ -149,10 +153,20 @@ class Supervisor:
                 self._bury(child, now)
             else:
                 self._check(child, now)
+        self._check_served(self._workshop.served.problem)
         self._hand_on()
         self._recycle(now)
         self._replace(now)
         self._guardian.watch(group for child in self._children for group in child.groups)
+
+    def _check_served(self, problem: object) -> None:
+        """Drain the whole worker if the store told any part of it that this program is too old."""
+        if problem is None or self.outdated:
+            return
+        self.outdated = True
+        self._events.emit(Trouble(self._worker, no_longer_served(problem)))
+        if self._stop_by is None:
+            self.stop("no longer served", self._terms.grace)
 
     def _check(self, child: Child, now: float) -> None:
         """End a process that holds a run past its limit, or that does not stop when told to."""
@@ -271,7 +285,8 @@ class Supervisor:
             self._suspects = True
         if self._terms.drain and not child.retiring:
             self._drained = child.leaving  # One that crashed has left work behind.
-        if not child.ready:
+        self._check_served(child.outdated)
+        if not child.ready and child.outdated is None:
             self._note_failed_start(death.how, now)
 
         burying = asyncio.create_task(self._settle(child, death))

@@ -101,10 +101,11 @@ async def take_over(workshop: Workshop, death: Death, patience: float) -> Estate
         try:
             return await _take_over(workshop, death, troubles)
         except Exception as problem:  # noqa: BLE001 (around a service's step)
-            if not is_outage(problem):
+            in_vain = workshop.served.note(problem) or not is_outage(problem)
+            if in_vain:
                 told = f"what {death.worker} left behind cannot be taken over: {said(problem)}"
                 troubles.tell(f"{told}; its jobs run again when their leases pass")
-            if loop.time() >= end or not is_outage(problem):
+            if loop.time() >= end or in_vain:
                 return Estate(0, 0, ())
             await asyncio.sleep(FIRST_PAUSE)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.core.clock import SECOND
+from fairlead.core.errors import SchemaOutdated
 from fairlead.core.events import Overdue, ProcessDied, ProcessEnded, Started
 from fairlead.core.job import LONGEST_ID, Job, Reason
 from fairlead.core.outcome import Cancelled, Committed, Ending, Lost, Outcome
@@ -49,7 +50,8 @@ class Worker:
 
     `target` names the app for processes of its own; without one, `process` pools
     cannot be served, and suspects run beside the others. `hire` is told of each
-    such process. `is_watched` says that a supervisor ends this process if it must.
+    such process, `tell_outdated` of the store's word that this program is too old for it.
+    `is_watched` says that a supervisor ends this process if it must.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Worker:
         target: str | None = None,
         hire: Hire = lambda _pid, _begins: None,
         recruit: Recruit | None = None,
+        tell_outdated: Callable[[SchemaOutdated], None] = lambda _problem: None,
         *,
         is_watched: bool = False,
     ) -> None:
@@ -69,10 +72,16 @@ class Worker:
         self._board = board
         self._target = target
         self._hire = hire
+        self._tell_outdated: Callable[[SchemaOutdated], None] | None = tell_outdated
         self._is_watched = is_watched
         self._loop = asyncio.get_running_loop()
         self._contact = Contact(
-            worker, workshop.events, terms.lease, terms.heartbeat, workshop.random
+            worker,
+            workshop.events,
+            terms.lease,
+            terms.heartbeat,
+            workshop.random,
+            workshop.served,
         )
         self._troubles = Troubles(worker, workshop.events)
         self._settler = Settler(
@@ -338,7 +347,16 @@ class Worker:
             self._give_back_unstarted(now - STRANDED_SECONDS)
             if self._workshop.terms.drain and self._dry:
                 self.stop(0)
+            self._check_served()
             await asyncio.sleep(TICK)
+
+    def _check_served(self) -> None:
+        """Stop once the store says that its schema is too new for this program."""
+        problem = self._workshop.served.problem
+        if problem is not None and self._tell_outdated is not None:
+            self._tell_outdated(problem)
+            self._tell_outdated = None  # Once is enough.
+            self.stop(self._workshop.terms.grace)
 
     @property
     def _dry(self) -> bool:

@@ -13,6 +13,7 @@ from fairlead.core.queue import Pool, Queue
 from fairlead.core.store import Store
 from fairlead.core.task import Registry
 from fairlead.core.text import brief, listed
+from fairlead.runtime.contact import Served
 
 ASYNC_SLOTS, THREAD_SLOTS = 100, 10
 MOST_AHEAD = 1_000
@@ -100,6 +101,7 @@ class Workshop:
         self.clock = clock
         self.terms = terms
         self.random = random or Random()
+        self.served = Served()
         # Both sides of the board number the tasks alike.
         self.task_names = sorted(tasks.versions())
         self.task_numbers = {name: number for number, name in enumerate(self.task_names)}

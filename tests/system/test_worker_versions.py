@@ -1,0 +1,84 @@
+"""A worker whose store gets a schema that is too new for its program: it drains, and says so."""
+
+import signal
+
+import pytest
+
+from fairlead import Fairlead, SchemaOutdated, State
+from fairlead.cli.command import Exit
+from tests.newer import newer_than_this_program
+from tests.system.tree import Shop, Tree, on_every_store, send, until
+
+
+def check_told(tree: Tree) -> None:
+    """It says once what happened and what to do, and does not take it for an outage."""
+    [line] = [line for line in tree.log.splitlines() if "no longer served: " in line]
+    assert "upgrade this program" in line
+    assert "Update the program, and start the worker again" in line
+    assert "the store cannot be used" not in tree.log
+    assert "Traceback" not in tree.log
+
+
+@on_every_store
+def test_a_worker_that_replaces_a_process_under_a_newer_schema_drains(shop: Shop) -> None:
+    """What runs finishes, what waits stays for newer workers, and nothing is claimed any more."""
+    slow = [shop.put("wait", 4.0) for _ in range(3)]
+    tree = shop.start("--processes", "2", "--lease", "5")
+    starts = [shop.until_started(job) for job in slow]
+    until(lambda: tree.log.count("is ready") == 2)
+    [idle, *_] = [pid for pid in tree.workers if pid != starts[0].pid]
+    with newer_than_this_program(shop.owner_url):
+        send(idle, signal.SIGKILL)
+        tree.until_log("no longer served: ")
+        later = shop.put("quick")
+        assert tree.ended(30) == Exit.FAILED
+        assert shop.record(later).state is State.WAITING
+    check_told(tree)
+    assert tree.log.count("is ready") == 2, "the new one never was"
+    finished = [job for job, start in zip(slow, starts, strict=True) if start.pid != idle]
+    assert finished
+    for job in finished:
+        record = shop.record(job)
+        assert (record.state, record.attempt, len(shop.starts(job))) == (State.DONE, 1, 1)
+    shop.start("--lease", "5")
+    shop.until_final()
+
+
+def test_what_runs_longer_than_the_grace_time_is_given_back_to_newer_workers(shop: Shop) -> None:
+    job = shop.put("wait", 60.0, timeout=90.0)
+    tree = shop.start("--processes", "2", "--grace", "0.5")
+    start = shop.until_started(job)
+    until(lambda: tree.log.count("is ready") == 2)
+    with newer_than_this_program(shop.owner_url):
+        for pid in tree.workers:
+            if pid != start.pid:
+                send(pid, signal.SIGKILL)
+        assert tree.ended(30) == Exit.FAILED
+    check_told(tree)
+    record = shop.record(job)
+    assert (record.state, record.attempt) == (State.WAITING, 0)
+    assert shop.outcomes(job) == ["returned"]
+    shop.waiting.add(job)
+
+
+@on_every_store
+def test_a_worker_does_not_start_on_a_newer_schema(shop: Shop) -> None:
+    with newer_than_this_program(shop.owner_url):
+        tree = shop.start()
+        assert tree.ended() == Exit.FAILED
+    assert "upgrade this program" in tree.log
+    assert "Traceback" not in tree.log
+
+
+@on_every_store
+def test_a_producer_cannot_enqueue_into_a_newer_schema(shop: Shop) -> None:
+    app = Fairlead(shop.url)
+    task = app.task(name="quick", queue="default")(lambda: None)
+    before = sum(shop.states().values())
+    with newer_than_this_program(shop.owner_url):
+        with pytest.raises(SchemaOutdated, match="upgrade this program"):
+            task.enqueue()
+        with pytest.raises(SchemaOutdated, match="upgrade this program"):
+            app.enqueue_many([task.call(), task.call()])
+    assert sum(shop.states().values()) == before
+    app.close()
