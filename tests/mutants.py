@@ -1985,7 +1985,7 @@ MUTANTS = [
     Mutant(
         "a settlement that cannot be written gives its leases back (F75), Redis",
         f"{REDIS}/lua/line.lua",
-        "    many('ZADD', leases, out.until_when)\n",
+        "    lease_again(out.leased)\n",
         "",
         "tests/stores/test_redis_damage.py",
     ),
@@ -2096,9 +2096,9 @@ MUTANTS = [
     ),
     Mutant(
         "a claim brings no more than its bytes (F82), Redis",
-        f"{REDIS}/lua/orders.lua",
-        "return claim.bytes >= most_bytes and 2 or claim.count",
-        "return claim.count",
+        f"{REDIS}/lua/claim.lua",
+        "elseif claim.bytes >= most_bytes then",
+        "elseif false then",
         "tests/stores/test_redis_damage.py::test_a_claim_ends_with_the_job_that_fills_its_bytes",
     ),
     Mutant(
@@ -2222,9 +2222,9 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not read all that it steps over (F82), Redis",
-        f"{REDIS}/lua/orders.lua",
-        "(claim.look == 0 or claim.bytes_read > orders.READ) and 3",
-        "claim.look == 0 and 3",
+        f"{REDIS}/lua/claim.lua",
+        "if claim.look == 0 or claim.bytes_read > orders.READ then",
+        "if claim.look == 0 then",
         "tests/stores/test_redis_damage.py::test_a_claim_does_not_read_all_that_it_steps_over",
     ),
     Mutant(

@@ -141,7 +141,7 @@ def _registered(verb: str, text: str) -> str:
         f"\ndo -- {verb}\n"
         f"{_asking_for_all(probes) if verb in _ASKS_FOR_ALL else ''}"
         "local function run(KEYS, at, ARGV)\n"
-        f"call = redis.call\n{', '.join(PARTS)} = {keys}\n"
+        f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
         f"{'has_asked, ask_for_all = false, ask' if verb in _ASKS_FOR_ALL else ''}\n"
         f"{probes if asks_first else ''}"

@@ -7,7 +7,7 @@ local function head_of(count)
   return string.char(220, math.floor(count / 256), count % 256)
 end
 
-local BODY_HEAD, STANDING_HEAD, ACT_HEAD, LINE_HEAD = @BODY, @STANDING, @ACT, @LINE
+local BODY_HEAD, STANDING_HEAD, ACT_HEAD = @BODY, @STANDING, @ACT
 
 -- How many bytes an array has before its first field, and how many fields it says to have; nil if it is none.
 local function opened(text)

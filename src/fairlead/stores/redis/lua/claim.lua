@@ -26,7 +26,7 @@ local in_ready = orders.begin(claim, ready)
 local in_lost = claim.has_lost and orders.begin(claim, lost) or orders.NONE
 local answer, stop, why = { now, 0, 0, 0, 0 }, {}, 0
 local until_when, write, unexpiring = {}, {}, {}
-local until_text = first_leases(now, lease, worker)
+local until_text, quota = claim.until_when, claim.quota
 
 while in_ready.id or in_lost.id do
   local order = orders.is_next(in_ready, in_lost) and in_ready or in_lost
@@ -43,7 +43,14 @@ while in_ready.id or in_lost.id do
     answer[at + 3], answer[at + 4], answer[at + 5] = id, order.text, given
     if expires_at then unexpiring[#unexpiring + 1] = id end
   end
-  why = orders.why_stop(claim, is_held, most_bytes)
+  if is_held then
+    claim.look = claim.look - 1
+    if claim.look == 0 or claim.bytes_read > orders.READ then why = 3 end
+  elseif claim.bytes >= most_bytes then
+    why = 2
+  elseif claim.count >= quota then
+    why = 1
+  end
   if why > 0 then
     if claim.after_at or claim.look < LOOK then
       local at = is_whole(order.score) and order.score or now
@@ -68,8 +75,8 @@ if count > 0 then soon = math.min(soon, now + lease) end
 spend(LOOK - claim.look + count, claim.bytes_read)
 answer[2], answer[3], answer[5] = why, claim.bytes, count
 answer[4] = until_due(soon, now, claim.level)
-if claim.after_at or claim.look < LOOK or #claim.from_lost > 0 then
+if claim.after_at or claim.look < LOOK or claim.from_lost then
   local at = 5 + 3 * count
-  answer[at + 1], answer[at + 2], answer[at + 3] = stop, claim.stepped, claim.from_lost
+  answer[at + 1], answer[at + 2], answer[at + 3] = stop, claim.stepped or {}, claim.from_lost or {}
 end
 return answer

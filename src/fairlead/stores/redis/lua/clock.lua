@@ -1,6 +1,6 @@
--- What the library begins with. A server that loads it has no redis.call yet, so each
--- function sets it when it is called.
-local call
+-- What the library begins with. A server that loads it has neither redis.call nor cjson yet, so each
+-- function sets these when it is called.
+local null, call
 
 -- The greatest number that Lua holds exactly; no instant and no fence is later.
 local LATEST = 9007199254740991

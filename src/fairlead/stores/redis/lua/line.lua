@@ -64,14 +64,19 @@ end
 
 local function arrive(line, id, order_at, run_at, expires_at)
   local now = line.now
-  local those = run_at > now and line.due or line.ready
-  local score = run_at > now and run_at or order_at
-  those[#those + 1] = score == now and line.now_text or score
-  those[#those + 1] = id
+  if run_at > now then
+    local those = line.due
+    local count = #those
+    those[count + 1], those[count + 2] = run_at, id
+  else
+    local those = line.ready
+    local count = #those
+    those[count + 1], those[count + 2] = order_at == now and line.now_text or order_at, id
+  end
   if expires_at then
-    those = line.expiring
-    those[#those + 1] = expires_at
-    those[#those + 1] = id
+    local those = line.expiring
+    local count = #those
+    those[count + 1], those[count + 2] = expires_at, id
   end
 end
 
@@ -108,34 +113,60 @@ local function displace(id, standing)
   end
 end
 
--- Out: jobs gather in lists, and then leave the line together. `leased` are those that are among the leases, or lost,
--- with when these end; any other is out of its place already.
-local function departures()
-  return { leased = {}, until_when = {}, standings = {}, done = {}, cancelled = {}, dead = {} }
+-- Out: jobs gather in lists, and then leave the line together. `leased` are those that are among the leases, or lost;
+-- any other is out of its place already.
+local function departures(now, now_text)
+  return { now = now, now_text = now_text, leased = {}, standings = {}, done = false, cancelled = false, dead = false }
 end
 
 -- Nothing of what its body tells is kept with an end.
 local OF_BODY = nil<STANDING task..expires_at>
 
+-- What the standings of jobs that end now have in common, by state: the same for all queues of a call.
+local ends_now, ends
+
+local function ending_as(state, now)
+  if now ~= ends_now then ends_now, ends = now, {} end
+  local text = ends[state]
+  if not text then
+    text = OF_BODY .. cmsgpack.pack(state, now)
+    ends[state] = text
+  end
+  return text
+end
+
 local function depart(
   out, id, head, fence, attempt, crashes, shared_deaths, order_at, worker, claimed_at, lines,
-  state, now, now_text, reason, result, level, attached, rest
+  state, reason, result, level, attached, rest
 )
-  local text = head .. cmsgpack.pack(
-    fence, 0, attempt, crashes, shared_deaths, order_at, nil, worker, claimed_at, nil, lines
-  ) .. OF_BODY .. cmsgpack.pack(state, now, reason, result, level, attached) .. rest
   local those = out.standings
-  those[#those + 1] = id
-  those[#those + 1] = text
+  local count = #those
+  those[count + 1] = id
+  those[count + 2] = head .. cmsgpack.pack(
+    fence, 0, attempt, crashes, shared_deaths, order_at, nil, worker, claimed_at, nil, lines
+  ) .. ending_as(state, out.now) .. cmsgpack.pack(reason, result, level, attached) .. rest
   those = out[state]
-  those[#those + 1] = now_text
-  those[#those + 1] = id
+  if not those then
+    those = {}
+    out[state] = those
+  end
+  count = #those
+  those[count + 1], those[count + 2] = out.now_text, id
 end
 
 local function mark_ends(out)
-  for state, key in pairs(final) do
-    if #out[state] > 0 then many('ZADD', key, out[state]) end
+  if out.done then many('ZADD', done, out.done) end
+  if out.cancelled then many('ZADD', cancelled, out.cancelled) end
+  if out.dead then many('ZADD', dead, out.dead) end
+end
+
+-- Give back leases of jobs whose standings are as they were.
+local function lease_again(ids)
+  local texts, until_when = many('HMGET', standings, ids), {}
+  for n = 1, #ids do
+    until_when[2 * n - 1], until_when[2 * n] = live_of(texts[n])[STANDING.LEASE_UNTIL], ids[n]
   end
+  many('ZADD', leases, until_when)
 end
 
 -- The leases are asked for by writing them first, and the standings were read by who calls this. If a key of the ends is
@@ -148,7 +179,7 @@ local function leave(out)
   end
   local is_marked, problem = pcall(mark_ends, out)
   if not is_marked then
-    many('ZADD', leases, out.until_when)
+    lease_again(out.leased)
     error(problem)
   end
   many('HSET', standings, out.standings)
@@ -156,11 +187,11 @@ end
 
 -- The same for one job, whose place is gone already.
 local function leave_one(id, standing, state, now, reason, result)
-  local out = departures()
+  local out = departures(now, now)
   depart(
     out, id, standing.head, standing[STANDING.FENCE], standing[STANDING.ATTEMPT], standing[STANDING.CRASHES],
     standing[STANDING.SHARED_DEATHS], standing[STANDING.ORDER_AT], standing[STANDING.WORKER],
-    standing[STANDING.CLAIMED_AT], standing[STANDING.LINES], state, now, now, reason, result,
+    standing[STANDING.CLAIMED_AT], standing[STANDING.LINES], state, reason, result,
     standing[STANDING.LEVEL], standing[STANDING.ATTACHED], standing.rest
   )
   leave(out)

@@ -46,13 +46,13 @@ function orders.advance(claim, order)
   order.text, order.standing = order.texts[at], order.standings[at]
 end
 
--- An order at its first job that the claim has not seen.
+-- An order at its first job that the claim has not seen. Two tables serve all claims in turns, too.
+local in_ready, in_lost, NO_IDS = {}, {}, {}
+
 function orders.begin(claim, key)
   local from = claim.after_at and rank_of(key, claim.after_at, claim.after_id) or 0
-  local order = {
-    key = key, from = from, at = 0, ids = {}, found = false, texts = false, standings = false,
-    id = false, score = 0, text = false, standing = false, taken = {}, has_more = false,
-  }
+  local order = key == lost and in_lost or in_ready
+  order.key, order.from, order.at, order.ids, order.taken = key, from, 0, NO_IDS, {}
   orders.advance(claim, order)
   if claim.after_at and order.id == claim.after_id then orders.advance(claim, order) end
   return order
@@ -81,15 +81,19 @@ end
 
 -- What claims look at of a body; nothing, or an error, for what somebody damaged: called by pcall only.
 function orders.read_body(text)
-  local size, count = 1, #BODY
-  if string.sub(text, 1, 1) ~= BODY_HEAD then
+  local size, count, is_plain = 1, #BODY, string.sub(text, 1, 1) == BODY_HEAD
+  if not is_plain then
     size, count = opened(text)
     if count < #BODY then return end
   end
   local at, <BODY task..options> = cmsgpack.unpack_limit(text, BODY.OPTIONS, size)
   if at > 0 and is_call(<BODY task..level>) and (options == nil or type(options) == 'string') then
-    local bytes = length_at(text, at) + #(options or '')
-    return task, version, priority * 1000000, enqueued_at, expires_at, level, bytes
+    -- The payload is the rest, after one to five bytes that tell its length.
+    local rest = #text - at
+    local bytes = is_plain and rest - (rest <= 32 and 1 or rest <= 257 and 2 or rest <= 65538 and 3 or 5)
+      or length_at(text, at)
+    return task, version, priority * 1000000, enqueued_at, expires_at, level,
+      options and bytes + #options or bytes
   end
 end
 
@@ -132,18 +136,18 @@ end
 local NO_END = nil<STANDING state..result>
 local FIRST_TAIL = NO_END .. '\1\0'
 
-local function tail_of(level)
-  return level == 1 and FIRST_TAIL or NO_END .. cmsgpack.pack(level, 0)
-end
+-- What a claim begins with. All claims use one table in turns: to make one costs more than the commands of a claim.
+local claim = {}
 
--- What a claim begins with.
 function orders.claim(now, worker, lease, level, capable, spare, quota, after_at, after_id)
-  return {
-    now = now, worker = worker, lease = lease, level = level, capable = capable, spare = spare,
-    quota = quota, after_at = after_at, after_id = after_id,
-    count = 0, bytes = 0, look = LOOK, step = math.min(quota, 10), bytes_read = 0, bodies_read = 0,
-    stepped = {}, from_lost = {}, soon = LATEST, is_paused = false, has_lost = false,
-  }
+  claim.until_when, claim.before, claim.after = first_leases(now, lease, worker)
+  claim.now, claim.worker, claim.lease, claim.level = now, worker, lease, level
+  claim.capable, claim.spare, claim.quota = capable, spare, quota
+  claim.after_at, claim.after_id = after_at, after_id
+  claim.count, claim.bytes, claim.look, claim.step = 0, 0, LOOK, math.min(quota, 10)
+  claim.bytes_read, claim.bodies_read = 0, 0
+  claim.stepped, claim.from_lost, claim.is_paused = false, false, false
+  return claim
 end
 
 -- Move on what waits for its time. Most of the time nothing waits but in the order, and nothing is to be moved on. The keys
@@ -206,10 +210,12 @@ function orders.consider(claim, order)
       or score + head_start > now or is_lost and claim.spare then
     return nil, true
   elseif claim.capable and (claim.capable[task] or 0) < version then
+    claim.stepped = claim.stepped or {}
     claim.stepped[#claim.stepped + 1] = { id, task, version }
     return nil, true
   elseif standing then
     if is_lost then
+      claim.from_lost = claim.from_lost or {}
       claim.from_lost[#claim.from_lost + 1] = id
     else
       standing[STANDING.ATTEMPT] = standing[STANDING.ATTEMPT] + 1
@@ -220,18 +226,7 @@ function orders.consider(claim, order)
     return packed(standing, #STANDING), false, bytes, expires_at
   end
   if not is_whole(score) then score = enqueued_at - head_start end
-  local _, before, after = first_leases(now, claim.lease, claim.worker)
-  return before .. cmsgpack.pack(score) .. after
-    .. cmsgpack.pack(task, version, head_start, enqueued_at, expires_at) .. tail_of(level),
-    false, bytes, expires_at
-end
-
--- Why a claim comes to its end at the job that an order is at: 1 if it has as many as it wants, 2 if it has enough bytes,
--- 3 if it stepped over as many as it may; 0 if it goes on.
-function orders.why_stop(claim, is_held, most_bytes)
-  if is_held then
-    claim.look = claim.look - 1
-    return (claim.look == 0 or claim.bytes_read > orders.READ) and 3 or 0
-  end
-  return claim.bytes >= most_bytes and 2 or claim.count >= claim.quota and 1 or 0
+  return claim.before .. cmsgpack.pack(score) .. claim.after
+    .. cmsgpack.pack(task, version, head_start, enqueued_at, expires_at)
+    .. (level == 1 and FIRST_TAIL or NO_END .. cmsgpack.pack(level, 0)), false, bytes, expires_at
 end

@@ -9,7 +9,7 @@ if #jobs > 500 then error({ err = 'REFUSED one call puts at most 500 jobs' }) en
 local ids = {}
 for n = 1, #jobs do ids[n] = jobs[n][PUT.ID] end
 local known = call('HMGET', bodies, unpack(ids))
-local answers, fresh, seen, is_apart = {}, {}, {}, false
+local answers, fresh, count, seen, is_apart = {}, {}, 0, {}, false
 local line = arrivals(now, digits_of(now))
 for n = 1, #jobs do
   local <PUT> = unpack(jobs[n], 1, #PUT)
@@ -31,8 +31,9 @@ for n = 1, #jobs do
     if #id == 0 or #id > 36 or type(payload) ~= 'string' or #payload > MOST_BYTES then
       refuse()
     end
-    fresh[#fresh + 1] = id
-    fresh[#fresh + 1] = BODY_HEAD .. cmsgpack.pack(
+    count = count + 2
+    fresh[count - 1] = id
+    fresh[count] = BODY_HEAD .. cmsgpack.pack(
       task, version, priority, now, expires_at, level, options, payload)
     arrive(line, id, run_at - priority * 1000000, run_at, expires_at)
     if priority ~= 0 then is_apart = true end
@@ -45,7 +46,7 @@ if #line.expiring > 0 then call('ZSCORE', expiring, '') end
 if is_apart then call('HEXISTS', settings, '') end
 enter(line)
 if is_apart then call('HSETNX', settings, 'apart', 1) end
-if #fresh > 0 then
+if count > 0 then
   call('HSET', bodies, unpack(fresh))
   tell(ARGV[3], ARGV[4])
 end

@@ -11,7 +11,7 @@ local texts = many('HMGET', standings, ids)
 local log_start = gone_before()
 local line_number = log_start + call('LLEN', log)
 local now_text, now_digits = digits_of(now)
-local out = departures()
+local out, count, leased = departures(now, now_text), 0, 0
 
 for n = 1, #settlements do
   local settlement = settlements[n]
@@ -32,10 +32,12 @@ for n = 1, #settlements do
     if cancel and state ~= 'dead' and not own_words then
       state, reason, result = 'cancelled', cancel, nil
     end
-    log_lines[#log_lines + 1] = LINE_HEAD .. cmsgpack.pack(
-      id, fence, attempt, task, settlement[SETTLEMENT.POOL], worker,
-      math.max(order_at + head_start, enqueued_at), claimed_at, started_at, outcome,
-      failure and failure.fingerprint)
+    count = count + 1
+    log_lines[count] = {
+      id, fence, attempt, task, settlement[SETTLEMENT.POOL] or null, worker or null,
+      math.max(order_at + head_start, enqueued_at), claimed_at, started_at or null, outcome,
+      failure and failure.fingerprint or null,
+    }
     lines = with_line(lines, line_number, log_start)
     -- Nothing is written before: what is only done is written at the end.
     if failure or gate or state ~= 'done' then ask_for_all() end
@@ -43,9 +45,8 @@ for n = 1, #settlements do
     if gate then
       call('ZREM', parked, gate .. '\0r' .. id)
     else
-      out.leased[#out.leased + 1] = id
-      out.until_when[#out.until_when + 1] = lease_until
-      out.until_when[#out.until_when + 1] = id
+      leased = leased + 1
+      out.leased[leased] = id
     end
     if not settlement[SETTLEMENT.COUNTS] then attempt = attempt - 1 end
     if settlement[SETTLEMENT.CRASHED] then crashes = crashes + 1 end
@@ -59,13 +60,13 @@ for n = 1, #settlements do
     else
       depart(
         out, id, head, fence, attempt, crashes, shared_deaths, order_at, worker, claimed_at, lines,
-        state, now, now_text, reason, result, level, attached, rest)
+        state, reason, result, level, attached, rest)
     end
   end
 end
 leave(out)
-if #log_lines > 0 then
-  call('RPUSH', log, now_digits .. list_of(log_lines))
+if count > 0 then
+  call('RPUSH', log, now_digits .. cmsgpack.pack(log_lines))
   tell(ARGV[2], ARGV[5])
 end
 return answers
