@@ -30,6 +30,8 @@ GROWTH = "tests/stores/test_sqlite_growth.py"
 LEVELS = "tests/stores/test_levels.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
 RIGHTS = "tests/stores/test_postgres_rights.py"
+CATALOG = "tests/stores/test_postgres_catalog.py"
+LEVELS = "tests/stores/test_levels.py"
 ATTACKS = "tests/stores/test_postgres_attacks.py"
 TRAPS = "tests/stores/test_postgres_traps.py"
 UNANSWERED = "tests/face/test_unanswered.py"
@@ -51,6 +53,118 @@ MUTANTS = [
         "live.lease_until and live.fence == fence else None",
         "live.lease_until else None",
         "tests/stores/test_settle.py",
+    ),
+    Mutant(
+        "a new verb is given to the roles of its kinds",
+        f"{POSTGRES}/sql/apply.sql",
+        "        PERFORM allow(each.rolname, each.kind);\n",
+        "        NULL;\n",
+        CATALOG,
+    ),
+    Mutant(
+        "nobody may call a function because he is anybody",
+        f"{POSTGRES}/sql/apply.sql",
+        "AND (grantee = 0 OR grantee <> proowner AND",
+        "AND (grantee <> 0 AND grantee <> proowner AND",
+        CATALOG,
+    ),
+    Mutant(
+        "a role that was given one verb by hand gets no others",
+        f"{POSTGRES}/sql/apply.sql",
+        " HAVING count(DISTINCT oid) = number",
+        "",
+        CATALOG,
+    ),
+    Mutant(
+        "what a call may still need is dropped the next time only",
+        f"{POSTGRES}/sql/apply.sql",
+        "        SELECT unnest(left_over) AS function FROM verbs",
+        "        SELECT unnest(left_over || made) AS function FROM verbs WHERE true",
+        CATALOG,
+    ),
+    Mutant(
+        "an older program leaves the functions of a newer one",
+        f"{POSTGRES}/migrate.py",
+        "            return self.revision > REVISION\n",
+        "            return False\n",
+        CATALOG,
+    ),
+    Mutant(
+        "the script for psql leaves the functions of a newer program",
+        f"{POSTGRES}/sql/apply.sql",
+        "revision > current_setting('fairlead.revision')::integer\n",
+        "revision > 1000000\n",
+        CATALOG,
+    ),
+    Mutant(
+        "who may not change the schema goes on with functions as new as its own",
+        f"{POSTGRES}/migrate.py",
+        "        if not there.suffices:\n            raise",
+        "        if there:\n            raise",
+        CATALOG,
+    ),
+    Mutant(
+        "who meets a grant by hand tries again",
+        f"{POSTGRES}/migrate.py",
+        "            if _AT_ONCE not in str(problem) or time.monotonic() > until:\n",
+        "            if problem:\n",
+        f"{CATALOG}::test_who_meets_a_grant_by_hand_tries_again",
+    ),
+    Mutant(
+        "an answer may have more than is known (P14)",
+        f"{POSTGRES}/replies.py",
+        "class Reply(msgspec.Struct, array_like=True, gc=False):",
+        "class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):",
+        CATALOG,
+    ),
+    Mutant(
+        "functions wait for no transaction that read a view",
+        f"{POSTGRES}/migrate.py",
+        "script(address, views=not there.has_views)",
+        "script(address)",
+        "tests/system/test_postgres_migration.py::test_functions_wait_for_no_transaction_of_an_application",
+    ),
+    Mutant(
+        "an older program does not claim what is above its level, PostgreSQL (P14)",
+        f"{POSTGRES}/functions/gate.sql",
+        "        WHEN NOT may_touch(own, level) THEN 'newer_program'\n",
+        "",
+        LEVELS,
+    ),
+    Mutant(
+        "an older program does not settle what is above its level, PostgreSQL (P14)",
+        f"{POSTGRES}/functions/end.sql",
+        "(cancel IS NULL OR ruled) AND may_touch(own, level)",
+        "(cancel IS NULL OR ruled)",
+        LEVELS,
+    ),
+    Mutant(
+        "an older program does not expire what is above its level, PostgreSQL (P14)",
+        f"{POSTGRES}/functions/expire.sql",
+        " AND lease_until = 0 AND may_touch(own, level)\n",
+        " AND lease_until = 0\n",
+        LEVELS,
+    ),
+    Mutant(
+        "an older program does not edit what is above its level, PostgreSQL (P14)",
+        f"{POSTGRES}/functions/acts.sql",
+        "AND payload = was AND may_touch(own, level);",
+        "AND payload = was;",
+        LEVELS,
+    ),
+    Mutant(
+        "a revived job keeps its level, PostgreSQL (P14)",
+        f"{POSTGRES}/functions/acts.sql",
+        "put_by, level_of(level), attached\n",
+        "put_by, 1, attached\n",
+        LEVELS,
+    ),
+    Mutant(
+        "a level that cannot be counts as the first",
+        f"{POSTGRES}/functions/bounds.sql",
+        "SELECT level <= own OR level > 1000",
+        "SELECT level <= own",
+        PG_DAMAGE,
     ),
     Mutant(
         "an answer comes after the commit (I1)",
@@ -1873,7 +1987,7 @@ MUTANTS = [
     Mutant(
         "each batch of an action is recognised by itself, PostgreSQL",
         f"{POSTGRES}/functions/audit.sql",
-        "(doc - 'at' - 'by' - 'tell')::text",
+        "(doc - 'at' - 'by' - 'tell' - 'level')::text",
         "(doc->>'verb')",
         f"{REPEATED}::test_each_batch_of_an_action_is_recognised_by_itself",
     ),
@@ -2790,8 +2904,8 @@ MUTANTS = [
     Mutant(
         "a producer still sees a job that a person lets run again",
         f"{POSTGRES}/functions/acts.sql",
-        "ELSE 0 END, errors,\n               put_by\n",
-        "ELSE 0 END, errors,\n               NULL\n",
+        "ELSE 0 END, errors,\n               put_by, level_of",
+        "ELSE 0 END, errors,\n               NULL, level_of",
         RIGHTS,
     ),
     Mutant(
@@ -2939,7 +3053,7 @@ MUTANTS = [
     Mutant(
         "who keeps one id keeps no other job from being revived",
         f"{POSTGRES}/functions/acts.sql",
-        "            touched := touched || revive_all(ARRAY[one], states, at);\n",
+        "            touched := touched || revive_all(ARRAY[one], states, at, own);\n",
         "",
         RIGHTS,
     ),
@@ -3016,8 +3130,8 @@ MUTANTS = [
     Mutant(
         "a damaged expiry is no expiry (F75)",
         f"{POSTGRES}/functions/expire.sql",
-        "        SELECT id FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0\n",
-        "        SELECT id FROM job WHERE expires_at <= at AND lease_until = 0\n",
+        "        WHERE expires_at BETWEEN 0 AND at AND lease_until = 0 AND may_touch(own, level)\n",
+        "        WHERE expires_at <= at AND lease_until = 0 AND may_touch(own, level)\n",
         PG_DAMAGE,
     ),
     Mutant(

@@ -34,6 +34,7 @@ from fairlead.core.job import (
     decode_options,
     encode_options,
 )
+from fairlead.core.outcome import Settlement
 from fairlead.core.queue import Queue
 from fairlead.core.retry import exponential, fixed, linear
 from fairlead.core.store import Store
@@ -589,6 +590,56 @@ async def test_what_is_noted_of_the_functions_is_mended(
     await yard.put()
     assert len(await claim(other)) == 1
     await other.close()
+
+
+# Levels
+
+
+@pytest.mark.parametrize("level", [-3, 0, 1_001, 32_767])
+async def test_a_level_that_cannot_be_counts_as_the_first(yard: Yard, level: int) -> None:
+    """Else nobody would ever claim the job, and nobody would find out."""
+    waiting, running, ended = new_job(), new_job(), new_job()
+    await yard.store.put([running, ended])
+    [_, last] = await claim(yard.store)
+    await yard.store.settle([done(last)])
+    await yard.store.put([waiting])
+    yard.owner.execute("UPDATE job SET level = %s", [level])
+    yard.owner.execute("UPDATE finished SET level = %s", [level])
+    for job in (waiting, running, ended):
+        record = await yard.store.find(job.id)
+        assert record is not None
+        assert record.level == 1
+    assert [job.id for job in await claim(yard.store)] == [waiting.id]
+    assert set(await yard.mends()) == {
+        f"wrote the first level into job {waiting.id}",
+        f"wrote the first level into job {running.id}",
+        f"wrote the nearest numbers that can be into finished job {ended.id}",
+    }
+    assert await yard.store.revive([ended.id], [State.DONE], by()) == [ended.id]
+
+
+@pytest.mark.parametrize("level", [0, 1_001])
+async def test_a_job_is_put_with_no_level_that_cannot_be(yard: Yard, level: int) -> None:
+    for jobs in ([new_job(level=level)], [new_job(level=level), new_job()]):
+        with pytest.raises(EnqueueError, match="the level of a job is from 1 to 1,000"):
+            await yard.store.put(jobs)
+
+
+async def test_what_is_attached_to_a_job_goes_with_it(yard: Yard) -> None:
+    """Out of the line and back, whichever way."""
+    jobs = [new_job() for _ in range(4)]
+    await yard.store.put(jobs)
+    yard.owner.execute("UPDATE job SET attached = 5")
+    await yard.store.cancel([jobs[3].id], "no", by())
+    first, second, third = await claim(yard.store)
+    dead = Settlement(second.id, second.fence, State.DEAD, "failed", reason="because")
+    await yard.store.settle([done(first), dead])
+    yard.owner.execute("UPDATE job SET version = -1 WHERE id = %s", [third.id])
+    await yard.mends()
+    ended = "SELECT attached FROM finished UNION ALL SELECT attached FROM dead"
+    assert yard.owner.execute(ended.encode()).fetchall() == [(5,)] * 4
+    assert len(await yard.store.revive([job.id for job in jobs], list(State), by())) == 4
+    assert yard.owner.execute("SELECT attached FROM job").fetchall() == [(5,)] * 4
 
 
 # What somebody dropped

@@ -66,6 +66,7 @@ _WORDS: Mapping[str, Words] = {
     "shared deaths": Words(
         "job {} cannot have shared so many deaths of processes", "lets job {} run alone"
     ),
+    "level": Words("job {} has a level that cannot be", "wrote the first level into job {}"),
     "head start": Words("job {} has a head start beyond a day", "took its head start from job {}"),
     "errors": Words(
         "job {} has a history that cannot be read", "kept what can be read of job {}'s history"

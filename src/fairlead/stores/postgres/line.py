@@ -65,7 +65,7 @@ def put_text(
     return to_json(doc)
 
 
-_Kind = tuple[str, str, int, str | None, int | None, int, int, int | None, int | None]
+_Kind = tuple[str, str, int, str | None, int | None, int, int, int | None, int | None, int]
 
 
 def _kind_of(job: NewJob) -> _Kind:
@@ -80,10 +80,11 @@ def _kind_of(job: NewJob) -> _Kind:
         job.priority,
         job.expires_at,
         job.expires_in,
+        job.level,
     )
 
 
-_NO_TERMS = (None, None, 0, 0, None, None)
+_NO_TERMS = (None, None, 0, 0, None, None, 1)
 
 
 def _told(kind: _Kind, what: object, payload: object) -> tuple[object, ...]:
@@ -142,6 +143,7 @@ def settle_text(
     at: int | None,
     tell: str | None = None,
     *,
+    level: int,
     ruled: bool = False,
     patient: bool = False,
 ) -> str:
@@ -159,7 +161,7 @@ def settle_text(
         kind = (s.state, s.outcome, s.counts, s.crashed, s.shared_deaths, s.reason, s.pool, *told)
         run = (s.id, s.fence, s.started_at, s.run_at, s.result, ord_)
         kinds.setdefault(kind, []).append(run)
-    doc: dict[str, object] = {"at": at, "count": len(settlements)}
+    doc: dict[str, object] = {"at": at, "level": level, "count": len(settlements)}
     doc["kinds"] = [(*kind, runs) for kind, runs in kinds.items()]
     if tell is not None:
         doc["tell"] = tell
@@ -320,6 +322,7 @@ class PostgresLine:
         return to_json(
             {
                 "at": self.at(),
+                "level": plan.level,
                 "worker": plan.worker,
                 "lease": plan.lease,
                 "capable": None if plan.capable is None else dict(plan.capable),
@@ -359,6 +362,7 @@ class PostgresLine:
         settlements: Sequence[Settlement],
         tell: str | None,
         *,
+        level: int,
         patient: bool = False,
     ) -> tuple[dict[JobId, Settlement], list[Settlement]]:
         """Write what became of running jobs; returns what was, and what is locked just now.
@@ -369,10 +373,17 @@ class PostgresLine:
         for settlement in settlements:  # Of two that say the same run ended, the first counts.
             first.setdefault((settlement.id, settlement.fence), settlement)
         given = list(first.values())
-        written, asked, busy = await self._settle(lane, given, tell, patient=patient)
+
+        async def write(
+            some: list[Settlement], *, ruled: bool = False
+        ) -> tuple[dict[JobId, Settlement], dict[JobId, str], list[Settlement]]:
+            text = settle_text(some, self.at(), tell, level=level, ruled=ruled, patient=patient)
+            return await self._settle(lane, some, text)
+
+        written, asked, busy = await write(given)
         if asked:
             ruled = [overrule(s, asked[s.id]) for s in given if s.id in asked]
-            more, _, locked = await self._settle(lane, ruled, tell, ruled=True, patient=patient)
+            more, _, locked = await write(ruled, ruled=True)
             written |= more
             busy += locked
         if any(s.state is State.WAITING for s in written.values()):
@@ -380,15 +391,8 @@ class PostgresLine:
         return written, busy
 
     async def _settle(
-        self,
-        lane: Lane,
-        settlements: list[Settlement],
-        tell: str | None,
-        *,
-        ruled: bool = False,
-        patient: bool,
+        self, lane: Lane, settlements: list[Settlement], text: str
     ) -> tuple[dict[JobId, Settlement], dict[JobId, str], list[Settlement]]:
-        text = settle_text(settlements, self.at(), tell, ruled=ruled, patient=patient)
         [(answer,)] = await lane.ask(self._sql["settle"], text)
         if answer is None:
             return {s.id: s for s in settlements}, {}, []
@@ -397,9 +401,9 @@ class PostgresLine:
         written = {job_id: current[job_id] for job_id in rest.written}
         return written, rest.asked, [current[job_id] for job_id in rest.busy]
 
-    def end_text(self, settlement: Settlement) -> str:
+    def end_text(self, settlement: Settlement, level: int) -> str:
         """Return the one parameter of a settle that is the last statement of a transaction."""
-        return settle_text([settlement], self.at(), patient=True)
+        return settle_text([settlement], self.at(), level=level, patient=True)
 
     async def held(self, lane: Lane, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
@@ -408,7 +412,8 @@ class PostgresLine:
 
     async def announce(self, lane: Lane, worker: Worker, lease: int) -> None:
         """Say that a worker lives, and which tasks it knows."""
-        told = (worker.id, dict(worker.capable), to_json(worker.pools), worker.processes)
+        pools = to_json(worker.pools)
+        told = (worker.id, dict(worker.capable), pools, worker.processes, worker.level)
         doc = {"at": self.at(), "worker": told, "lease": lease, "batch": BATCH}
         [(answer,)] = await lane.ask(self._sql["announce"], to_json(doc))
         self.heads.look(anew=bool(brought_back_of(answer).number))
@@ -419,9 +424,9 @@ class PostgresLine:
         due = due_of(answer)
         return due.next_at, due.now
 
-    async def upkeep(self, lane: Lane, keep: int) -> Upkeep:
+    async def upkeep(self, lane: Lane, keep: int, level: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        doc = {"at": self.at(), "keep": keep, "batch": BATCH}
+        doc = {"at": self.at(), "level": level, "keep": keep, "batch": BATCH}
         [(answer,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
         done = upkeep_of(answer)
         self.heads.look(anew=bool(done.promoted or done.brought_back))

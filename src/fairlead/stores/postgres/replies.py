@@ -101,6 +101,7 @@ class Announced(Reply):
     processes: int
     started_at: int
     live_until: int
+    level: int = 1
 
 
 class Flaw(Reply):

@@ -167,12 +167,12 @@ class PostgresStore(Store):
 
         def run() -> Settlement | None:
             check(connection, is_async=False)
-            text = self._line.end_text(settlement)
+            text = self._line.end_text(settlement, self.level)
             return end_of(settlement, self._caller.call(connection, "settle", text))
 
         async def arun() -> Settlement | None:
             check(connection, is_async=True)
-            text = self._line.end_text(settlement)
+            text = self._line.end_text(settlement, self.level)
             return end_of(settlement, await self._caller.acall(connection, "settle", text))
 
         return Within(run, arun)
@@ -200,16 +200,17 @@ class PostgresStore(Store):
         lane = (await self._session()).ends
         again = any(settlement.state is State.WAITING for settlement in settlements)
         word = self._bell.word(WORK if again else ENDED)
-        written, busy = await self._line.settle(lane, settlements, word)
+        written, busy = await self._line.settle(lane, settlements, word, level=self.level)
         for pause in _BUSY_PAUSES:
             if not busy:
                 break
             await asyncio.sleep(pause)
-            more, busy = await self._line.settle(lane, busy, None)
+            more, busy = await self._line.settle(lane, busy, None, level=self.level)
             written |= more
         if busy:
             # Not to be dropped as if the lease were lost: who stands in line has his turn.
-            written |= (await self._line.settle(lane, busy, None, patient=True))[0]
+            last = self._line.settle(lane, busy, None, level=self.level, patient=True)
+            written |= (await last)[0]
         self.news.bump(WORK if again else ENDED)
         return written
 
@@ -232,7 +233,8 @@ class PostgresStore(Store):
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        done = await self._line.upkeep((await self._session()).people, keep)
+        lane = (await self._session()).people
+        done = await self._line.upkeep(lane, keep, self.level)
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done

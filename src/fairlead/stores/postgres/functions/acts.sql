@@ -1,4 +1,5 @@
-CREATE OR REPLACE FUNCTION cancel(ids text[], states text[], why text, at bigint) RETURNS text[] LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION cancel(ids text[], states text[], why text, at bigint, own integer)
+RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
     marked  text[] := '{}';
@@ -7,18 +8,22 @@ BEGIN
     IF 'running' = ANY (states) THEN
         WITH asked AS (
             UPDATE job SET cancel = why
-            WHERE id = ANY (ids) AND lease_until > 0 AND job.cancel IS NULL RETURNING id
+            WHERE id = ANY (ids) AND lease_until > 0 AND job.cancel IS NULL AND may_touch(own, level)
+            RETURNING id
         )
         SELECT coalesce(array_agg(id), '{}') INTO marked FROM asked;
     END IF;
     IF 'waiting' = ANY (states) THEN
-        waiting := ARRAY(SELECT id FROM job WHERE id = ANY (ids) AND lease_until = 0);
+        waiting := ARRAY(
+            SELECT id FROM job WHERE id = ANY (ids) AND lease_until = 0 AND may_touch(own, level)
+        );
         PERFORM call_off(waiting, why, at);
     END IF;
     RETURN marked || waiting;
 END $$;
 
-CREATE OR REPLACE FUNCTION revive_all(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION revive_all(ids text[], states text[], at bigint, own integer) RETURNS text[]
+LANGUAGE plpgsql
 AS $$
 DECLARE
     hastened text[] := '{}';
@@ -33,52 +38,53 @@ BEGIN
                 shared_deaths = CASE WHEN crashes > 0 THEN greatest(shared_deaths, 3)
                                      ELSE shared_deaths END,
                 attempt = 0, crashes = 0
-            WHERE id = ANY (ids) AND lease_until = 0 AND run_at > at
+            WHERE id = ANY (ids) AND lease_until = 0 AND run_at > at AND may_touch(own, level)
             RETURNING id
         )
         SELECT coalesce(array_agg(id), '{}') INTO hastened FROM sooner;
     END IF;
     WITH ended AS (
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               fence, crashes, errors, put_by
-        FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids)
+               fence, crashes, errors, put_by, level, attached
+        FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
         UNION ALL
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               fence, crashes, errors, put_by
-        FROM finished WHERE state = ANY (states) AND id = ANY (ids)
+               fence, crashes, errors, put_by, level, attached
+        FROM finished WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
                         AND finished_at >= (SELECT since FROM kept)
     ), back AS (
         INSERT INTO job
             (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-             options, fence, shared_deaths, errors, put_by)
+             options, fence, shared_deaths, errors, put_by, level, attached)
         SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at,
                at - head_start(run_at, order_at),
                CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
                options, instant(fence), CASE WHEN crashes > 0 THEN 3 ELSE 0 END, errors,
-               put_by
+               put_by, level_of(level), attached
         FROM ended
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
     SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
-    PERFORM forget(lifted, states);
+    PERFORM forget(lifted, states, own);
     RETURN hastened || lifted;
 END $$;
 
 -- Let jobs run again. Who puts the id of an ended job keeps it until the end of his transaction: that one is
 -- left as it is, and the others are revived.
-CREATE OR REPLACE FUNCTION revive(ids text[], states text[], at bigint) RETURNS text[] LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION revive(ids text[], states text[], at bigint, own integer) RETURNS text[]
+LANGUAGE plpgsql
 SET lock_timeout = '200ms'
 AS $$
 DECLARE
     touched text[] := '{}';
     one     text;
 BEGIN
-    RETURN revive_all(ids, states, at);
+    RETURN revive_all(ids, states, at, own);
 EXCEPTION WHEN lock_not_available THEN
     FOREACH one IN ARRAY ids LOOP
         BEGIN
-            touched := touched || revive_all(ARRAY[one], states, at);
+            touched := touched || revive_all(ARRAY[one], states, at, own);
         EXCEPTION WHEN lock_not_available THEN
             CONTINUE;
         END;
@@ -86,16 +92,17 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN touched;
 END $$;
 
-CREATE OR REPLACE FUNCTION forget(ids text[], states text[]) RETURNS text[] LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION forget(ids text[], states text[], own integer) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
     gone text[];
 BEGIN
     WITH buried AS (
-        DELETE FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) RETURNING id
+        DELETE FROM dead
+        WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level) RETURNING id
     ), ended AS (
         DELETE FROM finished
-        WHERE state = ANY (states) AND id = ANY (ids)
+        WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
           AND finished_at >= (SELECT since FROM kept)
         RETURNING id
     )
@@ -104,13 +111,14 @@ BEGIN
     RETURN gone;
 END $$;
 
-CREATE OR REPLACE FUNCTION edit(ids text[], was text, payload_ text, version_ integer)
+CREATE OR REPLACE FUNCTION edit(ids text[], was text, payload_ text, version_ integer, own integer)
 RETURNS text[] LANGUAGE plpgsql
 AS $$
 BEGIN
     -- What a producer may not put nobody may write later.
     PERFORM check_job('any', payload_), check_names('any', 'any', version_);
-    UPDATE dead SET payload = payload_, version = version_ WHERE id = ids[1] AND payload = was;
+    UPDATE dead SET payload = payload_, version = version_
+    WHERE id = ids[1] AND payload = was AND may_touch(own, level);
     RETURN CASE WHEN FOUND THEN ids[1:1] ELSE '{}' END;
 END $$;
 

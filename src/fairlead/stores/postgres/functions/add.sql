@@ -11,6 +11,7 @@ DECLARE
     ahead    bigint  := 0;
     expiry   bigint;
     options_ text;
+    level_   smallint := 1;
     place    bigint;
 BEGIN
     IF told->5 IS NOT NULL THEN
@@ -18,13 +19,14 @@ BEGIN
         ahead := told_head_start(told);
         expiry := told_expires_at(told, at);
         due := sound_terms(options_, told_due_at(told, at), ahead, expiry);
+        level_ := sound_level((told->>11)::integer);
     END IF;
     INSERT INTO job
         (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-         options, put_by)
+         options, put_by, level)
     VALUES (
         sound_job(told->>3, payload_), sound_names(queue_, task_, version_), task_, version_,
-        parked_at(due, ahead, at), due, due - ahead, expiry, at, payload_, options_, session_user
+        parked_at(due, ahead, at), due, due - ahead, expiry, at, payload_, options_, session_user, level_
     )
     ON CONFLICT (id) DO NOTHING RETURNING order_at INTO place;
     RETURN place;
@@ -36,8 +38,9 @@ AS $$
 BEGIN
     INSERT INTO job
         (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-         options, put_by)
-    SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload, options, put_by
+         options, put_by, level)
+    SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload, options, put_by,
+           level
     FROM given(doc, at);
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
@@ -62,9 +65,9 @@ BEGIN
         WITH added AS (
             INSERT INTO job
                 (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at,
-                 payload, options, put_by)
+                 payload, options, put_by, level)
             SELECT id, queue, task, version, parked, run_at, order_at, expires_at, at, payload,
-                   options, put_by
+                   options, put_by, level
             FROM given(doc, at)
             ON CONFLICT (id) DO NOTHING RETURNING id, order_at
         )

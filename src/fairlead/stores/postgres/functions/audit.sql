@@ -9,7 +9,7 @@
 -- What a call asks for, as a short text.
 CREATE OR REPLACE FUNCTION call_mark(doc jsonb) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT left(encode(sha256(convert_to((doc - 'at' - 'by' - 'tell')::text, 'UTF8')), 'hex'), 16)
+    SELECT left(encode(sha256(convert_to((doc - 'at' - 'by' - 'tell' - 'level')::text, 'UTF8')), 'hex'), 16)
 $$;
 
 -- Take the line of an action, and keep it from others until this transaction ends: who repeats a call

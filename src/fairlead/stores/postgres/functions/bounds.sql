@@ -63,3 +63,10 @@ AS $$
     SELECT CASE WHEN octet_length(id) = least(char_length(id), 36) AND id <> '' THEN id
                 ELSE left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 32) END
 $$;
+
+-- The level of a job, which is 1 if it is no such number; and whether a program of a level may do anything with
+-- a job of another.
+CREATE OR REPLACE FUNCTION level_of(level integer) RETURNS smallint LANGUAGE sql IMMUTABLE
+AS $$ SELECT (CASE WHEN level BETWEEN 1 AND 1000 THEN level ELSE 1 END)::smallint $$;
+CREATE OR REPLACE FUNCTION may_touch(own integer, level integer) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$ SELECT level <= own OR level > 1000 $$;

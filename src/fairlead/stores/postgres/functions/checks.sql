@@ -110,6 +110,18 @@ AS $$
                 THEN id ELSE check_job(id, payload) END
 $$;
 
+-- The level of a job; most puts do not tell one.
+CREATE OR REPLACE FUNCTION check_level(level integer) RETURNS smallint LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    IF level NOT BETWEEN 1 AND 1000 THEN
+        PERFORM refuse_put('the level of a job is from 1 to 1,000');
+    END IF;
+    RETURN level;
+END $$;
+CREATE OR REPLACE FUNCTION sound_level(level integer) RETURNS smallint LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN level IS NULL THEN 1::smallint ELSE check_level(level) END $$;
+
 -- Payloads and options are texts. What else JSON can hold is written out when it is read as one, and a
 -- number of eight characters may have as many digits as a payload has room for.
 CREATE OR REPLACE FUNCTION no_text(told jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE

@@ -15,6 +15,7 @@ DECLARE
     per_turn  integer := least(greatest(coalesce((doc->>'per_turn')::integer, 1), 1), 1000);
     most_size bigint  := (doc->>'bytes')::bigint;
     heard     bigint  := (doc->>'since')::bigint;
+    own       integer := told_level(doc);
     short     boolean;
     ample     boolean := false;
     gates     boolean;
@@ -48,7 +49,7 @@ BEGIN
         END IF;
         EXIT WHEN ample OR NOT EXISTS (SELECT FROM unnest(asked) AS l WHERE want <> had);
         began := clock_timestamp();
-        asked := ask(asked, at, spare, able);
+        asked := ask(asked, at, spare, able, own);
         IF looked THEN
             PERFORM move_marks(asked, at, is_slow(began, cardinality(asked)));
         END IF;
@@ -56,7 +57,9 @@ BEGIN
         INTO gates, size, wanted, short
         FROM unnest(asked) AS l;
         IF gates OR size >= most_size THEN
-            way := step_along(asked, at, spare, able, (doc->>'steps')::integer, most_size, size, wanted);
+            way := step_along(
+                asked, at, spare, able, own, (doc->>'steps')::integer, most_size, size, wanted
+            );
             asked := way.asked;
             short := way.short;
             ample := ample OR way.ample;

@@ -10,3 +10,7 @@ LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN octet_length(batch) > 33554432 THEN too_long(batch, code) ELSE batch::jsonb END
 $$;
+
+-- The level of the program that gives a document.
+CREATE OR REPLACE FUNCTION told_level(doc jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$ SELECT coalesce((doc->>'level')::integer, 1) $$;

@@ -33,7 +33,7 @@ $$;
 -- were written, and the first place of those. What somebody has locked is left, and so is what a person wants
 -- cancelled, unless that is ruled on.
 CREATE OR REPLACE FUNCTION write_ends(
-    doc jsonb, ruled boolean, at bigint, OUT written text[], OUT place bigint
+    doc jsonb, ruled boolean, own integer, at bigint, OUT written text[], OUT place bigint
 ) LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -42,7 +42,8 @@ BEGIN
     ), ended AS MATERIALIZED (
         SELECT job.id, job.queue, job.task, job.version, job.run_at, job.order_at,
                job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt, job.crashes,
-               job.fence, job.worker, job.claimed_at, job.put_by, given.ord, given.state,
+               job.fence, job.worker, job.claimed_at, job.put_by, job.level,
+               job.attached, given.ord, given.state,
                given.outcome, given.counts,
                given.crashed, given.shared_deaths, given.again_at, given.result, given.reason,
                given.started_at, given.pool, given.fingerprint,
@@ -56,7 +57,7 @@ BEGIN
         FROM given CROSS JOIN LATERAL (
             SELECT * FROM mended
             WHERE id = given.id AND fence = given.fence AND lease_until > 0
-              AND (cancel IS NULL OR ruled)
+              AND (cancel IS NULL OR ruled) AND may_touch(own, level)
             FOR UPDATE SKIP LOCKED
         ) AS job
     ), logged AS (
@@ -70,19 +71,21 @@ BEGIN
         INSERT INTO finished
             (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
              options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
-             result, put_by)
+             result, put_by, level, attached)
         SELECT id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
                payload, options, greatest(attempt - (NOT counts)::integer, 0),
                crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, result,
-               put_by
+               put_by, level, attached
         FROM ended WHERE state IN ('done', 'cancelled')
     ), buried AS (
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
+             attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
+             attached)
         SELECT letter_id(id), queue, task, version, run_at, order_at, expires_at, enqueued_at,
                payload, options, greatest(attempt - (NOT counts)::integer, 0),
-               crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, put_by
+               crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, put_by,
+               level, attached
         FROM ended WHERE state = 'dead'
     ), removed AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))
@@ -107,7 +110,8 @@ END $$;
 
 -- What a settle tells of runs that were not written: [what was, the jobs that a person wants cancelled and why,
 -- those that somebody has locked just now].
-CREATE OR REPLACE FUNCTION unwritten(doc jsonb, written text[], ruled boolean) RETURNS text LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION unwritten(doc jsonb, written text[], ruled boolean, own integer)
+RETURNS text LANGUAGE plpgsql
 AS $$
 DECLARE
     asked jsonb;
@@ -119,7 +123,8 @@ BEGIN
     FROM jsonb_array_elements(doc->'kinds') AS kind CROSS JOIN jsonb_array_elements(kind->11) AS run
     CROSS JOIN LATERAL (
         SELECT id, cancel FROM job
-        WHERE id = run->>0 AND fence = (run->>1)::bigint AND lease_until > 0 OFFSET 0
+        WHERE id = run->>0 AND fence = (run->>1)::bigint AND lease_until > 0 AND may_touch(own, level)
+        OFFSET 0
     ) AS job;
     RETURN jsonb_build_array(
         coalesce(to_jsonb(written), '[]'), coalesce(asked, '{}'), coalesce(busy, '[]')

@@ -13,18 +13,19 @@ BEGIN
     INSERT INTO finished
         (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
          options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result,
-         put_by)
+         put_by, level, attached)
     SELECT sound_id(id), sound_name(queue), sound_name(task), version, 'cancelled', run_at, order_at,
            expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
-           claimed_at, errors, at, why, NULL, put_by
+           claimed_at, errors, at, why, NULL, put_by, level, attached
     FROM gone;
 END $$;
 
-CREATE OR REPLACE FUNCTION expire(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION expire(at bigint, most integer, own integer) RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
     ids text[] := ARRAY(
-        SELECT id FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0
+        SELECT id FROM job
+        WHERE expires_at BETWEEN 0 AND at AND lease_until = 0 AND may_touch(own, level)
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     );
 BEGIN

@@ -20,7 +20,7 @@ BEGIN
         RETURN QUERY SELECT id FROM dead WHERE id >= start
             AND (in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
                            crashes, fence, claimed_at) IS NOT TRUE
-                 OR finished_at NOT BETWEEN 0 AND last_)
+                 OR finished_at NOT BETWEEN 0 AND last_ OR level <> level_of(level))
             ORDER BY id LIMIT most;
     WHEN 'no reason' THEN
         RETURN QUERY SELECT id FROM dead WHERE id >= start AND reason IS NULL ORDER BY id LIMIT most;
@@ -35,8 +35,9 @@ BEGIN
     WHEN 'unsound finished' THEN
         RETURN QUERY SELECT id FROM finished WHERE id >= start
             AND finished_at >= (SELECT since FROM kept)
-            AND in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
-                          crashes, fence, claimed_at) IS NOT TRUE
+            AND (in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
+                           crashes, fence, claimed_at) IS NOT TRUE
+                 OR level <> level_of(level))
             ORDER BY id LIMIT most;
     WHEN 'not final' THEN
         RETURN QUERY SELECT id FROM finished WHERE id >= start
@@ -72,7 +73,7 @@ BEGIN
             order_at = instant(run_at) - head_start(run_at, order_at),
             expires_at = instant(expires_at), enqueued_at = instant(enqueued_at),
             attempt = runs(attempt), crashes = runs(crashes), fence = instant(fence),
-            claimed_at = instant(claimed_at), finished_at = instant(finished_at)
+            claimed_at = instant(claimed_at), finished_at = instant(finished_at), level = level_of(level)
         WHERE id = whose;
     WHEN 'no reason' THEN
         UPDATE dead SET reason = 'unreadable' WHERE id = whose;
@@ -90,7 +91,7 @@ BEGIN
             order_at = instant(run_at) - head_start(run_at, order_at),
             expires_at = instant(expires_at), enqueued_at = instant(enqueued_at),
             attempt = runs(attempt), crashes = runs(crashes), fence = instant(fence),
-            claimed_at = instant(claimed_at), errors = sound_errors(errors),
+            claimed_at = instant(claimed_at), errors = sound_errors(errors), level = level_of(level),
             state = CASE state WHEN 'done' THEN 'done' ELSE 'cancelled' END
         WHERE id = whose AND finished_at >= (SELECT since FROM kept);
     WHEN 'one fence twice' THEN

@@ -5,7 +5,7 @@ AS $$
     SELECT ARRAY[
         'live and finished', 'live and dead', 'finished and dead', 'finished twice', 'unsound',
         'half running', 'running and parked', 'no fence', 'long lease', 'no place', 'early',
-        'head start', 'shared deaths', 'errors', 'options'
+        'head start', 'shared deaths', 'level', 'errors', 'options'
     ]
 $$;
 
@@ -59,6 +59,9 @@ BEGIN
     WHEN 'shared deaths' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND shared_deaths <> deaths(shared_deaths)
             ORDER BY id LIMIT most;
+    WHEN 'level' THEN
+        RETURN QUERY SELECT id FROM job WHERE id >= start AND level <> level_of(level)
+            ORDER BY id LIMIT most;
     WHEN 'head start' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND abs(run_at::numeric - order_at) > a_day
             ORDER BY id LIMIT most;
@@ -80,7 +83,8 @@ AS $$
     )
     INSERT INTO dead
         (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-         attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by)
+         attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
+         attached)
     SELECT new_id, sound_name(queue), sound_name(task), version, run_at, order_at, expires_at, enqueued_at,
            payload, options, attempt, crashes, instant(fence), worker, claimed_at,
            with_error(sound_errors(errors), json_build_object(
@@ -88,7 +92,7 @@ AS $$
                'started_at', NULL, 'finished_at', at, 'error', 'Unreadable', 'message',
                'the stored row is damaged: ' || why || '; `fairlead dead replay` lets it run again',
                'fingerprint', '89e45653b9f8c718'
-           )::text), at, 'unreadable', put_by
+           )::text), at, 'unreadable', put_by, level, attached
     FROM gone
 $$;
 
@@ -129,6 +133,8 @@ BEGIN
         UPDATE job SET lease_until = at WHERE id = whose AND lease_until > at + 366 * 86400000000;
     WHEN 'shared deaths' THEN
         UPDATE job SET shared_deaths = deaths(shared_deaths) WHERE id = whose;
+    WHEN 'level' THEN
+        UPDATE job SET level = level_of(level) WHERE id = whose;
     WHEN 'head start' THEN
         UPDATE job SET order_at = run_at, parked = CASE WHEN parked = 0 THEN 3 ELSE parked END
         WHERE id = whose AND abs(run_at::numeric - order_at) > 86400000000;

@@ -23,7 +23,7 @@ BEGIN
             ORDER BY name LIMIT most;
     WHEN 'worker' THEN
         RETURN QUERY SELECT id FROM worker WHERE id >= start
-            AND NOT is_worker(id, capable, pools, processes, started_at, live_until, at)
+            AND NOT is_worker(id, capable, pools, processes, started_at, live_until, level, at)
             ORDER BY id LIMIT most;
     WHEN 'paused' THEN
         RETURN QUERY SELECT queue FROM paused WHERE queue >= start
@@ -81,7 +81,7 @@ BEGIN
     WHEN 'worker' THEN
         DELETE FROM worker
         WHERE id = whose
-          AND NOT is_worker(id, capable, pools, processes, started_at, live_until, at);
+          AND NOT is_worker(id, capable, pools, processes, started_at, live_until, level, at);
     WHEN 'paused' THEN
         DELETE FROM paused WHERE queue = whose;
     WHEN 'audit' THEN

@@ -16,7 +16,8 @@ $$;
 -- Lease so many jobs of each queue as were chosen: those that were locked on the way, and the next ones that
 -- may start, in the order and out of turn. Waits for nobody. Returns each as leased tells it.
 CREATE OR REPLACE FUNCTION lease(
-    asked stretch[], at bigint, term bigint, who text, spare boolean, able jsonb
+    asked stretch[], at bigint, term bigint, who text, spare boolean, able jsonb,
+    own integer
 ) RETURNS SETOF text LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -39,8 +40,8 @@ BEGIN
                                         CASE WHEN l.first_at > l.from_at THEN '' ELSE l.from_id END)
                   AND order_at <= l.upto_at AND lease_until <= at
                   AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
-                           attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
-                           able) IS NULL
+                           attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare,
+                           able, own) IS NULL
                 ORDER BY order_at, id
                 LIMIT CASE WHEN l.places IS NULL THEN l.had - l.beside ELSE 0 END FOR UPDATE SKIP LOCKED
             ) AS chosen
@@ -51,8 +52,8 @@ BEGIN
                 WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
                   AND (NOT l.resumed OR (order_at, id) > (l.from_at, l.from_id))
                   AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
-                           attempt, crashes, fence, lease_until, worker, claimed_at, at, spare,
-                           able) IS NULL
+                           attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare,
+                           able, own) IS NULL
                 ORDER BY order_at, id LIMIT l.beside FOR UPDATE SKIP LOCKED
             ) AS chosen
         )

@@ -1,6 +1,7 @@
 -- See to what fell due, is known again, or expired. Mostly there is none of it, and to ask is cheap.
 -- Returns the queues that have jobs again.
-CREATE OR REPLACE FUNCTION look_after(known jsonb, most integer, at bigint) RETURNS text[] LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION look_after(known jsonb, most integer, at bigint, own integer) RETURNS text[]
+LANGUAGE plpgsql
 AS $$
 DECLARE
     stirred text[] := '{}';
@@ -10,7 +11,8 @@ DECLARE
 BEGIN
     SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
            EXISTS (SELECT FROM job WHERE parked = 2),
-           EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0)
+           EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0
+                                     AND may_touch(own, level))
     INTO due, unknown, expired;
     IF due THEN
         stirred := promote(at, most);
@@ -19,7 +21,7 @@ BEGIN
         stirred := stirred || bring_back(known, most);
     END IF;
     IF expired THEN
-        PERFORM expire(at, most);
+        PERFORM expire(at, most, own);
     END IF;
     RETURN ARRAY(SELECT DISTINCT unnest(stirred));
 END $$;
@@ -32,7 +34,7 @@ DECLARE
     since bigint := (doc->>'since')::bigint;
     began timestamptz;
 BEGIN
-    stirred := look_after(able, (doc->>'batch')::integer, at);
+    stirred := look_after(able, (doc->>'batch')::integer, at, told_level(doc));
     began := clock_timestamp();
     others := awake(doc->'rest', since, at);
     IF is_slow(began, jsonb_array_length(doc->'rest')) THEN

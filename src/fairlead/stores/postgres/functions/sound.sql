@@ -78,11 +78,11 @@ END $$;
 -- Whether a worker can have announced itself so.
 CREATE OR REPLACE FUNCTION is_worker(
     id text, capable jsonb, pools text, processes integer, started_at bigint, live_until bigint,
-    at bigint
+    level smallint, at bigint
 ) RETURNS boolean LANGUAGE sql STABLE
 AS $$
     SELECT capable = known_tasks(capable) AND is_pools(pools)
        AND octet_length(id) BETWEEN 1 AND 1000 AND processes BETWEEN 0 AND 1000000
        AND started_at BETWEEN 0 AND 1152921504606846976
-       AND live_until BETWEEN 0 AND at + 366 * 86400000000
+       AND live_until BETWEEN 0 AND at + 366 * 86400000000 AND level BETWEEN 1 AND 1000
 $$;

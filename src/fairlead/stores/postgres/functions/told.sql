@@ -1,5 +1,5 @@
 -- A put tells of one job, or of kinds of jobs that are alike: [queue, task, version, id, payload] and, if it
--- has terms, [options, run_at, delay, priority, expires_at, expires_in] behind that. A kind has lists
+-- has terms, [options, run_at, delay, priority, expires_at, expires_in, level] behind that. A kind has lists
 -- in place of the id and the payload.
 
 -- When such jobs fall due and expire, by how much they are ahead, and where they wait. An instant in the
@@ -23,18 +23,19 @@ $$;
 -- arrow would copy all that it leads to.
 CREATE OR REPLACE FUNCTION kinds(doc jsonb, at bigint) RETURNS TABLE (
     queue text, task text, version integer, options text, parked smallint, run_at bigint,
-    order_at bigint, expires_at bigint, put_by text, ids jsonb, payloads jsonb
+    order_at bigint, expires_at bigint, put_by text, ids jsonb, payloads jsonb, level smallint
 ) LANGUAGE sql STABLE ROWS 10
 AS $$
     SELECT sound_names(k.queue, k.task, k.version), k.task, k.version, k.options,
            parked_at(k.run_at, k.head_start, at),
            sound_terms(k.options, k.run_at, k.head_start, k.expires_at),
-           k.run_at - k.head_start, k.expires_at, k.put_by, k.ids, k.payloads
+           k.run_at - k.head_start, k.expires_at, k.put_by, k.ids, k.payloads, k.level
     FROM (
         SELECT kind->>0 AS queue, kind->>1 AS task, (kind->>2)::integer AS version,
                text_of(kind->5) AS options, told_due_at(kind, at) AS run_at,
                told_head_start(kind) AS head_start, told_expires_at(kind, at) AS expires_at,
-               session_user::text AS put_by, kind->3 AS ids, texts_of(kind->4) AS payloads
+               session_user::text AS put_by, kind->3 AS ids, texts_of(kind->4) AS payloads,
+               sound_level((kind->>11)::integer) AS level
         FROM jsonb_path_query(doc, '$.kinds[*]') AS kind
         OFFSET 0
     ) AS k
@@ -45,11 +46,11 @@ $$;
 -- is. If there are more ids than payloads, or fewer, the rest lacks one of the two.
 CREATE OR REPLACE FUNCTION given(doc jsonb, at bigint) RETURNS TABLE (
     id text, queue text, task text, version integer, parked smallint, run_at bigint, order_at bigint,
-    expires_at bigint, payload text, options text, put_by text
+    expires_at bigint, payload text, options text, put_by text, level smallint
 ) LANGUAGE sql STABLE ROWS 1000
 AS $$
     SELECT sound_job(j.id, j.payload), queue, task, version, parked, run_at, order_at, expires_at,
-           j.payload, options, put_by
+           j.payload, options, put_by, level
     FROM kinds(doc, at) CROSS JOIN LATERAL (
         SELECT ids->>n AS id, payloads->>n AS payload
         FROM generate_series(

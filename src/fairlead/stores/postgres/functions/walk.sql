@@ -41,7 +41,7 @@ END $$;
 -- becomes a part of the statement that asks.
 CREATE OR REPLACE FUNCTION walk(
     line text, from_at bigint, from_id text, look boolean, resumed boolean, at bigint, spare boolean,
-    able jsonb, most integer
+    able jsonb, own integer, most integer
 ) RETURNS TABLE (
     id text, order_at bigint, aside boolean, shut text, size integer, task text, version integer
 ) LANGUAGE sql STABLE
@@ -49,7 +49,7 @@ AS $$
     SELECT * FROM (
         (SELECT job.id, job.order_at, false,
                 gate(job.id, queue, job.task, job.version, run_at, job.order_at, expires_at, enqueued_at,
-                     attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
+                     attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare, able, own),
                 octet_length(payload) + coalesce(octet_length(options), 0), job.task, job.version
          FROM job
          WHERE parked = 0 AND queue = line
@@ -58,7 +58,7 @@ AS $$
         UNION ALL
         (SELECT job.id, job.order_at, true,
                 gate(job.id, queue, job.task, job.version, run_at, job.order_at, expires_at, enqueued_at,
-                     attempt, crashes, fence, lease_until, worker, claimed_at, at, spare, able),
+                     attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare, able, own),
                 octet_length(payload) + coalesce(octet_length(options), 0), job.task, job.version
          FROM job
          WHERE look AND parked = 3 AND queue = line AND lease_until <= at
@@ -72,7 +72,7 @@ $$;
 -- statement. What is behind a gate is counted with the others, and told apart by "gates". Where a claim goes
 -- on after the last, gates are not expected, and jobs are locked as they are found; else they are locked when
 -- it is known which of them start.
-CREATE OR REPLACE FUNCTION ask(lines stretch[], at bigint, spare boolean, able jsonb) RETURNS stretch[]
+CREATE OR REPLACE FUNCTION ask(lines stretch[], at bigint, spare boolean, able jsonb, own integer) RETURNS stretch[]
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -87,7 +87,7 @@ BEGIN
             SELECT count(*)::integer AS had, (count(*) FILTER (WHERE aside))::integer AS beside,
                    count(shut)::integer AS gates, coalesce(sum(size), 0) AS bytes,
                    min(order_at) FILTER (WHERE NOT aside) AS first_at
-            FROM walk(l.name, l.from_at, l.from_id, l.look, l.resumed, at, spare, able,
+            FROM walk(l.name, l.from_at, l.from_id, l.look, l.resumed, at, spare, able, own,
                       CASE WHEN look AND want <> l.had THEN want ELSE 0 END)
         ) AS w
         CROSS JOIN LATERAL (
@@ -96,7 +96,7 @@ BEGIN
             FROM (
                 SELECT ctid AS place, octet_length(payload) + coalesce(octet_length(options), 0) AS size,
                        gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
-                            crashes, fence, lease_until, worker, claimed_at, at, spare, able) AS shut
+                            crashes, fence, lease_until, worker, claimed_at, level, at, spare, able, own) AS shut
                 FROM job
                 WHERE parked = 0 AND queue = l.name AND (order_at, id) > (l.from_at, l.from_id)
                   AND lease_until <= at
@@ -112,7 +112,7 @@ END $$;
 -- were stepped over before. Jobs whose task another live worker knows stay where they are; the strange ones
 -- may be left out.
 CREATE OR REPLACE FUNCTION step(
-    INOUT line stretch, at bigint, spare boolean, able jsonb, steps integer, most_size bigint,
+    INOUT line stretch, at bigint, spare boolean, able jsonb, own integer, steps integer, most_size bigint,
     OUT strange text[], OUT damaged text[], OUT stepped integer, OUT stopped jsonb, OUT ample boolean
 ) LANGUAGE plpgsql
 AS $$
@@ -131,7 +131,7 @@ BEGIN
     line.bytes := 0;
     line.places := NULL;
     FOR head IN
-        SELECT * FROM walk(line.name, line.from_at, line.from_id, line.look, line.resumed, at, spare, able,
+        SELECT * FROM walk(line.name, line.from_at, line.from_id, line.look, line.resumed, at, spare, able, own,
                            line.want + steps)
     LOOP
         IF head.shut IS NULL THEN
@@ -168,8 +168,8 @@ END $$;
 
 -- Do that in each queue where there are gates, or in all if there are too many bytes.
 CREATE OR REPLACE FUNCTION step_along(
-    INOUT asked stretch[], at bigint, spare boolean, able jsonb, steps integer, most_size bigint,
-    size bigint, wanted bigint, OUT short boolean, OUT strange text[], OUT damaged text[], OUT gated jsonb,
+    INOUT asked stretch[], at bigint, spare boolean, able jsonb, own integer, steps integer,
+    most_size bigint, size bigint, wanted bigint, OUT short boolean, OUT strange text[], OUT damaged text[], OUT gated jsonb,
     OUT ample boolean, OUT cut boolean
 ) LANGUAGE plpgsql
 AS $$
@@ -186,7 +186,9 @@ BEGIN
     FOR i IN 1..cardinality(asked) LOOP
         line := asked[i];
         IF line.gates > 0 OR size >= most_size AND line.had > 0 THEN
-            way := step(line, at, spare, able, steps, greatest(1, most_size * line.want / wanted));
+            way := step(
+                line, at, spare, able, own, steps, greatest(1, most_size * line.want / wanted)
+            );
             asked[i] := way.line;
             strange := strange || way.strange;
             damaged := damaged || way.damaged;

@@ -4,6 +4,8 @@
 -- 3 in the order too, but out of turn: given back, promoted, with a head start. The ones out of turn
 -- have an index of their own, because claims go along the order from where they were.
 -- put_by is the user that the database knows the producer as: a producer sees its own jobs only.
+-- level is the least that a program must have to do anything with the job, and attached says what it has
+-- besides its own row (core/job.py).
 -- What claims change and look at comes first, and is of a fixed width: it is found without reading what
 -- comes before, and no room is lost between.
 CREATE TABLE job (
@@ -17,6 +19,8 @@ CREATE TABLE job (
     crashes     integer  NOT NULL DEFAULT 0,
     shared_deaths integer NOT NULL DEFAULT 0,
     parked      smallint NOT NULL DEFAULT 0,
+    level       smallint NOT NULL DEFAULT 1,
+    attached    smallint NOT NULL DEFAULT 0,
     lost        boolean  NOT NULL DEFAULT false,
     expires_at  bigint,
     claimed_at  bigint,
@@ -72,7 +76,9 @@ CREATE TABLE finished (
     finished_at bigint  NOT NULL,
     reason      text,
     result      text,
-    put_by      text
+    put_by      text,
+    level       smallint NOT NULL DEFAULT 1,
+    attached    smallint NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX finished_id ON finished (id);
 CREATE INDEX finished_at ON finished (finished_at);
@@ -128,7 +134,9 @@ CREATE TABLE dead (
     errors      text[],
     finished_at bigint  NOT NULL,
     reason      text,
-    put_by      text
+    put_by      text,
+    level       smallint NOT NULL DEFAULT 1,
+    attached    smallint NOT NULL DEFAULT 0
 );
 
 -- Queues that a person paused.
@@ -141,7 +149,8 @@ CREATE TABLE worker (
     pools      text    NOT NULL,
     processes  integer NOT NULL,
     started_at bigint  NOT NULL,
-    live_until bigint  NOT NULL
+    live_until bigint  NOT NULL,
+    level      smallint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50);
 
 -- The audit log: what people did, to which jobs in words, and to how many. What was done to

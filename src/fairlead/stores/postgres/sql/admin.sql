@@ -92,7 +92,7 @@ SELECT coalesce(%(at)s, {schema}.stamp())
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
 -- and those that were parked and can be run now. Each kind has an index of its own.
 SELECT id, task, version, order_at, run_at, expires_at, lease_until > 0,
-       octet_length(payload) + coalesce(octet_length(options), 0)
+       octet_length(payload) + coalesce(octet_length(options), 0), level
 FROM (
     (SELECT * FROM {schema}.job
      WHERE parked = 0 AND queue = %(queue)s AND lease_until <= %(now)s AND run_at <= %(now)s

@@ -11,6 +11,7 @@ DECLARE
     states  text[] := ARRAY(SELECT jsonb_array_elements_text(doc->'states'));
     asked   text[] := CASE WHEN doc ? 'queue' THEN ARRAY[doc->>'queue'] ELSE ids END;
     mark    text   := call_mark(doc);
+    own     integer := told_level(doc);
     line    record;
     touched text[] := '{}';
 BEGIN
@@ -27,10 +28,10 @@ BEGIN
     -- In the order of their ids, so that two people who act on the same jobs wait for one another.
     PERFORM FROM job WHERE id = ANY (ids) ORDER BY id FOR UPDATE;
     touched := CASE doc->>'verb'
-        WHEN 'cancel' THEN cancel(ids, states, doc->>'reason', at)
-        WHEN 'revive' THEN revive(ids, states, at)
-        WHEN 'delete' THEN forget(ids, states)
-        WHEN 'edit' THEN edit(ids, doc->>'was', doc->>'payload', (doc->>'version')::integer)
+        WHEN 'cancel' THEN cancel(ids, states, doc->>'reason', at, own)
+        WHEN 'revive' THEN revive(ids, states, at, own)
+        WHEN 'delete' THEN forget(ids, states, own)
+        WHEN 'edit' THEN edit(ids, doc->>'was', doc->>'payload', (doc->>'version')::integer, own)
         WHEN 'pause' THEN pause(doc->>'queue')
         WHEN 'resume' THEN resume(doc->>'queue')
     END;

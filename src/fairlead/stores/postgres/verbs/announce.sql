@@ -1,5 +1,5 @@
 -- Say that a worker lives, and let the jobs that it knows into the order.
--- worker: [id, capable, pools, processes]. Returns [how many jobs came back].
+-- worker: [id, capable, pools, processes, level]. Returns [how many jobs came back].
 CREATE OR REPLACE FUNCTION announce(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
@@ -15,10 +15,10 @@ BEGIN
         RAISE 'a worker says its name, in up to 1,000 bytes, and a lease of 0 s to 366 days'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    INSERT INTO worker (id, capable, pools, processes, started_at, live_until)
-    VALUES (told->>0, told->1, told->>2, (told->>3)::integer, at, at + term)
+    INSERT INTO worker (id, capable, pools, processes, started_at, live_until, level)
+    VALUES (told->>0, told->1, told->>2, (told->>3)::integer, at, at + term, level_of((told->>4)::integer))
     ON CONFLICT (id) DO UPDATE SET
         capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
-        live_until = excluded.live_until;
+        live_until = excluded.live_until, level = excluded.level;
     RETURN json_build_array(cardinality(bring_back(told->1, (doc->>'batch')::integer)));
 END $$;

@@ -53,6 +53,8 @@ BEGIN
         (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint, chosen.cut
     )::text;
     IF EXISTS (SELECT FROM unnest(chosen.asked) WHERE had > 0) THEN
-        RETURN QUERY SELECT * FROM lease(chosen.asked, at, term, who, spare, able);
+        RETURN QUERY SELECT * FROM lease(
+            chosen.asked, at, term, who, spare, able, told_level(doc)
+        );
     END IF;
 END $$;

@@ -1,9 +1,12 @@
--- The workers that are announced and live: [id, capable, pools, processes, started_at, live_until] of each.
+-- The workers that are announced and live: [id, capable, pools, processes, started_at, live_until, level] of
+-- each.
 CREATE OR REPLACE FUNCTION live_workers(batch text) RETURNS SETOF text LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT json_build_array(id, known_tasks(capable)::text, pools, processes, started_at, live_until)::text
+    SELECT json_build_array(
+        id, known_tasks(capable)::text, pools, processes, started_at, live_until, level_of(level)
+    )::text
     FROM worker WHERE live_until > coalesce((document(batch)->>'at')::bigint, stamp()) ORDER BY id;
 END $$;

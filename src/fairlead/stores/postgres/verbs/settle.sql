@@ -15,6 +15,7 @@ DECLARE
     doc     jsonb   := document(batch);
     at      bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     ruled   boolean := doc ? 'ruled';
+    own     integer := told_level(doc);
     written text[];
     place   bigint;
 BEGIN
@@ -26,12 +27,12 @@ BEGIN
         CROSS JOIN jsonb_array_elements(kind->11) AS run
         CROSS JOIN LATERAL (SELECT FROM job WHERE id = run->>0 FOR UPDATE) AS held;
     END IF;
-    SELECT * INTO written, place FROM write_ends(doc, ruled, at);
+    SELECT * INTO written, place FROM write_ends(doc, ruled, own, at);
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;
     IF cardinality(written) = (doc->>'count')::integer THEN
         RETURN NULL;
     END IF;
-    RETURN unwritten(doc, written, ruled);
+    RETURN unwritten(doc, written, ruled, own);
 END $$;

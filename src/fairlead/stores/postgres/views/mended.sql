@@ -5,5 +5,6 @@ SELECT id, queue, task, greatest(version, 0) AS version, parked, instant(run_at)
        instant(run_at) - head_start(run_at, order_at) AS order_at, instant(expires_at) AS expires_at,
        instant(enqueued_at) AS enqueued_at, payload, options, runs(attempt) AS attempt,
        runs(crashes) AS crashes, deaths(shared_deaths) AS shared_deaths, fence, lease_until, lost, worker,
-       instant(claimed_at) AS claimed_at, cancel, errors, put_by, ctid AS place
+       instant(claimed_at) AS claimed_at, cancel, errors, put_by, ctid AS place,
+       level_of(level) AS level, attached
 FROM job;
