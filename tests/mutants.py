@@ -78,8 +78,8 @@ MUTANTS = [
     Mutant(
         "what a call may still need is dropped the next time only",
         f"{POSTGRES}/sql/apply.sql",
-        "        SELECT unnest(left_over) AS function FROM verbs",
-        "        SELECT unnest(left_over || made) AS function FROM verbs WHERE true",
+        "p.oid::regprocedure::text = ANY (left_over)\n",
+        "p.oid::regprocedure::text = ANY (left_over || made)\n",
         CATALOG,
     ),
     Mutant(

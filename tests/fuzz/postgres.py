@@ -17,25 +17,26 @@ from tests.fuzz.victim import DEEP, GREATEST, LEAST, NUMBERS, TEXTS, Damage, Vic
 _NUMBERS: dict[str, tuple[str, ...]] = {
     "job": (
         *("version", "parked", "run_at", "order_at", "expires_at", "enqueued_at", "attempt"),
-        *("crashes", "shared_deaths", "fence", "lease_until", "claimed_at"),
+        *("crashes", "shared_deaths", "fence", "lease_until", "claimed_at", "level", "attached"),
     ),
     "finished": (
         *("version", "run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
-        *("fence", "claimed_at", "finished_at"),
+        *("fence", "claimed_at", "finished_at", "level", "attached"),
     ),
     "dead": (
         *("version", "run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
-        *("fence", "claimed_at", "finished_at"),
+        *("fence", "claimed_at", "finished_at", "level", "attached"),
     ),
     "attempt": (
         *("seq", "fence", "attempt", "ready_at", "claimed_at", "started_at", "finished_at"),
     ),
     "queue": ("mark", "next_look"),
-    "worker": ("processes", "started_at", "live_until"),
+    "worker": ("processes", "started_at", "live_until", "level"),
     "audit": ("seq", "done_at", "count"),
     "day": ("first",),
     "retention": ("before", "keep"),
     "migration": ("applied_at",),
+    "verbs": ("revision", "applied_at"),
 }
 _TEXTS: dict[str, tuple[str, ...]] = {
     "job": ("id", "queue", "task", "payload", "options", "worker", "cancel", "put_by"),
@@ -57,6 +58,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "worker": ("id", "pools"),
     "paused": ("queue",),
     "audit": ("id", "who", "verb", "target", "job_id", "before", "by_user", "answers"),
+    "verbs": ("functions", "views"),
 }
 _OF_A_JOB = {"job": "id", "finished": "id", "dead": "id", "attempt": "job_id"}
 _LISTS: dict[str, object] = {
@@ -85,6 +87,7 @@ _TASKS: dict[str, object] = {
 
 _OTHERS = {
     **dict.fromkeys(("job.errors", "finished.errors", "dead.errors"), _LISTS),
+    **dict.fromkeys(("verbs.made", "verbs.left_over"), _LISTS),
     "job.lost": _FLAGS,
     "worker.capable": _TASKS,
 }
@@ -142,7 +145,8 @@ _SHAPES: dict[Damage, str] = {
     Damage("migration.number", "below"): (
         "UPDATE migration SET number = -number WHERE number = (SELECT max(number) FROM migration)"
     ),
-    Damage("migration", "gone"): "DELETE FROM migration WHERE number = 2",
+    Damage("migration", "gone"): "DELETE FROM migration",
+    Damage("verbs", "gone"): "DELETE FROM verbs",
 }
 
 
@@ -165,7 +169,7 @@ class PostgresVictim(Victim):
         *("finished too", "a dead letter too", "a worker without a lease"),
         *("a lease without a worker", "a lease without a beginning"),
     }
-    anything_goes = ("attempt.seq",)
+    anything_goes = ("attempt.seq", "verbs.made", "verbs.left_over")
 
     def __init__(self, url: str) -> None:
         self._address = Address.of(url)
@@ -220,7 +224,8 @@ class PostgresVictim(Victim):
 
     def _write(self, damage: Damage, job_id: JobId) -> int:
         table, _, column = damage.field.partition(".")
-        cast = {"errors": "text[]", "capable": "jsonb"}.get(column)
+        lists = dict.fromkeys(("errors", "made", "left_over"), "text[]")
+        cast = (lists | {"capable": "jsonb"}).get(column)
         value = sql.SQL("%(value)s::" + cast) if cast else sql.SQL("%(value)s")
         statement = sql.SQL("UPDATE {} SET {} = {}").format(
             sql.Identifier(table), sql.Identifier(column), value

@@ -118,12 +118,12 @@ class RoleVictim(Victim):
         if "lease" in document:
             document["lease"] = 1
         for run in (*document.get("runs", ()), *_runs_of(call.verb, document)):
-            found = self._say("find", job_id, "fence")
-            run[1] = found[0][0] if found else 1
+            found = self._say("find", json.dumps({"id": job_id}))
+            run[1] = json.loads(found[0][0])["fence"] if found else 1
         return document
 
-    def _say(self, verb: str, text: str, answer: str = "*") -> list[tuple[Any, ...]]:
-        statement = f"SELECT {answer} FROM {self._schema}.{verb}(%s)"
+    def _say(self, verb: str, text: str) -> list[tuple[Any, ...]]:
+        statement = f"SELECT {self._schema}.{verb}(%s)"
         return self._connection.execute(statement, [text]).fetchall()
 
 

@@ -56,9 +56,11 @@ BEGIN
     PERFORM seal(oid::regclass) FROM pg_class
     WHERE relnamespace = here AND relkind = 'v' AND oid <> ALL (before);
     FOR each IN
-        SELECT unnest(left_over) AS function FROM verbs EXCEPT SELECT unnest(made_)
+        SELECT p.oid::regprocedure AS function FROM pg_proc AS p CROSS JOIN verbs
+        WHERE pronamespace = here AND p.oid::regprocedure::text = ANY (left_over)
+          AND p.oid::regprocedure::text <> ALL (made_)
     LOOP
-        EXECUTE format('DROP FUNCTION IF EXISTS %s', each.function);
+        EXECUTE format('DROP FUNCTION %s', each.function);
     END LOOP;
     INSERT INTO verbs (revision, functions, views, applied_at, made, left_over) VALUES (
         current_setting('fairlead.revision')::integer, current_setting('fairlead.functions'),

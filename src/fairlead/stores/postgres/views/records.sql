@@ -5,7 +5,8 @@ SELECT id, task, version, queue, CASE WHEN lease_until > 0 THEN 'running' ELSE '
        CASE WHEN parked IN (1, 2) THEN parked ELSE 0::smallint END AS parked,
        worker, claimed_at, nullif(lease_until, 0) AS lease_until,
        cancel IS NOT NULL AS cancel_requested, NULL::bigint AS finished_at, NULL::text AS result,
-       NULL::text AS reason, errors, put_by, shared_deaths, level_of(level) AS level
+       NULL::text AS reason, errors, put_by, shared_deaths,
+       CASE WHEN level BETWEEN 1 AND 1000 THEN level ELSE 1::smallint END AS level
 FROM job;
 
 CREATE OR REPLACE VIEW finished_record AS
@@ -13,14 +14,16 @@ SELECT id, task, version, queue, CASE state WHEN 'done' THEN state ELSE 'cancell
        payload, options, run_at, order_at, attempt, crashes, fence,
        enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, result, reason, errors,
-       put_by, 0 AS shared_deaths, level_of(level) AS level
+       put_by, 0 AS shared_deaths,
+       CASE WHEN level BETWEEN 1 AND 1000 THEN level ELSE 1::smallint END AS level
 FROM finished WHERE finished_at >= (SELECT since FROM kept);
 
 CREATE OR REPLACE VIEW dead_record AS
 SELECT id, task, version, queue, 'dead' AS state, payload, options, run_at, order_at, attempt,
        crashes, fence, enqueued_at, expires_at, 0::smallint AS parked, worker, claimed_at,
        NULL::bigint AS lease_until, false AS cancel_requested, finished_at, NULL::text AS result,
-       reason, errors, put_by, 0 AS shared_deaths, level_of(level) AS level
+       reason, errors, put_by, 0 AS shared_deaths,
+       CASE WHEN level BETWEEN 1 AND 1000 THEN level ELSE 1::smallint END AS level
 FROM dead;
 
 CREATE OR REPLACE VIEW attempt_record AS
