@@ -51,7 +51,7 @@ async def test_whichever_verb_says_it_what_runs_finishes_and_nothing_more_is_cla
     assert "Update the program, and start the worker again" in told.problem
     assert heard.of(events.Trouble) == [told]
     assert heard.of(events.StoreLost) == []
-    assert [line.outcome for line in await any_app.store.attempts(job.id)] == ["done"]
+    assert [line.outcome for line in await any_app.store.admin.attempts(job.id)] == ["done"]
 
 
 async def test_what_cannot_be_settled_any_more_is_told_and_left_to_newer_workers(

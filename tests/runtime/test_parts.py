@@ -182,7 +182,7 @@ async def test_the_attempt_log_tells_the_pool_and_the_start_of_runs_whose_proces
             board.start(place, ASYNC, job.claimed_at + 5, 99.0, 1.0)
     ended = Death("w/1", "SIGKILL", tuple(board.marks()), 5.0, False, {})
     await take_over(app.workshop(), ended, 1.0)
-    lines = {job.queue: (await app.store.attempts(job.id))[0] for job in jobs}
+    lines = {job.queue: (await app.store.admin.attempts(job.id))[0] for job in jobs}
     told = {queue: (line.outcome, line.pool) for queue, line in lines.items()}
     assert told == {
         "mail": ("returned", "light"),

@@ -234,7 +234,7 @@ async def test_a_mark_that_comes_late_is_waited_for(
     heard = Heard(any_app)
     assert await revoker._revoke_unstarted("w/1", board) == 1
     assert heard.events == [], "one line tells of all of them"
-    assert [line.pool for line in await any_app.store.attempts(jobs[1].id)] == ["default"]
+    assert [line.pool for line in await any_app.store.admin.attempts(jobs[1].id)] == ["default"]
     states = [(await job.arecord()).state for job in jobs]
     assert states == [State.RUNNING, State.WAITING]
     assert board.given_back == {(claimed[1].id, claimed[1].fence)}

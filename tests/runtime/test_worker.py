@@ -417,7 +417,7 @@ async def test_a_run_that_is_asked_about_in_another_process_keeps_its_pool_and_i
     assert (await ended(job)).state is State.DONE
     worker.stop(1)
     await asyncio.wait_for(working, 3)
-    [line] = await app.store.attempts(job.id)
+    [line] = await app.store.admin.attempts(job.id)
     assert (line.pool, line.started_at) == ("bank", started_at)
 
 

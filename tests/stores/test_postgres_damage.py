@@ -606,7 +606,7 @@ async def test_a_level_that_cannot_be_counts_as_the_first(yard: Yard, level: int
     yard.owner.execute("UPDATE job SET level = %s", [level])
     yard.owner.execute("UPDATE finished SET level = %s", [level])
     for job in (waiting, running, ended):
-        record = await yard.store.find(job.id)
+        record = await yard.store.admin.find(job.id)
         assert record is not None
         assert record.level == 1
     assert [job.id for job in await claim(yard.store)] == [waiting.id]
@@ -615,7 +615,7 @@ async def test_a_level_that_cannot_be_counts_as_the_first(yard: Yard, level: int
         f"wrote the first level into job {running.id}",
         f"wrote the nearest numbers that can be into finished job {ended.id}",
     }
-    assert await yard.store.revive([ended.id], [State.DONE], by()) == [ended.id]
+    assert await deeds.revive(yard.store, [ended.id], [State.DONE], by()) == [ended.id]
 
 
 @pytest.mark.parametrize("level", [0, 1_001])
@@ -630,7 +630,7 @@ async def test_what_is_attached_to_a_job_goes_with_it(yard: Yard) -> None:
     jobs = [new_job() for _ in range(4)]
     await yard.store.put(jobs)
     yard.owner.execute("UPDATE job SET attached = 5")
-    await yard.store.cancel([jobs[3].id], "no", by())
+    await deeds.cancel(yard.store, [jobs[3].id], "no", by())
     first, second, third = await claim(yard.store)
     dead = Settlement(second.id, second.fence, State.DEAD, "failed", reason="because")
     await yard.store.settle([done(first), dead])
@@ -638,7 +638,7 @@ async def test_what_is_attached_to_a_job_goes_with_it(yard: Yard) -> None:
     await yard.mends()
     ended = "SELECT attached FROM finished UNION ALL SELECT attached FROM dead"
     assert yard.owner.execute(ended.encode()).fetchall() == [(5,)] * 4
-    assert len(await yard.store.revive([job.id for job in jobs], list(State), by())) == 4
+    assert len(await deeds.revive(yard.store, [job.id for job in jobs], list(State), by())) == 4
     assert yard.owner.execute("SELECT attached FROM job").fetchall() == [(5,)] * 4
 
 

@@ -248,9 +248,9 @@ async def test_a_job_that_a_newer_gate_parks_is_told_as_parked(
 ) -> None:
     await store.put([new_job(level=2), new_job()])
     write(path, "UPDATE fairlead_job SET parked = 9, park_key = 'stripe' WHERE level = 2")
-    waiting = (await store.waiting())["mail"]
+    waiting = (await deeds.waiting(store))["mail"]
     assert (waiting.parked, waiting.due) == (1, 1)
-    [parked] = await store.jobs(Filter(waits=(Wait.PARKED,), at=2**60))
+    [parked] = await store.admin.jobs(Filter(waits=(Wait.PARKED,), at=2**60))
     assert parked.level == 2
 
 
