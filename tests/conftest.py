@@ -167,13 +167,13 @@ SCHEMAS = count(1)
 EMPTY = """
 SET search_path = {schema};
 SELECT close_days(9000000000000000);
-LOCK TABLE job, queue, finished, attempt, dead, paused, worker, audit;
+LOCK TABLE job, queue, finished, attempt, dead, entry, paused, worker, audit;
 DO $$
 DECLARE
     used text;
 BEGIN
     SELECT string_agg(name, ', ') INTO used
-    FROM unnest('{job,queue,finished,attempt,dead,paused,worker,audit}'::text[]) AS name
+    FROM unnest('{job,queue,finished,attempt,dead,entry,paused,worker,audit}'::text[]) AS name
     WHERE pg_relation_size(name::regclass) > 0
     OR EXISTS (SELECT FROM pg_inherits WHERE inhparent = name::regclass);
     IF used IS NOT NULL THEN

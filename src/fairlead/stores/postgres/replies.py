@@ -84,12 +84,19 @@ class Counts(Reply):
     expired: int
     pruned_jobs: int
     pruned_attempts: int
+    pruned_entries: int = 0
 
 
 class Touched(Reply):
     """The ids, or the queue, that a person's action was done to."""
 
     ids: list[JobId]
+
+
+class Versions(Reply):
+    """Of entries that were written: the version of each; None if a fence has moved on."""
+
+    versions: list[int | None] | None
 
 
 class Announced(Reply):
@@ -217,6 +224,7 @@ rest_of: Callable[[str], Rest] = msgspec.json.Decoder(Rest).decode
 brought_back_of: Callable[[str], BroughtBack] = msgspec.json.Decoder(BroughtBack).decode
 due_of: Callable[[str], Due] = msgspec.json.Decoder(Due).decode
 touched_of: Callable[[str], Touched] = msgspec.json.Decoder(Touched).decode
+versions_of: Callable[[str], Versions] = msgspec.json.Decoder(Versions).decode
 attempt_of: Callable[[str], Attempt] = msgspec.json.Decoder(Attempt).decode
 announced_of: Callable[[str], Announced] = msgspec.json.Decoder(Announced).decode
 flaw_of: Callable[[str], Flaw] = msgspec.json.Decoder(Flaw).decode

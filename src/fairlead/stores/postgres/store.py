@@ -21,6 +21,7 @@ from fairlead.core.store import Accepted, Extended, Store, Upkeep, Within, accep
 from fairlead.stores.news import ENDED, WORK, Bell, News
 from fairlead.stores.postgres.address import REMEDY, Address
 from fairlead.stores.postgres.admin import PostgresAdmin
+from fairlead.stores.postgres.entries import PostgresEntries
 from fairlead.stores.postgres.foreign import Caller, check
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection
 from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
@@ -50,6 +51,9 @@ class PostgresStore(Store):
         self._caller = Caller(address, self._sql)
         self._line = PostgresLine(address.quoted_schema, clock)
         self.admin = PostgresAdmin(address, clock, self._session, lambda: self.level, self._changed)
+        self.entries = PostgresEntries(
+            address.quoted_schema, clock, self._session, lambda: self.level
+        )
         self._is_open = False
         self.begin()
         _stores.add(self)

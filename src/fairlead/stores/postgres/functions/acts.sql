@@ -66,6 +66,11 @@ BEGIN
         RETURNING id
     )
     SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
+    PERFORM unpack_entries(id, entries) FROM (
+        SELECT id, entries, attached FROM dead WHERE id = ANY (lifted)
+        UNION ALL SELECT id, entries, attached FROM finished
+        WHERE id = ANY (lifted) AND finished_at >= (SELECT since FROM kept)
+    ) AS ended WHERE attached & 1 <> 0;
     PERFORM forget(lifted, states, own);
     RETURN hastened || lifted;
 END $$;

@@ -39,14 +39,15 @@ BEGIN
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
              attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
-             attached)
+             attached, entries)
         SELECT letter_id(id), sound_name(queue), sound_name(task), version, run_at, order_at,
                expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
                claimed_at, with_error(errors, json_build_object(
                    'attempt', attempt, 'outcome', 'failed', 'worker', worker,
                    'claimed_at', claimed_at, 'started_at', NULL, 'finished_at', at,
                    'error', 'Unreadable', 'message', why, 'fingerprint', '89e45653b9f8c718'
-               )::text), at, 'unreadable', put_by, level, attached
+               )::text), at, 'unreadable', put_by, level, attached,
+               CASE WHEN attached & 1 <> 0 THEN pack_entries(id) END
         FROM bad CROSS JOIN LATERAL (SELECT * FROM mended WHERE place = bad.place OFFSET 0) AS job
     ), gone AS (
         DELETE FROM job WHERE ctid = ANY (ARRAY(SELECT place FROM bad)) RETURNING id

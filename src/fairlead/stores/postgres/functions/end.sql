@@ -71,21 +71,21 @@ BEGIN
         INSERT INTO finished
             (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
              options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
-             result, put_by, level, attached)
+             result, put_by, level, attached, entries)
         SELECT id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
                payload, options, greatest(attempt - (NOT counts)::integer, 0),
                crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, result,
-               put_by, level, attached
+               put_by, level, attached, CASE WHEN attached & 1 <> 0 THEN pack_entries(id) END
         FROM ended WHERE state IN ('done', 'cancelled')
     ), buried AS (
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
              attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
-             attached)
+             attached, entries)
         SELECT letter_id(id), queue, task, version, run_at, order_at, expires_at, enqueued_at,
                payload, options, greatest(attempt - (NOT counts)::integer, 0),
                crashes + crashed::integer, fence, worker, claimed_at, errors, at, reason, put_by,
-               level, attached
+               level, attached, CASE WHEN attached & 1 <> 0 THEN pack_entries(id) END
         FROM ended WHERE state = 'dead'
     ), removed AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))

@@ -13,10 +13,11 @@ BEGIN
     INSERT INTO finished
         (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
          options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result,
-         put_by, level, attached)
+         put_by, level, attached, entries)
     SELECT sound_id(id), sound_name(queue), sound_name(task), version, 'cancelled', run_at, order_at,
            expires_at, enqueued_at, payload, options, attempt, crashes, instant(fence), worker,
-           claimed_at, errors, at, why, NULL, put_by, level, attached
+           claimed_at, errors, at, why, NULL, put_by, level, attached,
+           CASE WHEN attached & 1 <> 0 THEN pack_entries(id) END
     FROM gone;
 END $$;
 

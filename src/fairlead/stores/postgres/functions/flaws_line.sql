@@ -84,7 +84,7 @@ AS $$
     INSERT INTO dead
         (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
          attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
-         attached)
+         attached, entries)
     SELECT new_id, sound_name(queue), sound_name(task), version, run_at, order_at, expires_at, enqueued_at,
            payload, options, attempt, crashes, instant(fence), worker, claimed_at,
            with_error(sound_errors(errors), json_build_object(
@@ -92,7 +92,8 @@ AS $$
                'started_at', NULL, 'finished_at', at, 'error', 'Unreadable', 'message',
                'the stored row is damaged: ' || why || '; `fairlead dead replay` lets it run again',
                'fingerprint', '89e45653b9f8c718'
-           )::text), at, 'unreadable', put_by, level, attached
+           )::text), at, 'unreadable', put_by, level, attached,
+           CASE WHEN attached & 1 <> 0 THEN pack_entries(id) END
     FROM gone
 $$;
 

@@ -78,7 +78,8 @@ CREATE TABLE finished (
     result      text,
     put_by      text,
     level       smallint NOT NULL DEFAULT 1,
-    attached    smallint NOT NULL DEFAULT 0
+    attached    smallint NOT NULL DEFAULT 0,
+    entries     text
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX finished_id ON finished (id);
 CREATE INDEX finished_at ON finished (finished_at);
@@ -136,8 +137,26 @@ CREATE TABLE dead (
     reason      text,
     put_by      text,
     level       smallint NOT NULL DEFAULT 1,
-    attached    smallint NOT NULL DEFAULT 0
+    attached    smallint NOT NULL DEFAULT 0,
+    entries     text
 );
+
+-- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a job that
+-- has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at, expires_at]: so they
+-- go with it when its day does.
+CREATE TABLE entry (
+    version    bigint NOT NULL,
+    due_at     bigint,
+    expires_at bigint,
+    kind       text COLLATE "C" NOT NULL,
+    owner      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    value      text NOT NULL,
+    PRIMARY KEY (kind, owner, key)
+) WITH (fillfactor = 70);
+CREATE INDEX entry_due     ON entry (kind, owner, due_at, key) WHERE due_at IS NOT NULL;
+CREATE INDEX entry_expires ON entry (expires_at)               WHERE expires_at IS NOT NULL;
+CREATE INDEX entry_owner   ON entry (owner)                    WHERE owner <> '';
 
 -- Queues that a person paused.
 CREATE TABLE paused (queue text COLLATE "C" PRIMARY KEY);

@@ -22,6 +22,12 @@ SELECT {schema}.due(%s)
 -- name: upkeep
 SELECT {schema}.upkeep(%s)
 
+-- name: read_entries
+SELECT {schema}.read_entries(%s)
+
+-- name: write_entries
+SELECT {schema}.write_entries(%s)
+
 -- name: act
 SELECT {schema}.act(%s)
 

@@ -11,13 +11,13 @@ AS $$
         WHEN 'worker' THEN ARRAY[
             'put(text)', 'find(text)', 'attempts(text)', 'due(text)',
             'live_workers(text)', 'claim(text)', 'extend(text)', 'settle(text)', 'held(text)', 'announce(text)',
-            'upkeep(text)'
+            'upkeep(text)', 'read_entries(text)', 'write_entries(text)'
         ]
         WHEN 'tester' THEN ARRAY['moment(bigint)']
         WHEN 'operator' THEN ARRAY[
             'find(text)', 'attempts(text)', 'due(text)', 'live_workers(text)', 'act(text)',
             'noted(text)', 'upkeep(text)', 'retain(interval, text)', 'flaws(text)',
-            'repair(text)', 'strays(text)', 'tags_of(text)', 'last_of(text[])', 'stamp()'
+            'repair(text)', 'strays(text)', 'read_entries(text)', 'write_entries(text)', 'tags_of(text)', 'last_of(text[])', 'stamp()'
         ]
     END
 $$;
@@ -27,7 +27,7 @@ CREATE OR REPLACE FUNCTION read_tables() RETURNS text[] LANGUAGE sql IMMUTABLE
 AS $$
     SELECT ARRAY[
         'job', 'finished', 'attempt', 'dead', 'worker', 'paused', 'audit', 'queue', 'day', 'retention', 'kept',
-        'job_record', 'finished_record', 'dead_record', 'attempt_record'
+        'entry', 'job_record', 'finished_record', 'dead_record', 'attempt_record'
     ]
 $$;
 

@@ -1,0 +1,81 @@
+-- Write one entry, if the version that it expects is there; one that has expired is not. Returns its new version, 0
+-- if it is removed, and null if it is refused.
+CREATE OR REPLACE FUNCTION write_entry(
+    kind_ text, owner_ text, key_ text, value_ text, expect bigint, due_at_ bigint, expires_at_ bigint, at bigint
+) RETURNS bigint LANGUAGE plpgsql
+AS $$
+DECLARE
+    found_at bigint;
+    last     bigint;
+BEGIN
+    LOOP
+        SELECT version, CASE WHEN expires_at <= at THEN 0 ELSE version END INTO found_at, last FROM entry
+        WHERE kind = kind_ AND owner = owner_ AND key = key_ FOR UPDATE;
+        last := coalesce(last, 0);
+        IF expect <> last THEN
+            RETURN NULL;
+        END IF;
+        IF value_ IS NULL THEN
+            DELETE FROM entry WHERE kind = kind_ AND owner = owner_ AND key = key_;
+            RETURN 0;
+        END IF;
+        last := greatest(last + 1, at);
+        IF found_at IS NOT NULL THEN
+            UPDATE entry SET value = value_, version = last, due_at = due_at_, expires_at = expires_at_
+            WHERE kind = kind_ AND owner = owner_ AND key = key_;
+            RETURN last;
+        END IF;
+        INSERT INTO entry (kind, owner, key, value, version, due_at, expires_at)
+        VALUES (kind_, owner_, key_, value_, last, due_at_, expires_at_)
+        ON CONFLICT (kind, owner, key) DO NOTHING;
+        IF FOUND THEN
+            RETURN last;
+        END IF;
+        -- Somebody wrote it at the same moment: look again.
+    END LOOP;
+END $$;
+
+-- Take the entries of a job that leaves the line, as the row keeps them in which it ends. It is volatile, and so
+-- sees what was written before the job was locked, though after the statement that asks had begun.
+CREATE OR REPLACE FUNCTION pack_entries(job_id text) RETURNS text LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    packed text;
+BEGIN
+    WITH gone AS (DELETE FROM entry WHERE owner = job_id AND owner <> '' RETURNING *)
+    SELECT json_agg(json_build_array(kind, key, value, version, owner, due_at, expires_at))
+    INTO packed FROM gone;
+    RETURN packed;
+END $$;
+
+-- Give a job that comes back its entries.
+CREATE OR REPLACE FUNCTION unpack_entries(job_id text, packed text) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO entry (kind, owner, key, value, version, due_at, expires_at)
+    SELECT each->>0, job_id, each->>1, each->>2, (each->>3)::bigint, (each->>5)::bigint, (each->>6)::bigint
+    FROM json_array_elements(packed::json) AS each
+    ON CONFLICT (kind, owner, key) DO NOTHING;
+EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+    NULL;  -- Somebody damaged them; the job comes back without.
+END $$;
+
+-- An entry, as it is told.
+CREATE OR REPLACE FUNCTION told_entry(each entry) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT json_build_array(each.kind, each.key, each.value, each.version, nullif(each.owner, ''),
+                            each.due_at, each.expires_at)::text
+$$;
+
+-- Remove some of what has expired; returns how many.
+CREATE OR REPLACE FUNCTION prune_entries(at bigint, most integer) RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    gone integer;
+BEGIN
+    DELETE FROM entry WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM entry WHERE expires_at <= at ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
+    ));
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone;
+END $$;

@@ -1,0 +1,49 @@
+-- Write small values beside the jobs, each if the version that it expects is there and its owner lives.
+-- changes: [[kind, owner or '', key, value or null, expect, due_at, expires_at]], fence: [job, fence].
+-- Returns [answers]: for each its new version, 0 if it is removed, null if it is refused. It is [null] if the job does
+-- not run under its fence any more; then nothing is written.
+--
+-- Jobs are locked before entries, and both in the order of their names: two who write the same wait for one
+-- another. A job that ends meanwhile is found locked, and takes with it what was written.
+CREATE OR REPLACE FUNCTION write_entries(batch text) RETURNS text LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = {schema}, pg_temp
+AS $$
+DECLARE
+    doc     jsonb    := document(batch);
+    at      bigint   := coalesce(moment((doc->>'at')::bigint), stamp());
+    own     integer  := told_level(doc);
+    answers bigint[] := array_fill(NULL::bigint, ARRAY[jsonb_array_length(doc->'changes')]);
+    live    text[];
+    change  record;
+BEGIN
+    PERFORM FROM job WHERE id IN (
+        SELECT each->>1 FROM jsonb_array_elements(doc->'changes') AS each
+        UNION ALL SELECT doc #>> '{fence,0}'
+    ) ORDER BY id FOR SHARE;
+    IF doc ? 'fence' AND NOT EXISTS (
+        SELECT FROM job WHERE id = doc #>> '{fence,0}' AND fence = (doc #>> '{fence,1}')::bigint
+                          AND lease_until > 0
+    ) THEN
+        RETURN '[null]';
+    END IF;
+    live := ARRAY(
+        SELECT id FROM job WHERE may_touch(own, level) AND id IN (
+            SELECT each->>1 FROM jsonb_array_elements(doc->'changes') AS each
+        )
+    );
+    FOR change IN
+        SELECT each->>0 AS kind, each->>1 AS owner, each->>2 AS key, each->>3 AS value,
+               (each->>4)::bigint AS expect, (each->>5)::bigint AS due_at,
+               (each->>6)::bigint AS expires_at, n
+        FROM jsonb_array_elements(doc->'changes') WITH ORDINALITY AS a(each, n)
+        ORDER BY (each->>0) COLLATE "C", (each->>1) COLLATE "C", (each->>2) COLLATE "C", n
+    LOOP
+        IF change.owner = '' OR change.owner = ANY (live) THEN
+            answers[change.n] := write_entry(change.kind, change.owner, change.key, change.value,
+                                             change.expect, change.due_at, change.expires_at, at);
+        END IF;
+    END LOOP;
+    UPDATE job SET attached = attached | 1
+    WHERE id = ANY (live) AND attached & 1 = 0 AND EXISTS (SELECT FROM entry WHERE owner = job.id);
+    RETURN json_build_array(answers);
+END $$;
