@@ -112,7 +112,7 @@ def test_every_file_is_in_the_order_once() -> None:
 
 async def test_a_verb_passes_over_what_it_does_not_know(yard: Yard) -> None:  # noqa: F811
     """A newer program says more than these functions know."""
-    text = '{"at": null, "new": [1], "job": ["mail", "t", 1, "1", "{}", null, null, 0, 0, null, null, 7, {}]}'
+    text = '{"at": null, "new": [1], "job": ["mail", "t", 1, "1", "{}", null, null, 0, 0, null, null, 1, 7, {}]}'
     assert yard.server.execute(f"SELECT {yard.schema}.put(%s)", text) == [(None,)]
     owner = store_for(yard.server.url(schema=yard.schema))
     [job] = await claim(owner)

@@ -39,7 +39,7 @@ CHANGES = (
     "SELECT nextval('{schema}.attempt_seq')",
     "SELECT {schema}.open_day(0)",
     "SELECT {schema}.close_days(9000000000000000)",
-    "SELECT {schema}.forget('{{}}', '{{}}')",
+    "SELECT {schema}.forget('{{}}', '{{}}', 1)",
     "SELECT {schema}.allow(current_user, 'operator')",
     "INSERT INTO {schema}.job (id, queue, task, version, payload) VALUES ('1', 'mail', 't', 1, '{{}}')",
     "COPY {schema}.job (id, queue, task, version, payload, options) FROM STDIN",
