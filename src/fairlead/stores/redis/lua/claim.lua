@@ -9,8 +9,7 @@
 --         due (-1 if nothing does), how many jobs, id, body and standing of each; and three lists, if one has
 --         something in it or the claim went on from a place: order_at and id of the last job it looked at
 --         and how many it stepped over, unless it came to the end; id, task and version of jobs stepped over
---         for their task; ids of those that were taken over as lost. Lists in a list are dear, so the
---         jobs have none of their own.
+--         for their task; ids of those taken over as lost. Lists in a list are dear, so jobs have none.
 local now = clock(ARGV[1])
 local worker, lease = name_of(ARGV[2]), count_of(ARGV[3], LATEST - now)
 local spare = ARGV[5] == '1' or (ARGV[6] ~= '' and now - ARGV[6] >= math.floor(lease / 2))
@@ -73,8 +72,7 @@ local count, soon = claim.count, claim.soon
 if why == 0 and (claim.leaves_due or claim.spares_some) then why = 1 end
 if count > 0 then soon = math.min(soon, now + lease) end
 spend(LOOK - claim.look + count, claim.bytes_read)
-answer[2], answer[3], answer[5] = why, claim.bytes, count
-answer[4] = until_due(soon, now, claim.level)
+answer[2], answer[3], answer[4], answer[5] = why, claim.bytes, until_due(soon, now, claim.level), count
 if claim.after_at or claim.look < LOOK or claim.from_lost then
   local at = 5 + 3 * count
   answer[at + 1], answer[at + 2], answer[at + 3] = stop, claim.stepped or {}, claim.from_lost or {}
