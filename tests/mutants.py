@@ -407,7 +407,7 @@ MUTANTS = [
     ),
     Mutant(
         "a store in parts goes on to others for what is left (F78)",
-        "core/selection.py",
+        "core/asking.py",
         "if queue in self._ended else inf",
         "if self._given else inf",
         "tests/core/test_selection.py",
@@ -1480,10 +1480,10 @@ MUTANTS = [
     ),
     Mutant(
         "the old arguments are kept",
-        f"{SQLITE}/admin.py",
-        "self._note(connection, edit.by, 1, answers, edit.job_id, edit.was)",
-        "self._note(connection, edit.by, 1, answers, edit.job_id)",
-        "tests/stores/test_admin.py",
+        f"{SQLITE}/acts.py",
+        "self._note(connection, by, 1, answers, edit.id, edit.was)",
+        "self._note(connection, by, 1, answers, edit.id)",
+        "tests/stores/test_acts.py",
     ),
     Mutant(
         "several tags mean all of them",
@@ -1572,7 +1572,7 @@ MUTANTS = [
     Mutant(
         "a claim passes over queues without jobs (F78), memory",
         "stores/memory/line.py",
-        "lines, among=self._order)",
+        "lines, among=self.order)",
         "lines)",
         "tests/stores/test_many_queues.py",
     ),
@@ -1894,7 +1894,7 @@ MUTANTS = [
     ),
     Mutant(
         "what a repair did is in the audit log, whatever came after (F75), Redis",
-        f"{REDIS}/store.py",
+        f"{REDIS}/admin.py",
         "            if repair.done:\n",
         "            if False:\n",
         "tests/stores/test_redis_damage.py::test_what_a_repair_did_before_it_failed_is_in_the_audit_log",
@@ -1922,7 +1922,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is left after a piece is done, too (I22), Redis",
-        f"{REDIS}/admin.py",
+        f"{REDIS}/deeds.py",
         "                if looked < len(some):\n",
         "                if False:\n",
         "tests/stores/test_redis_damage.py::test_what_people_do_with_large_jobs_keeps_nobody_waiting",
@@ -1994,8 +1994,8 @@ MUTANTS = [
     Mutant(
         "who may wait for a transaction goes alone, on a loop",
         "app.py",
-        "fresh = await self.store.put(jobs)",
-        "fresh = await self.store.put(jobs, shared=True)",
+        "accepted = await self.store.put(jobs)",
+        "accepted = await self.store.put(jobs, shared=True)",
         f"{UNANSWERED}::test_who_waits_for_a_transaction_holds_up_nobody_else",
     ),
     Mutant(
@@ -2266,8 +2266,8 @@ MUTANTS = [
     ),
     Mutant(
         "a repair leaves a line in the audit log (P11), Redis",
-        f"{REDIS}/store.py",
-        "            await self.note(by, len(repair.done))",
+        f"{REDIS}/admin.py",
+        "            await self.act(Note(len(repair.done)), by)",
         "            pass",
         "tests/stores/test_redis_damage.py::test_the_repair_says_what_it_did_and_leaves_alone_what_is_sound",
     ),
@@ -2917,7 +2917,7 @@ MUTANTS = [
     ),
     Mutant(
         "what somebody dropped from the schema is named",
-        f"{POSTGRES}/store.py",
+        f"{POSTGRES}/admin.py",
         "            return lacking + await audit(",
         "            return await audit(",
         f"{PG_DAMAGE}::test_what_somebody_dropped_is_named_with_what_to_do",
@@ -3236,7 +3236,7 @@ MUTANTS = [
     ),
     Mutant(
         "an action adds to no line of another, SQLite",
-        f"{SQLITE}/admin.py",
+        f"{SQLITE}/acts.py",
         "    if line != _line(call.by) or (is_new",
         "    if (is_new",
         "tests/stores/test_admin.py",
@@ -3475,14 +3475,14 @@ MUTANTS = [
     ),
     Mutant(
         "a repair tells what it had to leave, SQLite",
-        f"{SQLITE}/store.py",
+        f"{SQLITE}/admin.py",
         "return [*mended, *refused.values()]",
         "return mended",
         DAMAGE,
     ),
     Mutant(
         "a job that a repair could not move is not in two places (I3), SQLite",
-        f"{SQLITE}/admin.py",
+        f"{SQLITE}/acts.py",
         '        connection.execute("ROLLBACK TO step")\n',
         "",
         DAMAGE,
@@ -3868,8 +3868,8 @@ MUTANTS = [
     Mutant(
         "a put in a transaction is refused by a newer schema (P14)",
         f"{SQLITE}/store.py",
-        "            self._open().served.check_on(mine)\n            return fresh",
-        "            return fresh",
+        "            self._open().served.check_on(mine)\n            return accepted(jobs, fresh)",
+        "            return accepted(jobs, fresh)",
         GROWTH,
     ),
     Mutant(

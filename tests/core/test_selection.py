@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core import turns
+from fairlead.core.asking import Asking, share
 from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue, Served
 from fairlead.core.selection import (
     GATES,
     LOOK,
-    Asking,
     Claim,
     ClaimPlan,
     Head,
@@ -28,7 +28,6 @@ from fairlead.core.selection import (
     Snapshot,
     gate_of,
     select,
-    share,
 )
 from fairlead.core.turns import Lineup
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core.asking import share
 from fairlead.core.queue import Queue, Served
-from fairlead.core.selection import ClaimPlan, share
+from fairlead.core.selection import ClaimPlan
 from fairlead.core.turns import MANY, Credits, Lineup, Room
 
 STEPS = 300

@@ -5,18 +5,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fairlead.core.admin import Worker
+from fairlead.core.asking import Asking, in_turns
 from fairlead.core.clock import Clock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.selection import (
-    LOOK,
-    Asking,
-    Claim,
-    ClaimPlan,
-    in_turns,
-)
+from fairlead.core.selection import LOOK, Claim, ClaimPlan
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Start, Taken
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane

@@ -7,12 +7,13 @@ because some had not, is shared among the others.
 from collections.abc import Iterable
 from typing import Any
 
+from fairlead.core.asking import Asking
 from fairlead.core.errors import DecodeError, StoreError
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, Reason, State
 from fairlead.core.outcome import Settlement
-from fairlead.core.selection import Asking, Claim, ClaimPlan
+from fairlead.core.selection import Claim, ClaimPlan
 from fairlead.stores.redis.records import body_of, fence_of, job_of, run_of
 from fairlead.stores.redis.talk import MOST_AT_ONCE, raise_outage
 

@@ -13,13 +13,13 @@ from typing import cast
 
 import msgspec
 
+from fairlead.core.asking import Asking
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Gate, Job, NewJob, next_fence
 from fairlead.core.queue import Served
 from fairlead.core.selection import (
     LONGEST_TOLD,
-    Asking,
     Claim,
     ClaimPlan,
     Head,
