@@ -1483,7 +1483,7 @@ MUTANTS = [
         f"{SQLITE}/acts.py",
         "self._note(connection, by, 1, answers, edit.id, edit.was)",
         "self._note(connection, by, 1, answers, edit.id)",
-        "tests/stores/test_acts.py",
+        "tests/stores/test_admin.py",
     ),
     Mutant(
         "several tags mean all of them",
