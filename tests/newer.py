@@ -35,7 +35,7 @@ def _note(url: str) -> None:
         steps = range(1, VERSION + 2)  # What stands after a gap would be taken for damage.
         _redis(url, "HSET", *(word for step in steps for word in (str(step), "0")))
     else:
-        _sql(url, "INSERT INTO {table} VALUES ({step}, 0)")
+        _sql(url, "INSERT INTO {table} VALUES ({step}, 0, 1000)")
 
 
 def _forget(url: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from fairlead.core.errors import StoreUnavailable
+from fairlead.core.errors import SchemaOutdated, StoreUnavailable
 from fairlead.core.job import Attempt, NewJob
 from fairlead.stores import store_for
 from fairlead.stores.postgres import catalog, replies
@@ -382,3 +382,29 @@ def test_who_meets_a_grant_by_hand_tries_again(
     granting.start()
     program.add("functions/colour", COLOUR).applies()
     assert program.colour() == "red"
+
+
+async def test_a_newer_step_says_which_programs_it_still_serves(
+    fresh_url: str, owner: psycopg.Connection
+) -> None:
+    """F54: who is served goes on, and who is not is told so before it does anything."""
+    owner.execute("INSERT INTO migration VALUES (999, 0, 1)")
+    store = store_for(fresh_url)
+    await store.put([new_job()])
+    assert len(await claim(store)) == 1
+    assert all(step.applied_at is not None for step in await store.admin.migrations())
+    await store.close()
+    owner.execute("UPDATE migration SET serves = 2 WHERE number = 999")
+    late = store_for(fresh_url)
+    with pytest.raises(SchemaOutdated, match="999"):
+        await late.put([new_job()])
+    late.level = 2
+    await late.put([new_job()])
+    await late.close()
+    # What somebody took from the list may be anything.
+    owner.execute("DELETE FROM migration WHERE number = 999")
+    owner.execute("COMMENT ON TABLE migration IS 'up to step 999'")
+    lost = store_for(fresh_url)
+    with pytest.raises(SchemaOutdated, match="999"):
+        await lost.put([new_job()])
+    owner.execute("COMMENT ON TABLE migration IS 'up to step 1'")

@@ -54,12 +54,15 @@ Programs below it let it be found, put it into its order when its time has come,
 rest to newer ones: they neither claim, settle, cancel, revive, edit, delete, expire nor forget it.
 """
 
+HIGHEST = 1_000
+"""No program has a higher level: a stored one beyond it is damage."""
+
 # What a stored number may be: a row with another one is damaged.
 Instant = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Place = Annotated[int, msgspec.Meta(ge=-LATEST, le=LATEST)]
 Runs = Annotated[int, msgspec.Meta(ge=0, le=MOST_RUNS)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-Level = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Level = Annotated[int, msgspec.Meta(ge=1, le=HIGHEST)]
 
 
 class Attached(IntFlag):

@@ -251,7 +251,7 @@ class PostgresAdmin(Admin):
 
     async def migrations(self) -> list[Migration]:
         """Return the steps of the schema and whether each was applied."""
-        return await asyncio.to_thread(applied, self._address)
+        return await asyncio.to_thread(applied, self._address, self._level())
 
 
 def _told_as(deed: Deed) -> tuple[str, dict[str, Any]]:

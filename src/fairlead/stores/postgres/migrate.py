@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from psycopg import errors
 
 from fairlead.core.admin import Migration
-from fairlead.core.errors import SchemaOutdated, StoreUnavailable
+from fairlead.core.errors import StoreUnavailable
+from fairlead.core.job import HIGHEST, LEVEL
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.catalog import REVISION, functions_digest, script, views_digest
 from fairlead.stores.postgres.durability import Durability, durability_of
@@ -24,12 +25,16 @@ from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish
 from fairlead.stores.postgres.owners import check_owners, guard
 from fairlead.stores.postgres.problems import typed
 from fairlead.stores.postgres.statements import migrations
+from fairlead.stores.steps import check_served
 
 PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.25
 _MADE_BY_ANOTHER = (errors.UniqueViolation, errors.DuplicateSchema, errors.DuplicateTable)
 """What the server says of a schema or a table that somebody else made at the same moment."""
-_TIMES = "SELECT number, applied_at FROM {schema}.migration WHERE number BETWEEN 1 AND 9999"
+_STEPS = """
+SELECT number, applied_at, CASE WHEN serves > 0 THEN serves ELSE 1000 END
+FROM {schema}.migration WHERE number BETWEEN 1 AND 9999
+"""
 # The last step is told beside the list as well: to make again what is there would fail for ever.
 _TELL = "COMMENT ON TABLE migration IS 'up to step {number}'"
 _TOLD = "SELECT substring(obj_description(to_regclass(%s), 'pg_class') FROM 'step ([0-9]{1,4})$')"
@@ -47,12 +52,13 @@ ORDER BY holder.xact_start LIMIT 3
 _CREATE = "CREATE SCHEMA {schema}"
 _PATH = "SET LOCAL search_path = {schema}, pg_temp"
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, applied_at bigint NOT NULL)"
+    "CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, applied_at bigint NOT NULL, "
+    "serves integer NOT NULL DEFAULT 1)"
 )
 _FOUND = "SELECT to_regclass(%s) IS NOT NULL"
 _ADD = (
     "INSERT INTO migration VALUES ({number}, "
-    "(date_part('epoch', clock_timestamp()) * 1000000)::bigint)"
+    "(date_part('epoch', clock_timestamp()) * 1000000)::bigint, {serves})"
 )
 _LOCK_VERBS = "LOCK TABLE verbs IN SHARE ROW EXCLUSIVE MODE"
 _VERBS = """
@@ -99,20 +105,30 @@ class Applied(NamedTuple):
         return not self.is_broken and self.views == views_digest()
 
 
+class _Note(NamedTuple):
+    """When a step was applied, and the least level that it still serves."""
+
+    applied_at: int
+    serves: int
+
+
 def newest() -> int:
     """Return the number of the schema this program works with."""
     return migrations()[-1].number
 
 
-def migrate(address: Address) -> Durability:
-    """Apply what is missing; returns what the server keeps of what it accepts."""
+def migrate(address: Address, level: int = LEVEL) -> Durability:
+    """Apply what is missing; returns what the server keeps of what it accepts.
+
+    What newer programs applied is left to them, as long as it serves this level.
+    """
     try:
         connection = connect(address)
         try:
-            times, verbs = _look(connection, address)
-            _check_not_newer(times)
+            noted, verbs = _look(connection, address)
+            _check_served(noted, level)
             for step in migrations():
-                if step.number not in times:
+                if step.number not in noted:
                     _apply_step(connection, address, step)
             if not verbs.is_ours:
                 _apply_verbs(connection, address, verbs)
@@ -123,19 +139,19 @@ def migrate(address: Address) -> Durability:
         raise typed(problem, address) from problem
 
 
-def applied(address: Address) -> list[Migration]:
+def applied(address: Address, level: int = LEVEL) -> list[Migration]:
     """Return every step of the schema, with the time it was applied, if it was; applies none."""
     try:
         connection = connect(address)
         try:
-            times, verbs = _look(connection, address)
+            noted, verbs = _look(connection, address)
         finally:
             finish(connection)
     except psycopg.Error as problem:
         raise typed(problem, address) from problem
-    _check_not_newer(times)
+    _check_served(noted, level)
     steps = [
-        replace(step, sql=_step_script(address, step), applied_at=times.get(step.number))
+        replace(step, sql=_step_script(address, step), applied_at=_when(noted, step))
         for step in migrations()
     ]
     there = verbs.is_ours or (verbs.suffices and not verbs.is_owner)
@@ -145,8 +161,14 @@ def applied(address: Address) -> list[Migration]:
 
 def _step_script(address: Address, step: Migration) -> str:
     """Return a step as `psql` takes it, for those who apply schemas by other means."""
-    add, tell = (each.replace("{number}", str(step.number)) for each in (_ADD, _TELL))
+    add, tell = _notes(step)
     return _for_psql(address, f"{_TABLE};", step.sql.strip(), f"{add};", f"{tell};")
+
+
+def _notes(step: Migration) -> tuple[str, ...]:
+    """Return what writes down that a step was applied."""
+    told = (each.replace("{number}", str(step.number)) for each in (_ADD, _TELL))
+    return tuple(each.replace("{serves}", str(step.serves)) for each in told)
 
 
 def _verbs_script(address: Address) -> str:
@@ -166,23 +188,25 @@ def _for_psql(address: Address, *parts: str) -> str:
     )
 
 
-def _look(connection: Connection, address: Address) -> tuple[dict[int, int], Applied]:
+def _look(connection: Connection, address: Address) -> tuple[dict[int, _Note], Applied]:
     """Return when each step was applied, and which functions; nothing is read that others own."""
     with connection.transaction():
         connection.execute(NO_PATH)
         check_owners(connection, address)
-        return _times(connection, address), _verbs(connection, address)
+        return _noted(connection, address), _verbs(connection, address)
 
 
-def _times(connection: Connection, address: Address) -> dict[int, int]:
-    """Return when each step was applied, by its number; of one that somebody unlisted, 0."""
+def _noted(connection: Connection, address: Address) -> dict[int, _Note]:
+    """Return what is noted of each step, by its number; of one that somebody unlisted, nothing."""
     table = f"{address.quoted_schema}.migration"
     [there] = connection.execute(_FOUND, [table]).fetchone() or (0,)
     if not there:
         return {}
-    times = connection.execute(_TIMES.replace("{schema}", address.quoted_schema)).fetchall()
+    rows = connection.execute(_STEPS.replace("{schema}", address.quoted_schema)).fetchall()
     [last] = connection.execute(_TOLD, [table]).fetchone() or (None,)
-    return dict.fromkeys(range(1, int(last or 0) + 1), 0) | dict(times)
+    # What a step that nobody lists does to older programs is not known.
+    unlisted = dict.fromkeys(range(1, int(last or 0) + 1), _Note(0, HIGHEST))
+    return unlisted | {number: _Note(applied_at, serves) for number, applied_at, serves in rows}
 
 
 def _verbs(connection: Connection, address: Address) -> Applied:
@@ -196,9 +220,13 @@ def _verbs(connection: Connection, address: Address) -> Applied:
     return Applied(*row) if row else Applied()
 
 
-def _check_not_newer(times: dict[int, int]) -> None:
-    if max(times, default=0) > newest():
-        raise SchemaOutdated(max(times), newest())
+def _check_served(noted: dict[int, _Note], level: int) -> None:
+    check_served(((number, note.serves) for number, note in noted.items()), newest(), level)
+
+
+def _when(noted: dict[int, _Note], step: Migration) -> int | None:
+    note = noted.get(step.number)
+    return note.applied_at if note is not None else None
 
 
 def _apply_step(connection: Connection, address: Address, step: Migration) -> None:
@@ -300,11 +328,11 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
         connection.execute(_PATH.replace("{schema}", address.quoted_schema))
         # One at a time: who comes second finds the step done. Nobody but the owner can hold it.
         connection.execute(_LOCK)
-        if step.number in _times(connection, address):
+        if step.number in _noted(connection, address):
             return
         connection.execute(step.sql.encode())
-        for told in (_ADD, _TELL):
-            connection.execute(told.replace("{number}", str(step.number)).encode())
+        for told in _notes(step):
+            connection.execute(told.encode())
 
 
 def _replace(connection: Connection, address: Address) -> None:

@@ -78,7 +78,7 @@ class PostgresStore(Store):
     def _open(self) -> None:
         with self._opening:
             if not self._is_open:
-                kept = migrate(self._address)
+                kept = migrate(self._address, self.level)
                 self.durability, self.told_durability = kept.kind, kept.survives
                 self._is_open = True
 

@@ -16,7 +16,7 @@ import msgspec
 from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
-from fairlead.core.job import LATEST, LEVEL, Attached, NewJob, Reason, State
+from fairlead.core.job import HIGHEST, LATEST, LEVEL, Attached, NewJob, Reason, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import (
     Claim,
@@ -30,7 +30,7 @@ from fairlead.stores.sqlite.claim import Claims
 from fairlead.stores.sqlite.entries import owners_among, prune
 from fairlead.stores.sqlite.foreign import Shared
 from fairlead.stores.sqlite.repair import move_out
-from fairlead.stores.sqlite.sound import HIGHEST, exact
+from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import (
     UNREADABLE,

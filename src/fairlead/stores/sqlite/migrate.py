@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from fairlead.core.admin import Migration
 from fairlead.core.errors import SchemaOutdated
+from fairlead.core.job import HIGHEST
 from fairlead.stores.sqlite.connection import Place, WriteLock, patiently, typed
-from fairlead.stores.sqlite.sound import HIGHEST
 from fairlead.stores.sqlite.statements import migrations
 from fairlead.stores.sqlite.talk import Hand
 from fairlead.stores.sqlite.ways import Moment

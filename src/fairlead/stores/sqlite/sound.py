@@ -19,6 +19,7 @@ from fairlead.core.errors import DecodeError
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import (
     ALONE,
+    HIGHEST,
     LONGEST_ID,
     Instant,
     Level,
@@ -36,9 +37,6 @@ from fairlead.stores.records import text_of, text_or_none
 LONGEST_NAME = 1_000
 AT_ONCE = 100
 """How many rows are looked at together."""
-
-HIGHEST = 1_000
-"""As high as levels go."""
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
