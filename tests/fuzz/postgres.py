@@ -23,6 +23,7 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
         *("version", "run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
         *("fence", "claimed_at", "finished_at", "level", "attached"),
     ),
+    "entry": ("version", "due_at", "expires_at"),
     "dead": (
         *("version", "run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
         *("fence", "claimed_at", "finished_at", "level", "attached"),
@@ -35,7 +36,7 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
     "audit": ("seq", "done_at", "count"),
     "day": ("first",),
     "retention": ("before", "keep"),
-    "migration": ("applied_at",),
+    "migration": ("applied_at", "serves"),
     "verbs": ("revision", "applied_at"),
 }
 _TEXTS: dict[str, tuple[str, ...]] = {
@@ -51,8 +52,10 @@ _TEXTS: dict[str, tuple[str, ...]] = {
         "reason",
         "result",
         "put_by",
+        "entries",
     ),
-    "dead": ("id", "queue", "task", "payload", "options", "worker", "reason", "put_by"),
+    "entry": ("kind", "owner", "key", "value"),
+    "dead": ("id", "queue", "task", "payload", "options", "worker", "reason", "put_by", "entries"),
     "attempt": ("job_id", "task", "queue", "pool", "worker", "outcome", "fingerprint"),
     "queue": ("name",),
     "worker": ("id", "pools"),
@@ -169,7 +172,10 @@ class PostgresVictim(Victim):
         *("finished too", "a dead letter too", "a worker without a lease"),
         *("a lease without a worker", "a lease without a beginning"),
     }
-    anything_goes = ("attempt.seq", "verbs.made", "verbs.left_over")
+    anything_goes = (
+        *("attempt.seq", "verbs.made", "verbs.left_over", "migration.serves"),
+        *("finished.entries", "dead.entries"),
+    )
 
     def __init__(self, url: str) -> None:
         self._address = Address.of(url)

@@ -188,8 +188,8 @@ async def test_what_a_heartbeat_cannot_read_costs_no_lease_and_no_word_to_others
     async def refuse(_asked: str) -> None:
         raise REFUSED
 
-    for verb in ("attempts", "held"):
-        monkeypatch.setattr(any_app.store, verb, refuse)
+    monkeypatch.setattr(any_app.store.admin, "attempts", refuse)
+    monkeypatch.setattr(any_app.store, "held", refuse)
     told: list[News] = []
     heard = Heard(any_app)
     keeper = Keeper(any_app.workshop(), "w", lambda: {"w/1": board}, lambda _, n: told.append(n))

@@ -3,6 +3,7 @@
 import asyncio
 from random import Random
 
+from tests import deeds
 from tests.simulation.chaos import kill_at_point, report
 from tests.simulation.faults import Connection
 from tests.simulation.loop import Process
@@ -19,7 +20,7 @@ async def _scenario(world: World) -> None:
     jobs = [world.new_job(task) for task in 2 * ("note", "pay", "mail", "report", "bomb")]
     await world.put(connection, jobs)
     await asyncio.sleep(2.0)
-    await connection.cancel([jobs[3].id], "by a person", by())
+    await deeds.cancel(connection, [jobs[3].id], "by a person", by())
     await asyncio.sleep(5.0)
 
 

@@ -86,7 +86,18 @@ def _is_refusal(problem: psycopg.Error) -> bool:
 _KINDS = (
     dict.fromkeys(("put", "find", "attempts", "due", "migration", "verbs"), "producer")
     | dict.fromkeys(
-        ("claim", "extend", "settle", "held", "announce", "live_workers", "upkeep"), "worker"
+        (
+            "claim",
+            "extend",
+            "settle",
+            "held",
+            "announce",
+            "live_workers",
+            "upkeep",
+            "read_entries",
+            "write_entries",
+        ),
+        "worker",
     )
     | {"moment": "tester"}
 )

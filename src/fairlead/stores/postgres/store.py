@@ -123,16 +123,18 @@ class PostgresStore(Store):
         """Put on the caller's own connection to the same database, of whatever library."""
 
         def run() -> list[Accepted]:
-            check(connection, is_async=False)
-            if jobs and not self._is_open:
+            if not jobs:
+                check(connection, is_async=False)
+            elif not self._is_open:
                 self._open()
             parts = self._put_parts(jobs)
             call = partial(self._caller.call, connection, "put")
             return accepted(jobs, _fresh((some, call(text)) for some, text in parts))
 
         async def arun() -> list[Accepted]:
-            check(connection, is_async=True)
-            if jobs:
+            if not jobs:
+                check(connection, is_async=True)
+            else:
                 await self.open()
             parts = self._put_parts(jobs)
             call = partial(self._caller.acall, connection, "put")

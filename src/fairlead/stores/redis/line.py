@@ -297,7 +297,7 @@ class RedisLine:
                     continue
                 promoted, back, expired, lines, old = answer
                 counts = (promoted, back, expired, len(old), lines)
-                total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=True)))
+                total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=False)))
                 ids = [each.decode() for each in old if is_id(each)]
                 yield from self._queues.strike(ids, name)
                 if promoted or back:

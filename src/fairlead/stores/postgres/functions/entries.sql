@@ -48,16 +48,27 @@ BEGIN
     RETURN packed;
 END $$;
 
+-- The entries in such a text; none, if somebody damaged it.
+CREATE OR REPLACE FUNCTION entries_in(packed text) RETURNS SETOF json LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RETURN QUERY SELECT json_build_array(
+        each->0, each->1, each->2, (each->>3)::bigint, each->4, (each->>5)::bigint, (each->>6)::bigint
+    ) FROM json_array_elements(packed::json) AS each
+    WHERE json_typeof(each->0) = 'string' AND json_typeof(each->1) = 'string'
+      AND json_typeof(each->2) = 'string';
+EXCEPTION WHEN data_exception THEN
+    RETURN;
+END $$;
+
 -- Give a job that comes back its entries.
 CREATE OR REPLACE FUNCTION unpack_entries(job_id text, packed text) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO entry (kind, owner, key, value, version, due_at, expires_at)
     SELECT each->>0, job_id, each->>1, each->>2, (each->>3)::bigint, (each->>5)::bigint, (each->>6)::bigint
-    FROM json_array_elements(packed::json) AS each
+    FROM entries_in(packed) AS each
     ON CONFLICT (kind, owner, key) DO NOTHING;
-EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
-    NULL;  -- Somebody damaged them; the job comes back without.
 END $$;
 
 -- An entry, as it is told.

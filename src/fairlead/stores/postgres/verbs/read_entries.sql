@@ -1,13 +1,13 @@
 -- Small values beside the jobs, those that have not expired, each as [kind, key, value, version, owner, due_at,
 -- expires_at]: those of some keys, or those that fall due, or from a key on; past is the bound of what begins with
 -- a prefix. Those of a job that has ended are all told: they lie in one row.
-CREATE OR REPLACE FUNCTION read_entries(wanted text) RETURNS SETOF text LANGUAGE plpgsql STABLE
+CREATE OR REPLACE FUNCTION read_entries(batch text) RETURNS SETOF text LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    doc   jsonb   := document(wanted);
+    doc   jsonb   := document(batch);
     at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     kind_ text    := doc->>'kind';
     whose text    := doc->>'owner';
@@ -38,7 +38,7 @@ BEGIN
                 SELECT entries FROM finished
                 WHERE id = whose AND finished_at >= (SELECT since FROM kept)
                 UNION ALL SELECT entries FROM dead WHERE id = whose
-            ) AS ended CROSS JOIN json_array_elements(entries::json) AS each
+            ) AS ended CROSS JOIN entries_in(entries) AS each
             WHERE each->>6 IS NULL OR (each->>6)::bigint > at;
     END IF;
 END $$;
