@@ -17,7 +17,7 @@ from fairlead.core.job import decode_options
 from fairlead.stores.redis.acts import line_of
 from fairlead.stores.redis.condition import VERSION, count_of, steps_of
 from fairlead.stores.redis.history import PIECE
-from fairlead.stores.redis.keys import HASHES, NOWHERE, PARTS, Keys
+from fairlead.stores.redis.keys import HASHES, NOWHERE, PARTS, SLOT, SLOTS, Keys
 from fairlead.stores.redis.layout import LATEST
 from fairlead.stores.redis.queues import Queues, is_stray, name_of
 from fairlead.stores.redis.records import (
@@ -36,7 +36,7 @@ from fairlead.stores.redis.talk import Command, Conversation, call, moment, pres
 LONGEST_LEASE = 366 * 86_400 * SECOND
 """No worker asks for more; what says more was written by somebody else."""
 _PARTS = (
-    *("bodies", "standings", "errors"),
+    *("bodies", "standings", "errors", "entries"),
     *("ready", "due", "leases", "lost", "parked", "expiring"),
     *("done", "cancelled", "dead"),
 )
@@ -57,12 +57,13 @@ class Kind(StrEnum):
     BATCH = "batch"
     GONE = "gone"
     ACT = "act"
+    ENTRY = "entry"
 
 
 class Damage(NamedTuple):
     """Something that is not as it should be: what, where, under which name, and in words.
 
-    `more` is what is needed to put it right: how a job is parked, a batch as it is and, in `after`,
+    `more` is what is needed to put it right: how a job is parked, where an entry is marked, a batch as it is and, in `after`,
     as it should be, the queue of a stray. `odd` says that a job's options cannot be read.
     """
 
@@ -97,6 +98,9 @@ def damages(keys: Keys, queues: Queues, clock: Clock | None) -> Conversation[lis
             wrong += yield from _check_gone(keys, queue)
             wrong += yield from _check_acts(keys, queue)
         found += wrong
+    for slot in SLOTS:
+        wrong = yield from _check_types(keys, slot, SLOT)
+        found += wrong or (yield from _check_slot(keys, slot))
     wrong = yield from _check_types(keys, NOWHERE, ("acts", "acted"))
     return [*found, *(wrong or (yield from _check_acts(keys, NOWHERE)))]
 
@@ -188,6 +192,21 @@ def _check_hash(
             return found
 
 
+def _check_slot(keys: Keys, slot: str) -> Conversation[list[Damage]]:
+    """Check the entries of a slot, and their marks."""
+    found: list[Damage] = []
+    for part in SLOT:
+        cursor = b"0"
+        while True:
+            [[cursor, wrong]] = yield [call(keys, "check_loose", slot, part, cursor)]
+            for name, problem in zip(wrong[::2], wrong[1::2], strict=True):
+                told = f"entry {shown(name)} {problem.decode()}"
+                found.append(Damage(Kind.ENTRY, told, slot, name, part.encode()))
+            if cursor == b"0":
+                break
+    return found
+
+
 # What is of one queue
 
 
@@ -205,7 +224,7 @@ def _check_types(
 
 
 def _size_of(part: str) -> str:
-    if part in HASHES:
+    if part in (*HASHES, "loose"):
         return "HLEN"
     return "LLEN" if part == "log" else "ZCARD"
 

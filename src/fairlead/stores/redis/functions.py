@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from fairlead.stores.redis.keys import HASHES, LINE, PARTS
+from fairlead.stores.redis.keys import HASHES, JOBS, LINE, PARTS, SLOT
 from fairlead.stores.redis.layout import in_lua
 
 _OF_A_VERB: dict[str, tuple[str, ...]] = {
@@ -24,9 +24,15 @@ _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "extend": ("standings", "leases", "lost"),
     "records": ("bodies", "standings", "errors", "ready", "due"),
     "glance": ("bodies", "ready", "due", "leases", "lost", "parked", "expiring", "paused"),
-    **dict.fromkeys(("cancel", "delete", "edit", "note", "pause", "revive"), PARTS),
+    "write_entries": ("bodies", "standings", "ready", "due", "entries"),
+    **dict.fromkeys(("check", "repair", "upkeep"), JOBS),
+    **dict.fromkeys(("cancel", "edit", "note", "pause", "revive"), (*LINE, "acts", "acted")),
+    "delete": PARTS,
+    **dict.fromkeys(
+        ("read_loose", "write_loose", "prune_loose", "check_loose", "mend_loose"), SLOT
+    ),
 }
-"""The keys of a queue that a function gets, if they are others than those of the line.
+"""The keys of a queue or of a slot that a function gets, if they are others than those of the line.
 
 A server lets a user call a function only if the user may touch all keys that it gets. So producers
 can do with few keys, and only those who act need the ones of the audit log. Leases are renewed
@@ -35,12 +41,14 @@ as long as their own keys are sound.
 _READ_ONLY = "no-writes"
 _SHARED = (
     *("clock", "calls", "keys", "arrays", "sound", "line", "tasks", "moves", "acts"),
-    *("accepting", "orders", "settling", "checks", "mending"),
+    *("accepting", "orders", "settling", "entries", "checks", "mending"),
 )
 """The files that are no verbs, in an order in which each finds what it needs."""
+_NAMED = (*PARTS, *SLOT)
+"""All keys that functions have names for."""
 _PROBES = {
-    **{part: f"call('ZSCORE', {part}, '')\n" for part in PARTS},
-    **{part: f"call('HEXISTS', {part}, '')\n" for part in HASHES},
+    **{part: f"call('ZSCORE', {part}, '')\n" for part in _NAMED},
+    **{part: f"call('HEXISTS', {part}, '')\n" for part in (*HASHES, "loose")},
     "log": "call('LLEN', log)\n",
 }
 """What raises if a key is of another type than ours.
@@ -67,6 +75,7 @@ _ROLES = {
     **dict.fromkeys(("put", "records", "here", "register"), PRODUCER),
     **dict.fromkeys(("claim", "extend", "settle", "announce", "upkeep"), WORKER),
     **dict.fromkeys(("park", "bring_back", "glance"), WORKER),
+    **dict.fromkeys(("write_entries", "write_loose", "read_loose", "prune_loose"), WORKER),
 }
 
 
@@ -131,7 +140,7 @@ def _registered(verb: str, text: str) -> str:
     """
     parts = _parts_of(verb)
     keys = ", ".join(
-        f"KEYS[at + {parts.index(part) + 1}]" if part in parts else "nil" for part in PARTS
+        f"KEYS[at + {parts.index(part) + 1}]" if part in parts else "nil" for part in _NAMED
     )
     flags = ", ".join(f"'{flag}'" for flag in _flags(text))
     needs = ", ".join(f"'{command}'" for command in _NEEDS.get(verb, ()))
@@ -141,7 +150,7 @@ def _registered(verb: str, text: str) -> str:
         f"\ndo -- {verb}\n"
         f"{_asking_for_all(probes) if verb in _ASKS_FOR_ALL else ''}"
         "local function run(KEYS, at, ARGV)\n"
-        f"null, call = cjson.null, redis.call\n{', '.join(PARTS)} = {keys}\n"
+        f"null, call = cjson.null, redis.call\n{', '.join(_NAMED)} = {keys}\n"
         "final.done, final.cancelled, final.dead = done, cancelled, dead\n"
         f"{'has_asked, ask_for_all = false, ask' if verb in _ASKS_FOR_ALL else ''}\n"
         f"{probes if asks_first else ''}"

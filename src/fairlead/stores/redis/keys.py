@@ -10,13 +10,19 @@ LINE = (
     *("log", "paused", "settings"),
 )
 """The keys of one queue that its jobs are kept under, in the order in which functions get them."""
-PARTS = (*LINE, "acts", "acted")
+JOBS = (*LINE, "entries")
+"""Those, and what belongs to its jobs."""
+PARTS = (*JOBS, "acts", "acted")
 """All keys of one queue: those, and what people did there."""
-HASHES = ("bodies", "standings", "errors", "gone", "paused", "settings", "acted")
-"""Which of them are hashes. The log is a list, all others are sorted sets."""
+SLOT = ("loose", "listed", "awaited", "passing")
+"""The keys of one slot of the entries that belong to nobody."""
+HASHES = ("bodies", "standings", "errors", "gone", "paused", "settings", "entries", "acted")
+"""Which keys of a queue are hashes. The log is a list, all others are sorted sets."""
 
 NOWHERE = "*"
 """Under the keys of a queue that nobody can have is kept what people did to no queue."""
+SLOTS = tuple(f"{NOWHERE}{number}" for number in range(16))
+"""Under the keys of such queues are kept the entries that belong to nobody."""
 
 
 class Keys:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from fairlead.core.entries import Change
 from fairlead.core.ids import JobId
 from fairlead.core.job import Level, NewJob, Runs, State, Version
 from fairlead.core.outcome import Settlement
@@ -141,6 +142,17 @@ class Act(msgspec.Struct, frozen=True, array_like=True):
     answers: Any = ""
 
 
+class Small(msgspec.Struct, frozen=True, array_like=True):
+    """An entry, of a job or of nobody."""
+
+    kind: str
+    key: str
+    version: Instant
+    due_at: Instant | None
+    expires_at: Instant | None
+    value: str
+
+
 # What is sent
 
 _PUT = (
@@ -152,12 +164,15 @@ _SETTLEMENT = (
     *("run_at", "result", "reason", "failure", "started_at", "pool"),
 )
 _PAIR = ("id", "fence")
+_CHANGE = ("kind", "key", "value", "expect", "owner", "due_at", "expires_at")
 _BY = ("id", "number", "who", "verb", "target", "job_id")
 
 put_of: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*_PUT)
 """Return a job as put.lua reads it."""
 settlement_of: Callable[[Settlement], tuple[Any, ...]] = attrgetter(*_SETTLEMENT)
 """Return a settlement as settle.lua reads it."""
+change_of: Callable[[Change], tuple[Any, ...]] = attrgetter(*_CHANGE)
+"""Return a change as entries.lua reads it."""
 
 # The same for Lua
 
@@ -169,9 +184,11 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LINE": Line.__struct_fields__,
         "WORKER": Announced.__struct_fields__,
         "ACT": Act.__struct_fields__,
+        "ENTRY": Small.__struct_fields__,
         "PUT": _PUT,
         "SETTLEMENT": _SETTLEMENT,
         "PAIR": _PAIR,
+        "CHANGE": _CHANGE,
         "BY": _BY,
     }
 )

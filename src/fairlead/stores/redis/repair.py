@@ -34,6 +34,7 @@ _WORDS = {
     b"dead": "made it a dead letter",
     b"removed": "removed that mark",
 }
+_WORDS_OF_ENTRIES = {b"right": "put it right", b"removed": "removed it"}
 
 
 class Repair:
@@ -56,6 +57,7 @@ class Repair:
             Kind.BATCH: self._mend_batch,
             Kind.GONE: self._forget_gone,
             Kind.ACT: self._mend_act,
+            Kind.ENTRY: self._mend_entry,
         }
 
     def all(self) -> Conversation[list[str]]:
@@ -186,6 +188,11 @@ class Repair:
     def _forget_gone(self, damage: Damage) -> Conversation[str | None]:
         yield [("HDEL", self._keys.key(damage.queue, "gone"), damage.name)]
         return "removed that; the lines stay"
+
+    def _mend_entry(self, damage: Damage) -> Conversation[str | None]:
+        asked = call(self._keys, "mend_loose", damage.queue, damage.more, damage.name)
+        [said] = yield [asked]
+        return _WORDS_OF_ENTRIES.get(said)
 
     def _mend_act(self, damage: Damage) -> Conversation[str | None]:
         acts, acted = (self._keys.key(damage.queue, part) for part in ("acts", "acted"))

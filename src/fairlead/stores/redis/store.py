@@ -23,6 +23,7 @@ from fairlead.stores.news import ECHOES, ENDED, WORK, News
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.admin import RedisAdmin
 from fairlead.stores.redis.condition import OPEN, begin, weakest
+from fairlead.stores.redis.entries import RedisEntries
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
 from fairlead.stores.redis.line import RedisLine
@@ -117,6 +118,9 @@ class RedisStore(Untransacted):
             lambda: self.level,
             self._changed,
         )
+        self.entries = RedisEntries(
+            self.keys, self._queues, clock, self._looks, lambda: self.level
+        )
         self._is_open = False
         self.begin()
         _stores.add(self)
@@ -159,6 +163,9 @@ class RedisStore(Untransacted):
         if not self._is_open:
             await self.open()
         return self._sessions.here()
+
+    async def _looks(self) -> Lane:
+        return (await self._session()).looks
 
     def _changed(self) -> None:
         """Take note that jobs may have come to stand elsewhere."""
@@ -281,6 +288,7 @@ class RedisStore(Untransacted):
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
         done = await (await self._session()).looks.hold(self._line.upkeep(keep, self.level))
+        done = replace(done, pruned_entries=await self.entries.prune())
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done

@@ -3,7 +3,7 @@ local check = { HOUR = 3600 * 1000000, YEAR = 366 * 86400 * 1000000 }
 
 -- Take note of the keys of this call, and count what it reads from now on.
 function check.begin()
-  check.hashes = { bodies = bodies, standings = standings, errors = errors }
+  check.hashes = { bodies = bodies, standings = standings, errors = errors, entries = entries }
   check.orders = { ready = ready, due = due, leases = leases, lost = lost }
   check.left = 1000000
 end
@@ -80,6 +80,21 @@ function check.history(text)
     if fields_of(pasts[n], #PAST, is_past_run) then sound[#sound + 1] = pasts[n] end
   end
   return sound, #pasts == #sound
+end
+
+-- The entries of a job that are sound, each as it is packed, and whether these are all.
+function check.entries(text)
+  local is_read, found = pcall(entries_in, text or head_of(0))
+  if not is_read or not found then return {}, false end
+  local sound = {}
+  for n = 1, #found do
+    local fields = entry.of(found[n])
+    if fields and check.is_readable(fields[ENTRY.KIND]) and check.is_readable(fields[ENTRY.KEY])
+        and check.is_readable(fields[ENTRY.VALUE]) then
+      sound[#sound + 1] = found[n]
+    end
+  end
+  return sound, #found == #sound
 end
 
 -- The place a job has and its score there, or what is wrong with that.
@@ -160,6 +175,10 @@ function check.wrong(id, part, now)
   if known and not standing then return 'cannot be read' end
   local _, is_whole_history = check.history(check.get(errors, id))
   if not is_whole_history then return 'has a history that cannot be read' end
+  local owned = check.get(entries, id)
+  local _, are_all_entries = check.entries(owned)
+  if not are_all_entries then return 'has entries that cannot be read' end
+  if owned and not (standing and may_own(standing)) then return 'has entries, and does not tell' end
   local place, score, problem = check.place(id, standing)
   if problem then return problem end
   local body = check.body(text)
@@ -173,4 +192,24 @@ function check.wrong(id, part, now)
   local watched = not (standing and standing[STANDING.LEASE_UNTIL] > 0) and body[BODY.EXPIRES_AT] or nil
   return standing and check.wrong_standing(place, standing, body, now)
     or check.wrong_place(place, score, standing, body, now) or check.wrong_expiry(id, watched)
+end
+
+-- What is wrong with one member of a key of a slot; nil if nothing is.
+function check.loose(part, member)
+  local name = part == 'awaited' and entry.marked(member) or member
+  local text = call('HGET', loose, name)
+  if not text then return 'is not there, but has a mark in ' .. part end
+  local fields = entry.of(text)
+  if not fields or entry.name_of(fields) ~= name or not check.is_readable(name)
+      or not check.is_readable(fields[ENTRY.VALUE]) then
+    return 'cannot be read'
+  end
+  local expires_at = call('ZSCORE', passing, name)
+  if call('ZSCORE', listed, name) ~= '0' then return 'is not listed' end
+  if (expires_at and tonumber(expires_at)) ~= (fields[ENTRY.EXPIRES_AT] or false) then return 'expires at two times' end
+  local mark = fields[ENTRY.DUE_AT] and entry.due_mark(fields)
+  if mark and call('ZSCORE', awaited, mark) ~= '0' or part == 'awaited' and mark ~= member then
+    return 'falls due at two times'
+  end
+  return nil
 end

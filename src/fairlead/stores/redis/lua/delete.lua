@@ -23,7 +23,7 @@ for _, id in ipairs(ids) do
       if #numbers > 0 then call('HSET', gone, id, cmsgpack.pack(numbers)) end
     end
     call('ZREM', final[standing[STANDING.STATE]], id)
-    forget({ id })
+    forget({ id }, may_own(standing) and { id } or {})
     touched[#touched + 1] = id
   end
 end

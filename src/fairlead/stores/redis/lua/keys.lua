@@ -22,8 +22,16 @@
 --   paused    HASH  since -> instant        no further job may start
 --   settings  HASH                          log_start: how many entries of the log are gone;
 --                                           apart: 1 if a job ever came with a priority
+--   entries   HASH  id -> [entry]           what belongs to jobs; their standings tell that they have some (attached)
 --   acts      ZSET  action by number        what people did here, in order
 --   acted     HASH  action -> line          and what that was
+--
+-- Entries that belong to nobody are in slots, which are queues that nobody can have (keys.py):
+--
+--   loose     HASH  kind,key -> entry       all of them
+--   listed    ZSET  kind,key                in order
+--   awaited   ZSET  kind,due_at,key         those that fall due, with 16 digits, in order
+--   passing   ZSET  kind,key by expires_at  those that expire
 --
 -- A live job is in exactly one of ready, due, leases, lost and parked, any other in one of done,
 -- cancelled and dead. Values are MessagePack arrays, whose fields are told in layout.py. Here
@@ -33,7 +41,8 @@
 -- their place. Times are microseconds, which a number of Lua holds exactly until the year 2255.
 
 local bodies, standings, errors, ready, due, leases, lost, parked, expiring
-local done, cancelled, dead, gone, log, paused, settings, acts, acted
+local done, cancelled, dead, gone, log, paused, settings, entries, acts, acted
+local loose, listed, awaited, passing
 
 local final = {} -- The keys of the final states, by state.
 

@@ -24,9 +24,11 @@ end
 
 -- What is known of a job whose standing cannot be read: nothing.
 local function no_standing()
-  return first_standing({
+  local standing = first_standing({
     [BODY.TASK] = '', [BODY.VERSION] = 0, [BODY.PRIORITY] = 0, [BODY.ENQUEUED_AT] = 0, [BODY.LEVEL] = 1,
   }, 0)
+  standing[STANDING.ATTACHED] = 1 -- It may have entries.
+  return standing
 end
 
 local function write_standing(id, standing)
@@ -197,11 +199,18 @@ local function leave_one(id, standing, state, now, reason, result)
   leave(out)
 end
 
--- Out of the line and the queue: nothing is left of these jobs but their lines of the log.
-local function forget(ids)
+-- Whether a job may have entries, by its standing, which is nil if nobody can read it.
+local function may_own(standing)
+  return not standing or standing[STANDING.ATTACHED] % 2 == 1
+end
+
+-- Out of the line and the queue: nothing is left of these jobs but their lines of the log. `owners` are those of them
+-- that may have entries.
+local function forget(ids, owners)
   many('HDEL', bodies, ids)
   many('HDEL', standings, ids)
   many('HDEL', errors, ids)
+  many('HDEL', entries, owners)
 end
 
 -- Put a damaged job aside that was taken from its place: a dead letter if something is left of it, and

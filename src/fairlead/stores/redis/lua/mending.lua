@@ -13,7 +13,7 @@ end
 
 function mending.forget(id, member)
   mending.take_away(id, member, nil)
-  forget({ id })
+  forget({ id }, { id })
 end
 
 -- Make a dead letter of a job under a name that people can call.
@@ -33,6 +33,19 @@ function mending.mend_history(id)
   local sound, is_whole_history = check.history(call('HGET', errors, id))
   if is_whole_history then return end
   if #sound > 0 then call('HSET', errors, id, list_of(sound)) else call('HDEL', errors, id) end
+end
+
+function mending.mend_entries(id)
+  local sound, are_all = check.entries(call('HGET', entries, id))
+  if are_all then return end
+  if #sound > 0 then call('HSET', entries, id, list_of(sound)) else call('HDEL', entries, id) end
+end
+
+-- Let a job tell of the entries that it has.
+function mending.attach_entries(id)
+  if call('HEXISTS', entries, id) == 0 then return end
+  local standing = ended_of(call('HGET', standings, id)) or live(id)
+  if standing then entry.attach(id, standing) end
 end
 
 -- Take numbers of batches that cannot be out of a standing, which may be sound but for these.
@@ -127,6 +140,8 @@ end
 function mending.mend_job(id, member, text, is_odd, now)
   mending.mend_history(id)
   mending.mend_lines(id)
+  mending.mend_entries(id)
+  mending.attach_entries(id)
   local body, standing = check.body(text), check.standing(call('HGET', standings, id))
   local has_ended = standing and standing[STANDING.STATE]
   local _, _, is_marked = mending.ended_by_mark(id)
@@ -164,4 +179,19 @@ function mending.mend(id, member, is_odd, queue_mark, now)
   end
   if not is_id(id) then return mending.rename(id, member, queue_mark, now) end
   return mending.mend_job(id, member, text, is_odd, now)
+end
+
+-- Put the marks of an entry right, or remove what is no entry; answers what was done, '' if nothing was wrong.
+function mending.mend_loose(part, member)
+  local problem = check.loose(part, member)
+  if not problem then return '' end
+  local name = part == 'awaited' and entry.marked(member) or member
+  local fields = entry.of(call('HGET', loose, name))
+  call('ZREM', awaited, member)
+  entry.remove(name, nil)
+  if not fields or problem == 'cannot be read' then return 'removed' end
+  entry.remove(name, fields)
+  call('HSET', loose, name, packed(fields, #ENTRY))
+  entry.mark(name, fields)
+  return 'right'
 end

@@ -150,38 +150,39 @@ local function expire(now, most, level)
 end
 
 -- Whether a job that is marked as ended may be forgotten. A mark need not be true: what runs, or has not ended, stays for
--- the audit to tell of. And the bytes that were read.
+-- the audit to tell of. And the bytes that were read, and whether the job may have entries.
 local function is_past(id, level)
   local text = call('HGET', standings, id)
   local standing, bytes = standing_of(text), #(text or '')
   if standing then
-    return standing[STANDING.STATE] ~= nil and standing[STANDING.LEVEL] <= level, bytes
+    return standing[STANDING.STATE] ~= nil and standing[STANDING.LEVEL] <= level, bytes, may_own(standing)
   end
   for _, place in ipairs({ ready, due, leases, lost }) do
     if call('ZSCORE', place, id) then return false, bytes end
   end
-  return text or call('HEXISTS', bodies, id) == 0, bytes
+  return text or call('HEXISTS', bodies, id) == 0, bytes, true
 end
 
 -- Forget jobs that ended before some instant; answers their ids. What is above the level is stepped over.
 local function prune(before, most, level)
-  local old, past = {}, '(' .. string.format('%.0f', before)
+  local old, owners, past = {}, {}, '(' .. string.format('%.0f', before)
   for _, key in ipairs({ done, cancelled }) do
     local stays, left, passed = 0, MOST_READ, {}
     while #old + #passed < most and stays < LOOK and left > 0 do
       local ids = call('ZRANGEBYSCORE', key, '-inf', past, 'LIMIT', stays + #passed, most - #old - #passed)
       if #ids == 0 then break end
       for n = 1, #ids do
-        local may_go, bytes = is_past(ids[n], level)
+        local may_go, bytes, may_own_some = is_past(ids[n], level)
         left = left - bytes
         if may_go then passed[#passed + 1] = ids[n] else stays = stays + 1 end
+        if may_go and may_own_some then owners[#owners + 1] = ids[n] end
         if left < 0 then break end
       end
     end
     many('ZREM', key, passed)
     for n = 1, #passed do old[#old + 1] = passed[n] end
   end
-  forget(old)
+  forget(old, owners)
   return old
 end
 
