@@ -139,16 +139,17 @@ def test_what_a_role_may_run_and_read_is_listed_here(yard: Yard, kind: str) -> N
         }
     extra = {
         "producer": {"due"},
-        "worker": {"due", "attempts", "live_workers"},
+        "worker": {"due", "attempts", "live_workers", "read_entries", "write_entries"},
         "operator": {
             *("due", "live_workers", "retain", "flaws", "strays", "tags_of", "last_of", "stamp"),
+            *("read_entries", "write_entries"),
         },
     }
     assert functions == {*VERBS[kind], *extra[kind]}
     assert touched == []
     records = {f"{name}_record" for name in ("job", "finished", "dead", "attempt")}
     tables = {"job", "finished", "attempt", "dead", "worker", "paused", "audit", "queue", "day"}
-    all_ = {*records, *tables, "retention", "kept", "migration", "verbs"}
+    all_ = {*records, *tables, "entry", "retention", "kept", "migration", "verbs"}
     assert read == (all_ if kind == "operator" else {"migration", "verbs"})
 
 

@@ -15,7 +15,8 @@ What holds in every store:
   and the entry are in one transaction that is one step. On Redis an entry without an owner is in
   a slot of its own: there the fence is checked a moment before.
 * Fence and owner are independent: one says who may write, the other how long it is kept.
-* Reads see what has not expired. `upkeep` removes the rest, in bounded batches.
+* Reads see what has not expired. `upkeep` removes the rest in bounded batches; what belongs to a
+  job goes with that.
 """
 
 from abc import ABC, abstractmethod

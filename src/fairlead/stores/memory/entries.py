@@ -63,11 +63,11 @@ class MemoryEntries(Entries):
             del self._entries[name]
 
     def prune(self, now: int) -> int:
-        """Remove what has expired; what belongs to a job that has ended goes with that."""
+        """Remove what has expired; what belongs to a job goes with that."""
         old = [
             name
             for name, each in self._entries.items()
-            if not is_there(each, now) and (each.owner is None or each.owner in self._live)
+            if each.owner is None and not is_there(each, now)
         ][:BATCH]
         for name in old:
             del self._entries[name]

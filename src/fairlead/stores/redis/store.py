@@ -118,9 +118,7 @@ class RedisStore(Untransacted):
             lambda: self.level,
             self._changed,
         )
-        self.entries = RedisEntries(
-            self.keys, self._queues, clock, self._looks, lambda: self.level
-        )
+        self.entries = RedisEntries(self.keys, self._queues, clock, self._looks, lambda: self.level)
         self._is_open = False
         self.begin()
         _stores.add(self)

@@ -85,7 +85,8 @@ DECLARE
     gone integer;
 BEGIN
     DELETE FROM entry WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM entry WHERE expires_at <= at ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
+        SELECT ctid FROM entry WHERE expires_at <= at AND owner = ''
+        ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     ));
     GET DIAGNOSTICS gone = ROW_COUNT;
     RETURN gone;

@@ -151,11 +151,11 @@ CREATE TABLE entry (
     kind       text COLLATE "C" NOT NULL,
     owner      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
-    value      text NOT NULL,
-    PRIMARY KEY (kind, owner, key)
+    value      text NOT NULL
 ) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX entry_key ON entry (kind, owner, key);
 CREATE INDEX entry_due     ON entry (kind, owner, due_at, key) WHERE due_at IS NOT NULL;
-CREATE INDEX entry_expires ON entry (expires_at)               WHERE expires_at IS NOT NULL;
+CREATE INDEX entry_expires ON entry (expires_at)               WHERE expires_at IS NOT NULL AND owner = '';
 CREATE INDEX entry_owner   ON entry (owner)                    WHERE owner <> '';
 
 -- Queues that a person paused.

@@ -115,7 +115,8 @@ CREATE TABLE fairlead_entry (
     UNIQUE (kind, owner, key)
 );
 CREATE INDEX fairlead_entry_due     ON fairlead_entry (kind, owner, due_at, key) WHERE due_at IS NOT NULL;
-CREATE INDEX fairlead_entry_expires ON fairlead_entry (expires_at)           WHERE expires_at IS NOT NULL;
+CREATE INDEX fairlead_entry_expires ON fairlead_entry (expires_at)
+    WHERE expires_at IS NOT NULL AND owner = '';
 CREATE INDEX fairlead_entry_owner   ON fairlead_entry (owner)                WHERE owner <> '';
 
 -- The attempt log: one line per ended run, in the order they ended.

@@ -58,7 +58,8 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND attached & 1 = 0
 
 -- name: prune_entries
 DELETE FROM fairlead_entry WHERE seq IN (
-    SELECT seq FROM fairlead_entry WHERE expires_at <= :now ORDER BY expires_at LIMIT :batch
+    SELECT seq FROM fairlead_entry INDEXED BY fairlead_entry_expires
+    WHERE expires_at <= :now AND owner = '' ORDER BY expires_at LIMIT :batch
 )
 
 -- name: with_entries
