@@ -63,8 +63,8 @@ class Kind(StrEnum):
 class Damage(NamedTuple):
     """Something that is not as it should be: what, where, under which name, and in words.
 
-    `more` is what is needed to put it right: how a job is parked, where an entry is marked, a batch as it is and, in `after`,
-    as it should be, the queue of a stray. `odd` says that a job's options cannot be read.
+    `more` is what is needed to put it right: how a job is parked, where an entry is marked, a batch
+    as it is and, in `after`, as it should be, the queue of a stray. `odd` says that a job's options cannot be read.
     """
 
     kind: Kind

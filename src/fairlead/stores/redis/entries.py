@@ -1,8 +1,9 @@
 """Small values beside the jobs: those of a job in its queue, those of nobody spread over slots.
 
-What belongs to a job lies in its queue from the first write until the job is forgotten, so the job's ways out and
-back need not touch it. What belongs to nobody is in one of a fixed number of slots, by a sum of its name: so
-in a cluster all nodes share it, and a range is read from all slots at once.
+What belongs to a job lies in its queue from the first write until the job is forgotten, so the
+job's ways out and back need not touch it. What belongs to nobody is in one of a fixed number of
+slots, by a sum of its name: so in a cluster all nodes share it, and a range is read from all slots
+at once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
