@@ -3406,8 +3406,8 @@ MUTANTS = [
     Mutant(
         "a producer that works is told to be a worker, PostgreSQL",
         "stores/postgres/problems.py",
-        '"announce", "live_workers", "upkeep"),',
-        '"live_workers", "upkeep"),',
+        '            "announce",\n',
+        "",
         "tests/stores/test_postgres_roles.py",
     ),
     Mutant(

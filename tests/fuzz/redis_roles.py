@@ -25,6 +25,7 @@ from fairlead.core.acts import Action
 from fairlead.core.ids import JobId
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.entries import SLOTS
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import Wire
@@ -87,6 +88,9 @@ async def _mend(url: str) -> None:
         keys.key(QUEUE, "standings"), owner.zrange(keys.key(QUEUE, "done"), 0, 0)[0], "damaged"
     )
     owner.lset(keys.key(QUEUE, "log"), 0, "damaged")
+    loose = [keys.key(slot, "loose") for slot in SLOTS]
+    [(key, field)] = [(key, field) for key in loose for field in owner.hkeys(key)]
+    owner.hset(key, field, "damaged")
     store = store_for(url)
     assert len(await store.admin.repair(Action(str(new_id()), "fuzz", "repair", "the fuzz"))) >= 2
     await store.close()

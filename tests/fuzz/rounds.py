@@ -20,6 +20,7 @@ from fairlead import Fairlead, Permanent, Queue
 from fairlead.core.acts import Action
 from fairlead.core.admin import ALL, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND
+from fairlead.core.entries import Change, Wanted
 from fairlead.core.errors import FairleadError
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, Reason, State
@@ -122,6 +123,11 @@ async def exercise(url: str) -> None:
     await store.put(jobs)
     await deeds.waiting(store)
     await store.extend([(jobs[0].id, 1)], 1)
+    await store.entries.write(
+        [Change("kind", "a", "1", due_at=1), Change("kind", "b", "2", owner=jobs[1].id)]
+    )
+    for wanted in (Wanted("kind"), Wanted("kind", jobs[1].id), Wanted("kind", due_before=2)):
+        assert len(await store.entries.read(wanted)) == 1
     await store.upkeep(3600 * SECOND)
     await deeds.note(store, _action("note"), 1, jobs[0].id)
     await deeds.revive(store, [jobs[0].id], [State.DEAD, State.WAITING], _action("revive"))

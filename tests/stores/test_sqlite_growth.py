@@ -66,9 +66,9 @@ GREW = [
         f"ALTER TABLE fairlead_{name} ADD COLUMN size_2 INTEGER NOT NULL DEFAULT 7"
         for name in TABLES
     ),
-    "CREATE TABLE fairlead_entry (kind TEXT, key TEXT, PRIMARY KEY (kind, key))",
+    "CREATE TABLE fairlead_permit (kind TEXT, key TEXT, PRIMARY KEY (kind, key))",
     "CREATE INDEX fairlead_job_colour ON fairlead_job (colour)",
-    "CREATE VIEW fairlead_entry_record AS SELECT * FROM fairlead_entry",
+    "CREATE VIEW fairlead_permit_record AS SELECT * FROM fairlead_permit",
 ]
 
 

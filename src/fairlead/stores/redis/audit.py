@@ -64,7 +64,8 @@ class Damage(NamedTuple):
     """Something that is not as it should be: what, where, under which name, and in words.
 
     `more` is what is needed to put it right: how a job is parked, where an entry is marked, a batch
-    as it is and, in `after`, as it should be, the queue of a stray. `odd` says that a job's options cannot be read.
+    as it is and, in `after`, as it should be, the queue of a stray. `odd` says that
+    a job's options cannot be read.
     """
 
     kind: Kind

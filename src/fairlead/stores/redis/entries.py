@@ -179,8 +179,10 @@ class RedisEntries(Entries):
         shared = (self._at(), self._level(), "", 0)
         yield from self._write_all("write_entries", shared, changes, in_queues, answers)
         yield from self._write_all("write_loose", shared[:1], changes, in_slots, answers)
-        refused = {each.owner for each, said in zip(changes, answers, strict=True) if said is None}
-        self._queues.drop(refused & owners)  # They may be elsewhere by now.
+        # Who was refused may have a job that is elsewhere by now.
+        told = zip(changes, answers, strict=True)
+        refused = [each.owner for each, said in told if said is None and each.owner is not None]
+        self._queues.drop(refused)
         return answers
 
     def _write_fenced(

@@ -99,6 +99,7 @@ class _Session:
 class RedisStore(Untransacted):
     """Jobs under the keys of one prefix. Connects at first use, and again in a fork."""
 
+    entries: RedisEntries
     jobs_per_put = MOST_AT_ONCE
 
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
