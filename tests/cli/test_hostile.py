@@ -155,7 +155,7 @@ SERVERS: dict[str, tuple[type[PostgresVictim | RedisVictim], list[Damage]]] = {
             Damage("body.task", "control"),
             Damage("body.payload", "deep"),
             Damage("body.options", "deep in a field"),
-            Damage("end.reason", "control"),
+            Damage("standing.reason", "control"),
         ],
     ),
 }

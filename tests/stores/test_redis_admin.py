@@ -15,7 +15,8 @@ from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
 from fairlead.stores import store_for
-from fairlead.stores.redis import acts, admin, history, listing
+from fairlead.stores.redis import acts, history, listing, places
+from fairlead.stores.redis import deeds as deeds_of_redis
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
 from tests import deeds
@@ -51,8 +52,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         (listing, "_LARGE_WINDOW", 20),
         (history, "PIECE", 3),
         (acts, "_PIECE", 3),
-        (admin, "_STANDING_AT_ONCE", 4),
-        (admin, "_MOST_AT_ONCE", 6),
+        (places, "_STANDING_AT_ONCE", 4),
+        (deeds_of_redis, "_MOST_AT_ONCE", 6),
     ):
         monkeypatch.setattr(module, name, size)
 
