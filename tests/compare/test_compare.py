@@ -161,7 +161,7 @@ def test_a_build_beside_itself_has_all_rows_and_the_same_counts(tmp_path: Path) 
 
 
 def test_a_slower_build_is_found(base: Build, tmp_path: Path) -> None:
-    put = "def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[bool]:\n"
+    put = "def put_blocking(self, jobs: Sequence[NewJob], *, shared: bool = False) -> list[Accepted]:\n"
     slept = "        __import__('time').sleep(0.0002)\n"
     new = changed(tmp_path, "stores/memory/line.py", put, put + slept)
     failed, told = compared(base, new, ["memory"], ["one by one"], Limits(6, 6))
