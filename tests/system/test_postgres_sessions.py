@@ -32,7 +32,7 @@ from fairlead import Fairlead
 
 app = Fairlead(sys.argv[1])
 app.open()
-app.bridge.run(app.store.count())
+app.bridge.run(app.store.admin.count())
 if child := os.fork():
     os.write(1, b"%d\\n" % child)
     os.kill(os.getpid(), signal.SIGKILL)

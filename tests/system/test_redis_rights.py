@@ -205,8 +205,8 @@ def test_who_claims_must_have_all_rights_of_those_who_run_jobs() -> None:
     ("name", "verb", "role"),
     [
         ("web", lambda store: claim(store), "a worker"),
-        ("web", lambda store: store.pause("mail", by()), "an operator"),
-        ("worker", lambda store: store.pause("mail", by()), "an operator"),
+        ("web", lambda store: deeds.pause(store, "mail", by()), "an operator"),
+        ("worker", lambda store: deeds.pause(store, "mail", by()), "an operator"),
     ],
 )
 async def test_who_lacks_a_role_is_told_which(
