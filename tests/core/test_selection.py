@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import cast
 from unittest.mock import patch
@@ -17,13 +17,13 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue, Served
 from fairlead.core.selection import (
-    GATES,
+    LIMITS,
     LOOK,
     Claim,
     ClaimPlan,
     Head,
+    Limit,
     Line,
-    Rule,
     Selection,
     Snapshot,
     gate_of,
@@ -211,14 +211,7 @@ def test_nothing_gated_is_chosen_and_no_slot_stays_free(
 
 
 LIMIT = cast(Gate, "limit")
-"""A gate that counts, which exists only here: of each task, so many jobs may run."""
-
-
-def limited(most: int) -> Rule:
-    return Rule(
-        lambda head, _line, snapshot: snapshot.used[LIMIT][head.task] >= most,
-        uses=lambda head: head.task,
-    )
+"""A limit that exists only here: of each task, so many jobs may run."""
 
 
 @given(
@@ -227,23 +220,56 @@ def limited(most: int) -> Rule:
     st.integers(0, 3),
     st.integers(0, 20),
 )
-def test_a_gate_that_counts_lets_no_two_queues_pass_one_limit(
+def test_no_two_queues_pass_one_limit_and_no_slot_stays_free(
     tasks_of: list[list[str]], running: dict[str, int], most: int, slots: int
 ) -> None:
+    """Claimed as a worker does: again at once, as long as a limit refuses somebody."""
     lines = [
         Line(Queue(f"q{n}"), [head(f"q{n}", at, task=task) for at, task in enumerate(tasks)])
         for n, tasks in enumerate(tasks_of)
     ]
     view = msgspec.structs.replace(snapshot(lines, slots), used={LIMIT: Counter(running)})
-    with patch.dict(GATES, {LIMIT: limited(most)}):
-        selection = select(view)
-    taken = Counter(job.task for _, job in selection.chosen)
+    taken: Counter[str] = Counter()
+    with patch.dict(LIMITS, {LIMIT: Limit(lambda head: head.task, most)}):
+        while True:
+            selection = select(view)
+            picked = {job.id for _, job in selection.chosen}
+            refused = {job.id for job in selection.refused.get(LIMIT, ())}
+            assert not picked & refused
+            assert dict.fromkeys(refused, LIMIT) == selection.held
+            taken.update(job.task for _, job in selection.chosen)
+            assert selection.used == {LIMIT: Counter(running) + taken}
+            assert selection.cut == bool(refused)
+            if not refused:
+                break
+            view = left_of(view, selection, picked | refused)
     waiting = Counter(task for tasks in tasks_of for task in tasks)
     free = {task: min(waiting[task], max(0, most - running.get(task, 0))) for task in "tuv"}
     assert all(taken[task] <= free[task] for task in "tuv")
     assert sum(taken.values()) == min(slots, sum(free.values()))
-    assert selection.used[LIMIT] == taken + Counter(running)
-    assert view.used == {LIMIT: Counter(running)}
+
+
+def left_of(view: Snapshot, selection: Selection, gone: Collection[JobId]) -> Snapshot:
+    """What the next claim sees after this one."""
+    lines = {
+        name: msgspec.structs.replace(line, heads=[job for job in line.heads if job.id not in gone])
+        for name, line in view.lines.items()
+    }
+    running = Counter(view.plan.running) + Counter(chosen(selection))
+    plan = msgspec.structs.replace(view.plan, running=running, credits=selection.credits)
+    return msgspec.structs.replace(view, plan=plan, lines=lines, used=selection.used)
+
+
+def test_a_limit_admits_the_first_in_place_and_gives_the_turn_of_others_back() -> None:
+    early, late = head("b", 1), head("a", 2)
+    lines = [Line(Queue("a"), [late]), Line(Queue("b"), [early])]
+    view = msgspec.structs.replace(snapshot(lines, 2), used={LIMIT: Counter()})
+    with patch.dict(LIMITS, {LIMIT: Limit(lambda head: head.task, 1)}):
+        selection = select(view)
+    assert selection.chosen == [("b", early)]
+    assert selection.held == {late.id: LIMIT}
+    assert selection.cut
+    assert "a" not in selection.credits
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 4), st.integers(1, 10))

@@ -1,108 +1,260 @@
-"""The limits of core are written once more in SQL and in Lua: every store knows the same numbers."""
+"""A limit that exists only here: of each task, so many jobs may run, whichever queue they are in.
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+It is an entry of `LIMITS` and one place in each store, and every store does with it what memory does.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fairlead.bench.servers.postgres import PostgresServer
+from fairlead.core.admin import ALL
 from fairlead.core.clock import ManualClock
-from fairlead.core.codec import DEPTH_LIMIT, PAYLOAD_LIMIT
-from fairlead.core.errors import EnqueueError
 from fairlead.core.ids import JobId
-from fairlead.core.job import LONGEST_ID, LONGEST_NAME, MOST_LABELS, NewJob
+from fairlead.core.job import Gate, Job
 from fairlead.core.queue import Queue
-from fairlead.core.selection import ClaimPlan
+from fairlead.core.selection import LIMITS, Limit
 from fairlead.core.store import Store
 from fairlead.stores import store_for
-from tests.conftest import STORES
-from tests.words import are_new, new_id, plan
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.redis.claims import Claims
+from fairlead.stores.redis.store import RedisStore
+from fairlead.stores.redis.talk import Conversation
+from fairlead.stores.sqlite.limits import LIMITED, Limited
+from tests.words import done, new_job, plan, returned
+
+LIMIT = cast(Gate, "limit")
+MOST = 2
+FREE = "free"
+"""The task of jobs that use nothing."""
+QUEUES = (Queue("mail", weight=2), Queue("reports"), Queue("alarm", critical=True, tasks=["t"]))
 
 
-class Limit(NamedTuple):
-    """What may be how large, a job that is so large, and the stores that refuse a larger one.
+@pytest.fixture(autouse=True)
+def limit() -> Iterator[None]:
+    """The limit, and what it takes in memory and on SQLite."""
+    by_task = Limit(lambda head: head.task if head.task != FREE else None, MOST)
+    running = """
+        SELECT task, count(*) FROM fairlead_job WHERE lease_until > 0 AND task <> 'free' GROUP BY task
+    """
+    with patch.dict(LIMITS, {LIMIT: by_task}), patch.dict(LIMITED, {LIMIT: Limited(4, running)}):
+        yield
 
-    What a store takes all the same was refused by the producer, before it came there.
+
+class ByTask:
+    """The limit on Redis: for each task a hash of those who run, in a slot of its own."""
+
+    gate = LIMIT
+    _TAKE = """
+        local refused = {}
+        for n = 2, #ARGV, 2 do
+            if redis.call('HLEN', KEYS[1]) < tonumber(ARGV[1]) then
+                redis.call('HSET', KEYS[1], ARGV[n], ARGV[n + 1])
+            else
+                refused[#refused + 1] = ARGV[n]
+            end
+        end
+        return refused
     """
 
-    most: int
-    make: Callable[[int], NewJob]
-    refused_by: set[str]
+    def __init__(self, claims: Claims) -> None:
+        self._keys = claims._keys
+        self._tasks: set[str] = set()
+
+    def _key(self, task: str) -> str:
+        return f"{self._keys.prefix}:running:{{{task}}}"
+
+    def with_room(self) -> Conversation[Sequence[str]]:
+        room = []
+        for task in sorted(self._tasks):
+            ids, queues = yield [("HKEYS", self._key(task)), ("HVALS", self._key(task))]
+            for job_id, queue in zip(ids, queues, strict=True):
+                places = [self._keys.key(queue.decode(), part) for part in ("leases", "lost")]
+                if not any((yield [("ZSCORE", place, job_id) for place in places])):
+                    yield [("HDEL", self._key(task), job_id)]
+            [count] = yield [("HLEN", self._key(task))]
+            if count < MOST:
+                room.append(task)
+        return room
+
+    def refuse(self, jobs: Sequence[Job]) -> Conversation[Mapping[JobId, str]]:
+        refused: dict[JobId, str] = {}
+        for task in {job.task for job in jobs} - {FREE}:
+            self._tasks.add(task)
+            words = [word for job in jobs if job.task == task for word in (job.id, job.queue)]
+            [ids] = yield [("EVAL", self._TAKE, 1, self._key(task), MOST, *words)]
+            refused |= {JobId(each.decode()): task for each in ids}
+        return refused
 
 
-def job(**parts: Any) -> NewJob:
-    return NewJob(**{"id": new_id(), "task": "t", "queue": "mail", "payload": "{}"} | parts)
+class Play:
+    """One store, and what is done to it; `told` is what it answered."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._put = 0
+        self._credits: Mapping[str, float] = {}
+        self.running: dict[JobId, Job] = {}
+        self.told: list[object] = []
+
+    async def put(self, jobs: list[tuple[str, str, int]]) -> None:
+        new = []
+        for queue, task, priority in jobs:
+            self._put += 1
+            new.append(new_job(task, queue, id=JobId(f"job-{self._put:04}"), priority=priority))
+        await self._store.put(new)
+
+    async def claim(self, slots: int) -> None:
+        """Claim as a worker does: again at once, if a claim ended before it had seen all."""
+        self._clock.advance(1)
+        wanted = plan(*QUEUES, slots=slots, credits=self._credits)
+        for _ in range(20):
+            answer = await self._store.claim(wanted)
+            self._credits = dict(answer.credits)
+            wanted = wanted.after(answer)
+            self.told += [(job.queue, job.id, job.lost, job.attempt) for job in answer.jobs]
+            self.running |= {job.id: job for job in answer.jobs}
+            if not answer.cut or wanted.room().shared <= 0:
+                break
+        self.told.append(self._credits)
+        counts = Counter(job.task for job in self.running.values() if job.task != FREE)
+        assert all(count <= MOST for count in counts.values()), counts
+
+    async def settle(self, how: str, some: list[int]) -> None:
+        jobs = [self.running.pop(job_id) for job_id in self._nth(some)]
+        await self._store.settle([done(job) if how == "done" else returned(job) for job in jobs])
+
+    def _nth(self, some: list[int]) -> list[JobId]:
+        ids = sorted(self.running)
+        return sorted({ids[n % len(ids)] for n in some}) if ids else []
+
+    async def wait(self, seconds: int) -> None:
+        self._clock.advance(seconds)
+
+    async def finish(self) -> None:
+        """Let all jobs come to their end."""
+        for _ in range(self._put + 1):
+            await self.claim(10)
+            await self.settle("done", list(range(len(self.running))))
+        assert not self.running
+        self.told.append(await self._store.admin.count(ALL))
 
 
-def filled(size: int, name: str) -> str:
-    """Return JSON of so many bytes."""
-    return json.dumps({name: "x" * (size - len(json.dumps({name: ""})))})
-
-
-def nested(depth: int) -> str:
-    return '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
-
-
-def tagged(count: int) -> str:
-    return json.dumps({"tags": [str(number) for number in range(count)]})
-
-
-LIMITS = {
-    "payload": Limit(
-        PAYLOAD_LIMIT, lambda size: job(payload=filled(size, "a")), {"postgres", "redis"}
+names, tasks = st.sampled_from([queue.name for queue in QUEUES]), st.sampled_from(["t", "u", FREE])
+few = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+steps = st.one_of(
+    st.tuples(
+        st.just("put"),
+        st.lists(st.tuples(names, tasks, st.sampled_from([0, 0, 3])), min_size=1, max_size=8),
     ),
-    "options": Limit(
-        PAYLOAD_LIMIT,
-        lambda size: job(options=filled(size, "correlation_id")),
-        {"postgres", "redis"},
-    ),
-    "id": Limit(LONGEST_ID, lambda size: job(id=JobId("x" * size)), {"postgres", "redis"}),
-    "queue": Limit(LONGEST_NAME, lambda size: job(queue="q" * size), {"postgres"}),
-    "task": Limit(LONGEST_NAME, lambda size: job(task="t" * size), {"postgres"}),
-    "tags": Limit(MOST_LABELS, lambda count: job(options=tagged(count)), {"postgres"}),
-    "depth": Limit(DEPTH_LIMIT, lambda depth: job(payload=nested(depth)), {"postgres"}),
-}
-REFUSED = [
-    (name, store)
-    for name, limit in LIMITS.items()
-    for store in STORES
-    if store.replace("cluster", "redis") in limit.refused_by
-]
+    st.tuples(st.just("claim"), st.integers(1, 6)),
+    st.tuples(st.just("settle"), st.sampled_from(["done", "done", "returned"]), few),
+    st.tuples(st.just("wait"), st.sampled_from([1, 30])),
+)
 
 
-@pytest.mark.parametrize("what", LIMITS)
-async def test_what_is_as_large_as_it_may_be_is_taken_and_given(what: str, store: Store) -> None:
-    limit = LIMITS[what]
-    job = limit.make(limit.most)
-    assert are_new(await store.put([job])) == [True]
-    [claimed] = (await store.claim(plan_for(job))).jobs
-    assert (claimed.id, claimed.task, claimed.queue) == (job.id, job.task, job.queue)
-    assert (claimed.payload, claimed.options) == (job.payload, job.options)
+async def opened(url: str, clock: ManualClock) -> Store:
+    store = store_for(url, clock)
+    await store.open()
+    if isinstance(store, RedisStore):
+        store._line.claims.limits.append(ByTask(store._line.claims))
+    return store
 
 
-def plan_for(job: NewJob) -> ClaimPlan:
-    return plan(Queue(job.queue), capable={job.task: 1})
+async def played(url: str, script: Sequence[tuple[Any, ...]]) -> list[object]:
+    clock = ManualClock()
+    store = await opened(url, clock)
+    try:
+        play = Play(store, clock)
+        for verb, *arguments in [*script, ("finish",)]:
+            await getattr(play, verb)(*arguments)
+        return play.told
+    finally:
+        await store.close()
 
 
-@pytest.mark.parametrize(("what", "any_url"), REFUSED, indirect=["any_url"])
-async def test_what_is_larger_by_one_is_refused(
-    what: str, any_url: str, clock: ManualClock
-) -> None:
-    limit = LIMITS[what]
-    store = store_for(any_url, clock)
-    with pytest.raises(EnqueueError, match="refuses this job"):
-        await store.put([limit.make(limit.most + 1)])
-    assert await store.admin.count() == {}
-    await store.close()
+ON_POSTGRES = f"""
+CREATE OR REPLACE FUNCTION admitted(jobs tid[], at bigint) RETURNS tid[] LANGUAGE plpgsql AS $$
+DECLARE
+    places tid[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(task, 0))
+    FROM (SELECT DISTINCT task FROM job WHERE ctid = ANY (jobs) ORDER BY task) AS kind;
+    SELECT array_agg(place) FILTER (WHERE nth <= {MOST} OR task = '{FREE}' OR lost) INTO places FROM (
+        SELECT ctid AS place, task, lease_until > 0 AS lost,
+               row_number() OVER (PARTITION BY task, lease_until > 0 ORDER BY order_at, id)
+               + (SELECT count(*) FROM job AS r WHERE r.task = job.task AND r.lease_until > 0) AS nth
+        FROM job WHERE ctid = ANY (jobs)
+    ) AS ranked;
+    places := coalesce(places, '{{}}');
+    UPDATE job SET parked = 4 WHERE ctid = ANY (jobs) AND ctid <> ALL (places);
+    RETURN places;
+END $$;
+CREATE OR REPLACE FUNCTION bring_back_limited(at bigint, most integer) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    moved text[];
+BEGIN
+    WITH moving AS (
+        UPDATE job SET parked = 3 WHERE parked = 4 AND {MOST} > (
+            SELECT count(*) FROM job AS r WHERE r.task = job.task AND r.lease_until > 0
+        ) RETURNING queue
+    )
+    SELECT coalesce(array_agg(queue), '{{}}') INTO moved FROM moving;
+    RETURN moved;
+END $$;
+"""
+"""The limit on PostgreSQL. Two claims at once wait for each other, and count one after the other."""
 
 
-async def test_an_id_that_is_too_long_is_not_kept_by_sqlite(tmp_path: Path) -> None:
-    """It takes what it is given; the claim that meets it moves it out under a new id."""
-    store = store_for(f"sqlite:///{tmp_path}/jobs.db")
-    long = LIMITS["id"].make(LONGEST_ID + 1)
-    await store.put([long])
-    assert (await store.claim(plan_for(long))).jobs == []
-    assert await store.admin.find(long.id) is None
-    assert await store.admin.audit() == []
-    await store.close()
+@pytest.fixture
+def url(new_url: Callable[[], str], postgres_server: PostgresServer) -> Callable[[], str]:
+    """URLs of stores that know the limit."""
+
+    def with_limit() -> str:
+        url = new_url()
+        if url.startswith("postgres"):
+            schema = Address.of(url).quoted_schema
+            postgres_server.execute(f"SET search_path = {schema}; {ON_POSTGRES}")
+        return url.replace("//crew:rope@", "//") if url.startswith("redis") else url
+
+    return with_limit
+
+
+@pytest.mark.timeout(300)
+def test_every_store_counts_as_memory_does(url: Callable[[], str]) -> None:
+    @settings(max_examples=25)
+    @given(st.lists(steps, min_size=1, max_size=12))
+    def compare(script: list[tuple[Any, ...]]) -> None:
+        expected = asyncio.run(played("memory://", script))
+        assert asyncio.run(played(url(), script)) == expected
+
+    compare()
+
+
+async def test_claims_at_once_share_one_limit(url: Callable[[], str]) -> None:
+    """Whatever they take together, no more of it runs than there is room for; and all of it ends."""
+    place, clock = url(), ManualClock()
+    stores = [await opened(place, clock) for _ in range(4)]
+    await stores[0].put([new_job("t", queue) for queue in ("mail", "reports") for _ in range(10)])
+    ended = 0
+    for _ in range(60):
+        clock.advance(1)
+        plans = [plan(*QUEUES, slots=3, worker=f"w{n}") for n in range(4)]
+        claims = await asyncio.gather(
+            *(store.claim(wanted) for store, wanted in zip(stores, plans, strict=True))
+        )
+        jobs = [job for each in claims for job in each.jobs]
+        assert len(jobs) <= MOST
+        await stores[0].settle([done(job) for job in jobs])
+        ended += len(jobs)
+    assert ended == 20
+    for store in stores:
+        await store.close()

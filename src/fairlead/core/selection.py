@@ -26,8 +26,14 @@ beyond them, all critical queues together hold at most half of the shared slots.
 priority`: a priority is a head start, and waiting makes up for any of them.
 
 **Gates** are the entries of `GATES`, asked in this order about the job that is to be taken
-next, and charged as it is taken: so of two queues that share a limit, the second sees what the
-first has taken. A new kind of limit is a new entry, and nothing else changes.
+next. A new kind of gate is a new entry, and nothing else changes.
+
+**Limits** are gates that count, the entries of `LIMITS`. They are asked about all jobs that the
+claim is about to take, the first in place first, and charged with each that may start: so of two
+queues that share a limit, no two jobs have the last of it. Whoever is refused is parked under the
+limit and its key, and comes back when that has room; its turn is given back, and the worker
+claims again at once. A new kind of limit is a new entry, and one place in each store that says
+what of it is in use.
 """
 
 from collections import Counter
@@ -178,7 +184,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     `now` is the time by the store's clock, and `parked` what the claim parked on its way: one
     entry for each task, version and queue. `cut` says that it ended before it had seen all it may
-    give: because of `most_bytes`, or of `LOOK`. Who has room left claims again at once.
+    give: because of `most_bytes`, of `LOOK`, or of a limit. Who has room left claims again at once.
     """
 
     jobs: list[Job]
@@ -220,18 +226,29 @@ class Lines(dict[str, Line]):
         return line
 
 
+class Limit(NamedTuple):
+    """A gate that counts: the key under which a job uses it, if it does, and how many may run."""
+
+    uses: Callable[[Head], str | None]
+    most: int
+
+
+Used = Mapping[Gate, Counter[str]]
+"""How many jobs run that use a limit, by its keys."""
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything the rule may look at: a line for each queue, or `Lines`.
 
-    `among` names the queues that may have a job that waits, where that is known. `used` says for
-    each gate that counts how much of each of its keys is in use.
+    `among` names the queues that may have a job that waits, where that is known. `used` says how
+    much of each limit is in use; a job whose run was lost still uses what it did.
     """
 
     plan: ClaimPlan
     now: int
     lines: Mapping[str, Line]
     among: Collection[str] | None = None
-    used: Mapping[Gate, Counter[str]] = {}
+    used: Used = {}
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -250,8 +267,8 @@ class Looked(msgspec.Struct, frozen=True):
 class Selection(msgspec.Struct, frozen=True):
     """The rule's answer: who starts, in order; the credits after; who was held, by which gate.
 
-    `looked` are the queues that were asked. `cut` is as in `Claim`, and `used` is what the gates
-    have in use after it.
+    `looked` are the queues that were asked. `cut` is as in `Claim`. `refused` are those whom limits
+    held, which the store parks, and `used` is what is in use after the claim.
     """
 
     chosen: list[tuple[str, Head]]
@@ -259,22 +276,12 @@ class Selection(msgspec.Struct, frozen=True):
     held: dict[JobId, Gate]
     looked: dict[str, Looked]
     cut: bool = False
-    used: Mapping[Gate, Counter[str]] = {}
+    refused: Mapping[Gate, Sequence[Head]] = {}
+    used: Used = {}
 
 
 Question = Callable[[Head, Line, Snapshot], bool]
 """Asks whether a gate is closed before a job."""
-
-
-class Rule(NamedTuple):
-    """A gate: whether it is closed before a job; and for one that counts, what a job uses of it.
-
-    What it uses is a key, of which there is one more in `Snapshot.used` once the job is taken;
-    None if the gate does not count this job.
-    """
-
-    closed: Question
-    uses: Callable[[Head], str | None] | None = None
 
 
 def _paused(head: Head, line: Line, snapshot: Snapshot) -> bool:
@@ -305,32 +312,58 @@ def _spared(head: Head, line: Line, snapshot: Snapshot) -> bool:
     return plan.spare_lost or late
 
 
-GATES: dict[Gate, Rule] = {
-    Gate.PAUSED: Rule(_paused),
-    Gate.NEWER_PROGRAM: Rule(_newer),
-    Gate.EXPIRED: Rule(_expired),
-    Gate.NOT_DUE: Rule(_not_due),
-    Gate.LEASE_SPARED: Rule(_spared),
-    Gate.NO_CAPABLE_WORKER: Rule(_incapable),
+GATES: dict[Gate, Question] = {
+    Gate.PAUSED: _paused,
+    Gate.NEWER_PROGRAM: _newer,
+    Gate.EXPIRED: _expired,
+    Gate.NOT_DUE: _not_due,
+    Gate.LEASE_SPARED: _spared,
+    Gate.NO_CAPABLE_WORKER: _incapable,
 }
-"""Every gate, in the order they are asked."""
+"""Every gate that asks about a job alone, in the order they are asked."""
+
+LIMITS: dict[Gate, Limit] = {}
+"""Every gate that counts, asked after those."""
 
 
 def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
     """Return the first closed gate before this job, or None if it may start."""
-    for gate, rule in GATES.items():
-        if rule.closed(head, line, snapshot):
+    for gate, is_closed in GATES.items():
+        if is_closed(head, line, snapshot):
             return gate
     return None
 
 
-def charge(head: Head, used: Mapping[Gate, Counter[str]]) -> None:
-    """Add what a job uses of the gates that count."""
-    for gate, counter in used.items():
-        uses = GATES[gate].uses
-        key = uses(head) if uses is not None else None
-        if key is not None:
-            counter[key] += 1
+def limit_of(head: Head, used: Used) -> Gate | None:
+    """Return the first limit that has no room for this job; a lost run holds what it uses."""
+    if not head.lost:
+        for gate, limit in LIMITS.items():
+            key = limit.uses(head)
+            if key is not None and gate in used and used[gate][key] >= limit.most:
+                return gate
+    return None
+
+
+def gates_before(head: Head, line: Line, snapshot: Snapshot) -> dict[Gate, bool]:
+    """Say of every gate whether it is closed before this job, in the order they are asked."""
+    closed = {gate: is_closed(head, line, snapshot) for gate, is_closed in GATES.items()}
+    limit = limit_of(head, snapshot.used)
+    return closed | {gate: gate is limit for gate in LIMITS}
+
+
+def admit(heads: Iterable[Head], used: Used) -> dict[Gate, list[Head]]:
+    """Charge jobs to the limits, the first in place first; returns whom each of them refuses."""
+    refused: dict[Gate, list[Head]] = {}
+    for head in sorted(heads, key=lambda head: (head.order_at, head.id)):
+        gate = limit_of(head, used)
+        if gate is not None:
+            refused.setdefault(gate, []).append(head)
+        elif not head.lost:
+            for each, counter in used.items():
+                key = LIMITS[each].uses(head)
+                if key is not None:
+                    counter[key] += 1
+    return refused
 
 
 def select(snapshot: Snapshot) -> Selection:
@@ -339,9 +372,6 @@ def select(snapshot: Snapshot) -> Selection:
     Looks at no more jobs than it must: those it chooses, and those it steps over.
     """
     plan, room, among = snapshot.plan, snapshot.plan.room(), snapshot.among
-    used = {gate: Counter(keys) for gate, keys in snapshot.used.items()}
-    if used:
-        snapshot = msgspec.structs.replace(snapshot, used=used)
     held: dict[JobId, Gate] = {}
     asked: dict[str, _Ready] = {}
 
@@ -354,14 +384,36 @@ def select(snapshot: Snapshot) -> Selection:
         head = ready.next()
         if head is not None:
             room.bytes -= head.size
-            if used:
-                charge(head, used)
         return head
 
     chosen, credits = plan.standing.serve(room, ask, among)
     looked = {name: ready.looked() for name, ready in asked.items()}
     cut = room.bytes <= 0 or any(each.cut for each in looked.values())
-    return Selection(chosen, credits, held, looked, cut, used)
+    if not LIMITS:
+        return Selection(chosen, credits, held, looked, cut)
+    used = {gate: Counter(counter) for gate, counter in snapshot.used.items()}
+    refused = admit((head for _, head in chosen), used)
+    if refused:
+        cut = True
+        held |= {head.id: gate for gate, heads in refused.items() for head in heads}
+        chosen, credits = _without(held, chosen, plan)
+    return Selection(chosen, credits, held, looked, cut, refused, used)
+
+
+def _without(
+    held: Collection[JobId], chosen: Sequence[tuple[str, Head]], plan: ClaimPlan
+) -> tuple[list[tuple[str, Head]], Credits]:
+    """Return who starts if some of the chosen do not, and the credits after them."""
+    left: dict[str, list[Head]] = {}
+    for queue, head in reversed(chosen):
+        if head.id not in held:
+            left.setdefault(queue, []).append(head)
+
+    def ask(queue: Served) -> Head | None:
+        heads = left.get(queue.name)
+        return heads.pop() if heads else None
+
+    return plan.standing.serve(plan.room(), ask, left)
 
 
 class _Ready:

@@ -22,14 +22,13 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
 from fairlead.core.queue import Share
 from fairlead.core.selection import (
-    GATES,
     LOOK,
     ClaimPlan,
     Head,
     Line,
     Snapshot,
     can_run,
-    gate_of,
+    gates_before,
     select,
 )
 from fairlead.core.store import Store
@@ -39,7 +38,6 @@ from fairlead.producer import found
 WINDOW = 600 * SECOND
 """How far back the pace of a queue is looked at."""
 
-_ORDER = (*GATES, Gate.NO_SLOT)
 _MOST_PROCESSES, _MOST_SLOTS = 100, 10_000
 """As far as what a worker says of itself is believed: nobody looks at more jobs than that."""
 
@@ -220,17 +218,17 @@ def judge(
     )
     starts = job.id in starting(views)
     snapshots = [view.snapshot for view in views]
-    gate, view = max(
-        ((gate_of(head, _line(each, job.queue), each), each) for each in snapshots), key=_how_far
+    closed, view = max(
+        ((gates_before(head, _line(each, job.queue), each), each) for each in snapshots),
+        key=_how_far,
     )
+    gate = next((each for each in closed if closed[each]), None)
     if gate is None and not starts:
         gate = Gate.NO_SLOT
-    line = _line(view, job.queue)
-    closed = {each: rule.closed(head, line, view) for each, rule in GATES.items()}
     closed[Gate.NO_SLOT] = gate is Gate.NO_SLOT
     gates = tuple(
         Barrier(each, closed[each], _opens(each, job, view, tasks) if closed[each] else None)
-        for each in _ORDER
+        for each in closed
     )
     if gate is Gate.NO_SLOT and _is_unseen(job, ahead, snapshots):
         return Explanation(job, view.now, gate, gates, ahead, None, _DAMAGED, damaged=True)
@@ -248,9 +246,10 @@ def _is_unseen(job: JobRecord, ahead: int, snapshots: Sequence[Snapshot]) -> boo
     return ahead < LOOK and all(head.id != job.id for head in heads)
 
 
-def _how_far(judged: tuple[Gate | None, Snapshot]) -> int:
-    gate, _ = judged
-    return len(_ORDER) if gate is None else _ORDER.index(gate)
+def _how_far(judged: tuple[dict[Gate, bool], Snapshot]) -> int:
+    """Return how many gates a job gets through before one that is closed."""
+    closed = list(judged[0].values())
+    return closed.index(True) if True in closed else len(closed)
 
 
 def _line(view: Snapshot, queue: str) -> Line:

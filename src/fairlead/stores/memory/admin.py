@@ -39,7 +39,7 @@ from fairlead.core.admin import (
 from fairlead.core.answers import answer_in, mark_of, with_answer
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
-from fairlead.core.selection import ClaimPlan, Line, Snapshot, can_run
+from fairlead.core.selection import LIMITS, ClaimPlan, Line, Snapshot, Used, can_run, limit_of
 from fairlead.stores.memory.line import MemoryLine
 from fairlead.stores.memory.live import LiveJob, revived
 from fairlead.stores.records import running_of, waiting_of
@@ -120,7 +120,8 @@ class MemoryAdmin(Admin):
         with self._line.lock:
             now = self._line.clock.now()
             jobs = [live.record() for live in self._line.live.values()]
-            parked = [self._line.live[job_id].new for job_id in self._line.unknown]
+            aside = [self._line.live[job_id] for job_id in self._line.aside]
+            parked = [live.new for live in aside if live.unknown_task]
             paused = frozenset(self._line.paused)
         waiting = [job for job in jobs if job.state is State.WAITING]
         running = [job for job in jobs if (job.lease_until or 0) > now]
@@ -135,15 +136,11 @@ class MemoryAdmin(Admin):
     async def snapshot(self, plan: ClaimPlan, limit: int) -> Snapshot:
         """Return what a claim with this plan would look at now."""
         with self._line.lock:
-            now = self._line.clock.now()
+            now, used = self._line.clock.now(), self._line.in_use()
             standing = [
                 live
                 for live in sorted(self._line.live.values(), key=lambda live: live.place)
-                if live.lease_until <= now
-                and live.run_at <= now
-                and (
-                    not live.unknown_task or can_run(plan.capable, live.new.task, live.new.version)
-                )
+                if live.lease_until <= now and live.run_at <= now and _comes_back(live, plan, used)
             ]
             lines = {
                 queue.name: Line(
@@ -153,7 +150,7 @@ class MemoryAdmin(Admin):
                 )
                 for queue in plan.queues
             }
-        return Snapshot(plan, now, lines)
+        return Snapshot(plan, now, lines, used=used)
 
     async def ahead(self, job_id: JobId) -> int:
         """Count the due jobs before this one in its queue."""
@@ -266,9 +263,9 @@ class MemoryAdmin(Admin):
         parked = live.parked
         self._line.displace(live)
         live = self._line.live[job_id] = revived(live.record(), now)
-        if parked is Gate.NO_CAPABLE_WORKER:
+        if parked not in (None, Gate.NOT_DUE):
             live.parked = parked
-            self._line.unknown.add(job_id)
+            self._line.aside.add(job_id)
         else:
             self._line.place(live, now)
         return True
@@ -411,8 +408,8 @@ class MemoryAdmin(Admin):
         for job_id, live in self._line.live.items():
             if live.parked is Gate.NOT_DUE and job_id not in due:
                 yield f"job {job_id} waits for a time that nobody watches"
-            if (live.parked is Gate.NO_CAPABLE_WORKER) != (job_id in self._line.unknown):
-                yield f"job {job_id} and the list of unknown tasks disagree"
+            if (live.parked not in (None, Gate.NOT_DUE)) != (job_id in self._line.aside):
+                yield f"job {job_id} and the list of parked jobs disagree"
 
 
 def _group(jobs: list[JobRecord]) -> ErrorGroup:
@@ -440,3 +437,10 @@ def _only(job_ids: Collection[JobId]) -> JobId | None:
 def _is_of(line: AuditLine, by: Action) -> bool:
     """Say whether a line of the audit log is that of an action."""
     return (line.who, line.verb, line.target) == (by.who, by.verb, by.target)
+
+
+def _comes_back(live: LiveJob, plan: ClaimPlan, used: Used) -> bool:
+    """Say whether a claim with this plan would find a job in its order, if it is parked by now."""
+    if live.unknown_task:
+        return can_run(plan.capable, live.new.task, live.new.version)
+    return live.parked not in LIMITS or limit_of(live.head, used) is None

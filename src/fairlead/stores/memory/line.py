@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,6 +29,7 @@ from fairlead.core.job import (
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.queue import Served
 from fairlead.core.selection import (
+    LIMITS,
     Claim,
     ClaimPlan,
     Head,
@@ -36,7 +37,9 @@ from fairlead.core.selection import (
     Lines,
     Snapshot,
     Unknown,
+    Used,
     can_run,
+    limit_of,
     select,
 )
 from fairlead.core.store import BATCH, Accepted, Extended, Upkeep, accepted
@@ -67,7 +70,8 @@ class MemoryLine(Untransacted):
         self.due: list[tuple[int, JobId]] = []
         # The same for jobs that expire, and the jobs that wait for a worker who knows them.
         self.expiring: list[tuple[int, JobId]] = []
-        self.unknown: set[JobId] = set()
+        # Those that are parked for anything else.
+        self.aside: set[JobId] = set()
         self.paused: set[str] = set()
         self._looks = Looks()
         self.workers: dict[str, Worker] = {}
@@ -149,7 +153,7 @@ class MemoryLine(Untransacted):
 
     def displace(self, live: LiveJob) -> None:
         """Take a job out of the place it has."""
-        self.unknown.discard(live.new.id)
+        self.aside.discard(live.new.id)
         if live.parked is None:
             order = self.order[live.new.queue]
             del order[bisect_left(order, live.place)]
@@ -161,10 +165,12 @@ class MemoryLine(Untransacted):
         with self.lock:
             now = self.clock.now()
             self._promote(now)
-            self._bring_back(partial(can_run, plan.capable))
+            self._bring_back_known(partial(can_run, plan.capable))
             self._expire(now)
+            used = self.in_use()
+            self._bring_back_limited(used)
             lines = Lines(plan, partial(self._line, plan.worker, now))
-            selection = select(Snapshot(plan, now, lines, among=self.order))
+            selection = select(Snapshot(plan, now, lines, self.order, used))
             cut = selection.cut
             for name, looked in selection.looked.items():
                 cut |= self._looks.end(plan.worker, name, looked)
@@ -173,7 +179,10 @@ class MemoryLine(Untransacted):
                 for job_id, gate in sorted(selection.held.items())
                 if gate is Gate.NO_CAPABLE_WORKER
             ]
-            parked = self._park(unknown, now)
+            parked = self._park_unknown(unknown, now)
+            for gate, heads in selection.refused.items():
+                for head in heads:
+                    self._park(self.live[head.id], gate)
             jobs = [self._lease(self.live[head.id], plan, now) for _, head in selection.chosen]
         return Claim(jobs, selection.credits, now, parked, cut)
 
@@ -197,7 +206,19 @@ class MemoryLine(Untransacted):
             live.worker, live.claimed_at = plan.worker, now
         return live.job(lost=lost)
 
-    def _park(self, unknown: Iterable[LiveJob], now: int) -> list[Unknown]:
+    def in_use(self) -> dict[Gate, Counter[str]]:
+        """Return how much of each limit is in use."""
+        running = [live.head for live in self.live.values() if live.lease_until] if LIMITS else []
+        keys = {gate: map(limit.uses, running) for gate, limit in LIMITS.items()}
+        return {gate: Counter(key for key in of if key is not None) for gate, of in keys.items()}
+
+    def _park(self, live: LiveJob, gate: Gate) -> None:
+        """Take a job out of the order, until what it waits for is there."""
+        self.displace(live)
+        live.parked = gate
+        self.aside.add(live.new.id)
+
+    def _park_unknown(self, unknown: Iterable[LiveJob], now: int) -> list[Unknown]:
         """Park those of these jobs that no live worker knows."""
         kinds: defaultdict[tuple[str, str, int], list[LiveJob]] = defaultdict(list)
         for live in unknown:
@@ -207,9 +228,7 @@ class MemoryLine(Untransacted):
             if self._known(task, version, now):
                 continue
             for live in alike:
-                self.displace(live)
-                live.parked = Gate.NO_CAPABLE_WORKER
-                self.unknown.add(live.new.id)
+                self._park(live, Gate.NO_CAPABLE_WORKER)
             parked.append(alike[0].unknown(len(alike)))
         return parked
 
@@ -298,7 +317,7 @@ class MemoryLine(Untransacted):
             self.workers[worker.id] = msgspec.structs.replace(
                 worker, started_at=known.started_at if known else now, live_until=now + lease
             )
-            self._bring_back(partial(can_run, worker.capable))
+            self._bring_back_known(partial(can_run, worker.capable))
         self.notify()
 
     async def wait(
@@ -342,7 +361,7 @@ class MemoryLine(Untransacted):
             now = self.clock.now()
             done = Upkeep(
                 promoted=self._promote(now),
-                brought_back=self._bring_back(lambda t, v: self._known(t, v, now)),
+                brought_back=self._bring_back_known(lambda t, v: self._known(t, v, now)),
                 expired=self._expire(now),
                 pruned_jobs=self._prune(now - keep),
                 pruned_attempts=self._prune_log(now - keep),
@@ -363,11 +382,20 @@ class MemoryLine(Untransacted):
                 promoted += 1
         return promoted
 
-    def _bring_back(self, known: Callable[[str, int], bool]) -> int:
-        parked = [self.live[job_id] for job_id in self.unknown]
-        back = [live for live in parked if known(live.new.task, live.new.version)][:BATCH]
+    def _bring_back_known(self, known: Callable[[str, int], bool]) -> int:
+        return self._bring_back(
+            Gate.NO_CAPABLE_WORKER, lambda live: known(live.new.task, live.new.version)
+        )
+
+    def _bring_back_limited(self, used: Used) -> None:
+        for gate in LIMITS:
+            self._bring_back(gate, lambda live: limit_of(live.head, used) is None)
+
+    def _bring_back(self, gate: Gate, is_open: Callable[[LiveJob], bool]) -> int:
+        parked = [live for live in map(self.live.__getitem__, self.aside) if live.parked is gate]
+        back = [live for live in parked if is_open(live)][:BATCH]
         for live in back:
-            self.unknown.discard(live.new.id)
+            self.aside.discard(live.new.id)
             self._stand(live)
         return len(back)
 

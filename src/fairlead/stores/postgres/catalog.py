@@ -47,6 +47,7 @@ ORDER = (
     "functions/known",
     "functions/add",
     "functions/park",
+    "functions/limits",
     "functions/expire",
     "functions/marks",
     "functions/walk",

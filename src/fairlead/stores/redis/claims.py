@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core.admin import Worker
+from fairlead.core.asking import in_turns
 from fairlead.core.clock import Clock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
@@ -19,6 +20,7 @@ from fairlead.core.selection import LONGEST_TOLD, Claim, ClaimPlan, Head, Looked
 from fairlead.stores.looks import Looks
 from fairlead.stores.redis.crew import live
 from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.limits import Limit, bring_back, charge
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.seen import FEW, Seen
@@ -53,6 +55,7 @@ class Claims:
         self._looks = Looks()
         self._looks_guard = threading.Lock()
         self.seen = Seen(clock)
+        self.limits: list[Limit] = []
         self._level = LEVEL
 
     # What happens beside claims
@@ -130,6 +133,9 @@ class Claims:
         self._level = plan.level
         self.seen.serve(plan.lineup, capable)
         yield from self._look()
+        if self.limits:
+            yield from self._make_room()
+        whole = plan
         asked = Shares(plan, self.seen.among(plan.lineup))
         stale = set(self.seen.stalest(plan.lineup))
         stepped: dict[str, list[list[Any]]] = {}
@@ -142,11 +148,30 @@ class Claims:
             claim, damaged = claim.joined(asked.claim()), damaged + asked.damaged
         asked.check()
         now = asked.now or (yield from present(self._clock))
+        if self.limits:
+            claim = yield from self._charge(whole, claim, asked)
         parked: list[Unknown] = []
         if stepped:
             with suppress(StoreError):  # They are met again; what is claimed is not lost.
                 parked = yield from self._park(stepped, now)
         return msgspec.structs.replace(claim, now=now, parked=parked), damaged
+
+    def _make_room(self) -> Conversation[None]:
+        """Bring back jobs that limits have room for now."""
+        names = yield from self._queues.names()
+        for name in (yield from bring_back(self._keys, self.limits, names, self._at())):
+            self.placed(name)
+
+    def _charge(self, plan: ClaimPlan, claim: Claim, asked: Shares) -> Conversation[Claim]:
+        """Return what the limits leave of a claim."""
+        jobs = yield from charge(self._keys, self.limits, claim.jobs, asked.places, self._at())
+        if len(jobs) == len(claim.jobs):
+            return claim
+        given: dict[str, list[Job]] = {}
+        for job in jobs:
+            given.setdefault(job.queue, []).append(job)
+        in_order, credits = in_turns(plan, given)
+        return msgspec.structs.replace(claim, jobs=in_order, credits=credits, cut=True)
 
     def _ask_all(
         self, plan: ClaimPlan, asked: Shares, capable: Word, stepped: dict[str, list[list[Any]]]

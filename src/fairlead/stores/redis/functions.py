@@ -74,7 +74,7 @@ PRODUCER, WORKER, OPERATOR = "producer", "worker", "operator"
 _ROLES = {
     **dict.fromkeys(("put", "records", "here", "register"), PRODUCER),
     **dict.fromkeys(("claim", "extend", "settle", "announce", "upkeep"), WORKER),
-    **dict.fromkeys(("park", "bring_back", "glance"), WORKER),
+    **dict.fromkeys(("park", "bring_back", "refuse", "reopen", "glance"), WORKER),
     **dict.fromkeys(("write_entries", "write_loose", "read_loose", "prune_loose"), WORKER),
 }
 

@@ -41,6 +41,7 @@ class Shares:
         self.damaged: list[Settlement] = []
         self.answered: bool = first.answered if first else False
         self.now: int = first.now if first else 0
+        self.places: dict[JobId, int] = first.places if first else {}
 
     @property
     def is_full(self) -> bool:
@@ -93,7 +94,9 @@ class Shares:
                 fence = fence_of(job_id, state)
                 self.damaged.append(_dead_letter(JobId(job_id), fence, problem))
             else:
-                jobs.append(job_of(job_id, queue, body, run, lost=raw_id in lost))
+                job = job_of(job_id, queue, body, run, lost=raw_id in lost)
+                jobs.append(job)
+                self.places[job.id] = run.order_at
         self._bytes -= size
         self._room -= len(jobs)
         self._cut.discard(queue)

@@ -44,6 +44,7 @@ from fairlead.stores.sqlite.acts import SqliteActs
 from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place
+from fairlead.stores.sqlite.limits import in_use
 from fairlead.stores.sqlite.line import SqliteLine
 from fairlead.stores.sqlite.migrate import applied
 from fairlead.stores.sqlite.sound import AT_ONCE
@@ -165,14 +166,14 @@ class SqliteAdmin(Admin):
         now = self._line.moment().now
         connection.execute("BEGIN")
         try:
-            stopped = _paused(connection)
+            stopped, used = _paused(connection), in_use(connection)
             lines = {
                 q.name: Line(q, _standing(connection, plan, q.name, limit, now), q.name in stopped)
                 for q in plan.queues
             }
         finally:
             connection.execute("ROLLBACK")
-        return Snapshot(plan, now, lines)
+        return Snapshot(plan, now, lines, used=used)
 
     @_question
     def ahead(self, connection: sqlite3.Connection, job_id: JobId) -> int:

@@ -31,6 +31,7 @@ from fairlead.core.selection import (
 )
 from fairlead.stores.looks import Looks
 from fairlead.stores.sqlite.heads import FRONT, After, Row, read_bodies, read_heads, read_many
+from fairlead.stores.sqlite.limits import bring_back_limited, in_use, park_refused
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, tell, to_json
 from fairlead.stores.sqlite.ways import Moment, Parked, kind_key, park
 
@@ -74,6 +75,9 @@ class Claims:
         self, connection: sqlite3.Connection, plan: ClaimPlan, paused: Collection[str], now: int
     ) -> Claim:
         """Lease what the selection rule chooses."""
+        used = in_use(connection)
+        if bring_back_limited(connection, used):
+            self.look_again()
         if self._looks:
             self._hear(connection)
         damaged = self._damaged.pop(plan.worker, {})
@@ -83,7 +87,7 @@ class Claims:
         if len(plan.queues) > _HANDFUL and not damaged:
             among = reader.read_ahead(sparse=plan.worker in self._sparse)
             self._note_sparse(plan, among)
-        selection = select(Snapshot(plan, now, Lines(plan, reader.line), among))
+        selection = select(Snapshot(plan, now, Lines(plan, reader.line), among, used))
         cut = selection.cut or reader.stopped
         for name, looked in selection.looked.items():
             if looked.stepped or self._looks:
@@ -96,6 +100,7 @@ class Claims:
             job_id for job_id, gate in selection.held.items() if gate is Gate.NO_CAPABLE_WORKER
         ]
         parked = _park_unknown(connection, unknown, now) if unknown else []
+        park_refused(connection, selection.refused)
         rows = cast("list[tuple[str, Row]]", selection.chosen)
         jobs = _lease(connection, rows, plan, now) if rows else []
         return Claim(jobs, selection.credits, now, parked, cut)

@@ -239,7 +239,7 @@ def _wait_again(connection: Hand, end: End, now: int, times: Mapping[int, object
     )
 
 
-def park(connection: Hand, reason: Parked, keys: Mapping[int, str]) -> None:
+def park(connection: Hand, reason: int, keys: Mapping[int, str]) -> None:
     """Take jobs out of the order: sequence numbers with what each waits for."""
     tell(connection, "park", parked=reason, keys=to_json(keys))
 
@@ -249,9 +249,7 @@ def bring_back_due(connection: sqlite3.Connection, now: int) -> int:
     return tell(connection, "bring_back_due", now=now, batch=BATCH)
 
 
-def bring_back(
-    connection: sqlite3.Connection, reason: Parked, is_open: Callable[[str], bool]
-) -> int:
+def bring_back(connection: sqlite3.Connection, reason: int, is_open: Callable[[str], bool]) -> int:
     """Put jobs back into the order whose key is open now; returns how many."""
     keys = [key for key in _park_keys(connection, reason) if is_open(key)]
     if not keys:
@@ -259,7 +257,7 @@ def bring_back(
     return tell(connection, "bring_back_parked", parked=reason, keys=to_json(keys), batch=BATCH)
 
 
-def _park_keys(connection: sqlite3.Connection, reason: Parked) -> list[str]:
+def _park_keys(connection: sqlite3.Connection, reason: int) -> list[str]:
     """Return what jobs are parked for."""
     try:
         return _decode_keys(ask(connection, "park_keys", parked=reason))

@@ -13,12 +13,45 @@ AS $$
     ), E']\n', id, task, queue, payload)
 $$;
 
--- Lease so many jobs of each queue as were chosen: those that were locked on the way, and the next ones that
--- may start, in the order and out of turn. Waits for nobody. Returns each as leased tells it.
-CREATE OR REPLACE FUNCTION lease(
-    asked stretch[], at bigint, term bigint, who text, spare boolean, able jsonb,
-    own integer
-) RETURNS SETOF text LANGUAGE plpgsql
+-- Lock so many jobs of each queue as were chosen: those that were locked on the way, and the next ones that
+-- may start, in the order and out of turn. Waits for nobody.
+CREATE OR REPLACE FUNCTION candidates(
+    asked stretch[], at bigint, spare boolean, able jsonb, own integer
+) RETURNS tid[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(SELECT unnest(places) FROM unnest(asked)) || ARRAY(
+        SELECT chosen.ctid FROM unnest(asked) AS l
+        CROSS JOIN LATERAL (
+            SELECT ctid FROM job
+            -- Whatever the walk went over before the first of them need not be gone over again.
+            WHERE parked = 0 AND queue = l.name
+              AND (order_at, id) > (greatest(l.first_at, l.from_at),
+                                    CASE WHEN l.first_at > l.from_at THEN '' ELSE l.from_id END)
+              AND order_at <= l.upto_at AND lease_until <= at
+              AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
+                       attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare,
+                       able, own) IS NULL
+            ORDER BY order_at, id
+            LIMIT CASE WHEN l.places IS NULL THEN l.had - l.beside ELSE 0 END FOR UPDATE SKIP LOCKED
+        ) AS chosen
+    ) || ARRAY(
+        SELECT chosen.ctid FROM unnest(asked) AS l
+        CROSS JOIN LATERAL (
+            SELECT ctid FROM job
+            WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
+              AND (NOT l.resumed OR (order_at, id) > (l.from_at, l.from_id))
+              AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
+                       attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare,
+                       able, own) IS NULL
+            ORDER BY order_at, id LIMIT l.beside FOR UPDATE SKIP LOCKED
+        ) AS chosen
+    );
+END $$;
+
+-- Lease jobs that are locked. Returns each as leased tells it.
+CREATE OR REPLACE FUNCTION lease(jobs tid[], at bigint, term bigint, who text) RETURNS SETOF text
+LANGUAGE plpgsql
 AS $$
 BEGIN
     RETURN QUERY
@@ -29,35 +62,7 @@ BEGIN
         claimed_at = CASE WHEN job.lease_until = 0 THEN at ELSE job.claimed_at END,
         lost = job.lease_until > 0,
         lease_until = at + term
-    WHERE ctid = ANY (
-        ARRAY(SELECT unnest(places) FROM unnest(asked)) || ARRAY(
-            SELECT chosen.ctid FROM unnest(asked) AS l
-            CROSS JOIN LATERAL (
-                SELECT ctid FROM job
-                -- Whatever the walk went over before the first of them need not be gone over again.
-                WHERE parked = 0 AND queue = l.name
-                  AND (order_at, id) > (greatest(l.first_at, l.from_at),
-                                        CASE WHEN l.first_at > l.from_at THEN '' ELSE l.from_id END)
-                  AND order_at <= l.upto_at AND lease_until <= at
-                  AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
-                           attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare,
-                           able, own) IS NULL
-                ORDER BY order_at, id
-                LIMIT CASE WHEN l.places IS NULL THEN l.had - l.beside ELSE 0 END FOR UPDATE SKIP LOCKED
-            ) AS chosen
-        ) || ARRAY(
-            SELECT chosen.ctid FROM unnest(asked) AS l
-            CROSS JOIN LATERAL (
-                SELECT ctid FROM job
-                WHERE parked = 3 AND queue = l.name AND order_at <= l.upto_at AND lease_until <= at
-                  AND (NOT l.resumed OR (order_at, id) > (l.from_at, l.from_id))
-                  AND gate(id, queue, task, version, run_at, order_at, expires_at, enqueued_at,
-                           attempt, crashes, fence, lease_until, worker, claimed_at, level, at, spare,
-                           able, own) IS NULL
-                ORDER BY order_at, id LIMIT l.beside FOR UPDATE SKIP LOCKED
-            ) AS chosen
-        )
-    )
+    WHERE ctid = ANY (jobs)
     RETURNING leased(
         id, task, queue, payload, version, attempt, fence, run_at, order_at, enqueued_at, parked,
         CASE WHEN lost THEN json_build_object(

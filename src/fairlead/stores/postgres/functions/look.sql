@@ -20,6 +20,7 @@ BEGIN
     IF unknown THEN
         stirred := stirred || bring_back(known, most);
     END IF;
+    stirred := stirred || bring_back_limited(at, most);
     IF expired THEN
         PERFORM expire(at, most, own);
     END IF;

@@ -10,8 +10,8 @@
 -- "bytes", stepping over at most "steps" jobs behind gates of each. If some have less than is wanted, or if the
 -- worker wants it ("look"), it looks for itself: it sees to what fell due, expired or is known again,
 -- begins at the marks, and asks the rest. What is left then is shared out again, until the slots or the jobs run
--- out. How many of each queue start is the rule's; that many are locked and leased then, without waiting for
--- anybody.
+-- out. How many of each queue start is the rule's; that many are locked then, without waiting for anybody, and those
+-- that limits admit are leased.
 --
 -- The first text tells the time; the kinds of jobs that were parked; the queues with jobs
 -- behind gates, each with the number of those and the place where the walk was broken off, if it was; the queues
@@ -33,6 +33,8 @@ DECLARE
                        OR coalesce(at - (doc->>'asked_at')::bigint >= term / 2, false);
     started timestamptz := clock_timestamp();
     chosen  record;
+    found   tid[] := '{}';
+    allowed tid[] := '{}';
 BEGIN
     -- A run without a worker, or with such a lease, is damaged: it would cost others their jobs.
     IF coalesce(octet_length(who), 0) NOT BETWEEN 1 AND 1000
@@ -45,16 +47,19 @@ BEGIN
     IF cardinality(chosen.damaged) > 0 THEN
         PERFORM bury(chosen.damaged, at);
     END IF;
+    IF EXISTS (SELECT FROM unnest(chosen.asked) WHERE had > 0) THEN
+        found := candidates(chosen.asked, at, spare, able, told_level(doc));
+        allowed := admitted(found, at);
+    END IF;
     RETURN NEXT jsonb_build_array(
         at, leave_out(chosen.strange, at), chosen.gated,
         ARRAY(SELECT name FROM unnest(chosen.asked)
               WHERE most IS NOT NULL AND look AND coalesce(chosen.gated->name->1, 'null') = 'null'),
         ARRAY(SELECT name FROM unnest(chosen.others)), chosen.stirred, chosen.looked,
-        (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint, chosen.cut
+        (date_part('epoch', clock_timestamp() - started) * 1000000)::bigint,
+        chosen.cut OR cardinality(allowed) < cardinality(found)
     )::text;
-    IF EXISTS (SELECT FROM unnest(chosen.asked) WHERE had > 0) THEN
-        RETURN QUERY SELECT * FROM lease(
-            chosen.asked, at, term, who, spare, able, told_level(doc)
-        );
+    IF cardinality(allowed) > 0 THEN
+        RETURN QUERY SELECT * FROM lease(allowed, at, term, who);
     END IF;
 END $$;
