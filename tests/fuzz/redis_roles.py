@@ -11,25 +11,30 @@ short, and an operator may delete jobs.
 
 import asyncio
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
 import redis
 
 from fairlead.core.acts import Action
+from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
+from fairlead.core.job import Gate, Job, NewJob
+from fairlead.core.queue import Queue
+from fairlead.core.selection import ClaimPlan
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.entries import SLOTS
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import Wire
-from fairlead.stores.redis.talk import Command
+from fairlead.stores.redis.store import RedisStore
+from fairlead.stores.redis.talk import Command, Conversation
 from tests.fuzz.documents import VALUES, Path, changed, places
 from tests.fuzz.redis import QUEUE, RedisVictim, pack
 from tests.fuzz.rounds import exercise
@@ -47,8 +52,8 @@ _CALLS = ("FCALL", "FCALL_RO")
 _ID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
 _LEASE = 2
 """Where a claim tells its lease."""
-_FENCED = {"settle": 3, "extend": 2}
-"""Where a verb tells jobs with their fences."""
+_FENCED = {"settle": (3, 1), "extend": (2, 1), "refuse": (2, 2)}
+"""Where a verb tells jobs with their fences, and where of each it tells its fence."""
 
 
 class Call(NamedTuple):
@@ -75,9 +80,35 @@ def recorded(url: str) -> list[Call]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Wire, "ask", ask)
         asyncio.run(exercise(url))
+        asyncio.run(_refuse(url))
         asyncio.run(_mend(url))
     assert {call.verb for call in calls} == set(FUNCTIONS), "some function is called by nobody"
     return calls
+
+
+class _Refusing:
+    """A limit that refuses everybody, and has room afterwards."""
+
+    gate = cast(Gate, "limit")
+
+    def with_room(self) -> Conversation[Sequence[str]]:
+        yield from ()
+        return ["key"]
+
+    def refuse(self, jobs: Sequence[Job]) -> Conversation[Mapping[JobId, str]]:
+        yield from ()
+        return {job.id: "key" for job in jobs}
+
+
+async def _refuse(url: str) -> None:
+    """Let a limit refuse a job, and let it come back."""
+    store = store_for(url)
+    assert isinstance(store, RedisStore)
+    await store.put([NewJob(new_id(QUEUE), "t", QUEUE, "{}")])
+    store._line.claims.limits.append(_Refusing())
+    for _ in range(2):
+        assert (await store.claim(ClaimPlan("fuzz", (Queue(QUEUE),), 1, SECOND))).jobs == []
+    await store.close()
 
 
 async def _mend(url: str) -> None:
@@ -185,8 +216,9 @@ class RoleVictim(RedisVictim):
         values: list[Any] = _with_id(deepcopy(call.values), job_id)
         if call.verb == "claim":
             values[_LEASE] = 1
-        for run in values[_FENCED[call.verb]] if call.verb in _FENCED else ():
-            run[1] = self._fence(job_id)
+        runs, at = _FENCED.get(call.verb, (None, 0))
+        for run in () if runs is None else values[runs]:
+            run[at] = self._fence(job_id)
         return values
 
     def _fence(self, job_id: JobId) -> int:
