@@ -1893,11 +1893,41 @@ MUTANTS = [
     ),
     Mutant(
         "a connection that was given up on is not used again (T15)",
-        f"{REDIS}/lane.py",
-        "            answers = [await _answer(connection) for _ in commands]\n"
+        f"{REDIS}/wire.py",
+        "            answers = _whole([await link.answer() for _ in commands])\n"
         "        except BaseException:",
-        "            answers = [await _answer(connection) for _ in commands]\n        except ValueError:",
+        "            answers = _whole([await link.answer() for _ in commands])\n"
+        "        except ValueError:",
         "tests/stores/test_redis.py::test_a_connection_that_was_given_up_on_is_not_used_again",
+    ),
+    Mutant(
+        "a connection that ended while it was idle is not used, Redis",
+        f"{REDIS}/wire.py",
+        "        return self._read() or self._problem is not None\n",
+        "        return False\n",
+        "tests/system/test_redis_restart.py::test_an_idle_connection_that_ended_fails_nobody",
+    ),
+    Mutant(
+        "a fork does not hold its parent's connections, Redis",
+        f"{REDIS}/wire.py",
+        "            os.close(sock.detach())\n",
+        "            sock.fileno()\n",
+        "tests/system/test_redis_sessions.py::test_a_child_does_not_hold_its_parents_connections",
+    ),
+    Mutant(
+        "the certificate names the server that is spoken to, Redis",
+        f"{REDIS}/speech.py",
+        "        context = ssl.create_default_context()\n",
+        "        context = ssl.create_default_context()\n        context.check_hostname = False\n",
+        "tests/stores/test_redis_address.py",
+    ),
+    Mutant(
+        "only a server whose certificate somebody vouches for is spoken to, Redis",
+        f"{REDIS}/speech.py",
+        "        context = ssl.create_default_context()\n",
+        "        context = ssl.create_default_context()\n        context.check_hostname = False\n"
+        "        context.verify_mode = ssl.CERT_NONE\n",
+        "tests/stores/test_redis_address.py",
     ),
     Mutant(
         "a slot that moved is followed, Redis",

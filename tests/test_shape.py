@@ -111,6 +111,34 @@ def test_drivers_stay_in_their_stores_folder() -> None:
     assert wrong == []
 
 
+def test_the_redis_store_uses_only_public_names_of_its_driver() -> None:
+    """What begins with an underscore can change with any release of redis-py, hiredis or asyncio."""
+    wrong = []
+    for name in (name for name in MODULES if name.startswith("fairlead.stores.redis")):
+        for node in nodes(name):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                    pass
+                case ast.Attribute(attr=attr) if is_private(attr):
+                    wrong.append(f"{name} uses {ast.unparse(node)}")
+                case ast.Call(
+                    func=ast.Name(id="getattr" | "setattr" | "hasattr"),
+                    args=[_, ast.Constant(value=str(attr)), *_],
+                ) if is_private(attr):
+                    wrong.append(f"{name} uses {ast.unparse(node)}")
+                case ast.ImportFrom(module=str(module), names=names):
+                    parts = [*module.split("."), *(each.name for each in names)]
+                    wrong += [f"{name} imports {each}" for each in parts if is_private(each)]
+                case ast.Import(names=names):
+                    parts = [part for each in names for part in each.name.split(".")]
+                    wrong += [f"{name} imports {each}" for each in parts if is_private(each)]
+    assert wrong == []
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
 def test_nothing_unsafe_is_imported_or_called() -> None:
     """Never pickle, never code or imports by a name that came out of the store (T2, T3)."""
     wrong = [

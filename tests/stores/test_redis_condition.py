@@ -211,7 +211,7 @@ async def test_a_replica_is_refused(server: RedisServer, redis_url: str) -> None
 async def test_a_server_tells_of_itself(redis_crew_url: str) -> None:
     found = await condition(redis_crew_url)
     assert found.facts["server"].startswith("Redis ")
-    assert found.facts["driver"].startswith("redis-py ")
+    assert found.facts["driver"].startswith("hiredis ")
     assert found.facts["user"] == "crew"
     assert found.facts["keys"].startswith(Address.of(redis_crew_url).prefix)
     assert found.facts["news"] == "heard"

@@ -1,6 +1,7 @@
 """Connections end, functions are forgotten, the server sleeps; and nobody has too many (F24, L7)."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -224,6 +225,21 @@ def test_the_app_works_on_both_sides_of_a_fork(redis_shop: RedisShop) -> None:
     assert {redis_shop.record(job).state for job in redis_shop.accepted} == {State.WAITING}
     assert before <= {client["id"] for client in redis_shop.clients()}
     redis_shop.waiting |= set(redis_shop.accepted)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_does_not_hold_its_parents_connections(redis_shop: RedisShop) -> None:
+    """Else the server would not notice that the parent is no more."""
+    redis_shop.waiting.add(redis_shop.put("quick"))
+    redis_shop.app.bridge.run(redis_shop.app.store.wait(0.01))
+    assert redis_shop.clients()
+    assert redis_shop.clients("pubsub")
+    over, go = os.pipe()
+    answer = fork(lambda: os.read(over, 1).decode())
+    redis_shop.app.close()
+    until(lambda: not redis_shop.clients() + redis_shop.clients("pubsub"))
+    os.write(go, b"!")
+    assert answer() == "!"
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+import hiredis
 import msgspec
-import redis
 
 from fairlead.core.admin import Condition, Finding, Migration
 from fairlead.core.clock import SECOND
@@ -243,7 +243,7 @@ def condition(
     room = f" of {_size(first.maxmemory)}" if first.maxmemory else ""
     facts = {
         "server": first.named if len(servers) == 1 else f"{first.named}, {len(servers)} nodes",
-        "driver": f"redis-py {redis.__version__}",
+        "driver": f"hiredis {hiredis.__version__}",
         "user": address.options.get("username", "default"),
         "durability": weakest(servers).survives,
         "keys": f"{address.prefix}:…, version {VERSION}",

@@ -17,10 +17,10 @@ from redis import connection as blocking
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import ConfigError, StoreError
 from fairlead.core.job import NewJob
-from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.condition import Server, begin
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.lane import BlockingLanes, settings
+from fairlead.stores.redis.lane import BlockingLanes
 from fairlead.stores.redis.layout import Body, in_lua
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.problems import typed
@@ -142,6 +142,24 @@ def _address(url: str) -> Address:
     return address
 
 
+def _settings(address: Address, node: Node) -> dict[str, Any]:
+    """Return what redis-py needs to connect to a node."""
+    place = {"path": node.path} if node.path else {"host": node.host, "port": node.port}
+    keepalive = {} if node.path else {"socket_keepalive": True}
+    trust = {"ssl_cert_reqs": "required", "ssl_check_hostname": True} if address.tls else {}
+    return {
+        **place,
+        **keepalive,
+        **trust,
+        **address.options,
+        "db": address.database,
+        "socket_connect_timeout": min(2.0, address.timeout),
+        "protocol": 2,
+        "client_name": "fairlead",
+        "driver_info": None,
+    }
+
+
 def connected(url: str) -> Any:  # noqa: ANN401 (the driver's own, whose answers have no types)
     """Connect to the one server that a URL names."""
     address = _address(url)
@@ -149,7 +167,7 @@ def connected(url: str) -> Any:  # noqa: ANN401 (the driver's own, whose answers
     tcp = blocking.SSLConnection if address.tls else blocking.Connection
     pool = redis.ConnectionPool(
         connection_class=blocking.UnixDomainSocketConnection if node.path else tcp,
-        **settings(address, node),
+        **_settings(address, node),
         socket_timeout=address.timeout,
     )
     client: Any = redis.Redis.from_pool(pool)

@@ -18,8 +18,8 @@ from redis import exceptions
 from fairlead.core.errors import StoreError
 from fairlead.stores.news import ENDED, QUIET_SECONDS, WORK
 from fairlead.stores.redis.address import Address
-from fairlead.stores.redis.lane import Wire
 from fairlead.stores.redis.nodes import Nodes
+from fairlead.stores.redis.wire import Wire
 
 _BEGIN_SECONDS = 1.0
 _PING_SECONDS, _PONG_SECONDS = 2.0, 2.0
