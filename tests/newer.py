@@ -12,7 +12,7 @@ import redis
 
 from fairlead.stores.postgres.address import Address as PostgresAddress
 from fairlead.stores.redis.address import Address as RedisAddress
-from fairlead.stores.redis.condition import VERSION
+from fairlead.stores.redis.served import VERSION
 
 _STEP = 999
 
@@ -33,7 +33,7 @@ def newer_than_this_program(url: str) -> Iterator[None]:
 def _note(url: str) -> None:
     if url.startswith("redis"):
         steps = range(1, VERSION + 2)  # What stands after a gap would be taken for damage.
-        _redis(url, "HSET", *(word for step in steps for word in (str(step), "0")))
+        _redis(url, "HSET", *(word for step in steps for word in (str(step), "0 1000")))
     else:
         _sql(url, "INSERT INTO {table} VALUES ({step}, 0, 1000)")
 

@@ -230,7 +230,7 @@ async def test_memory_that_runs_out_is_told_before(server: RedisServer, redis_ur
 
 async def test_jobs_of_a_newer_program_are_left_alone(server: RedisServer, redis_url: str) -> None:
     prefix = Address.of(redis_url).prefix
-    server.execute("HSET", f"{prefix}:schema", "1", "0", "2", "0")
+    server.execute("HSET", f"{prefix}:schema", "1", "0 1", "2", "0 2")
     store = store_for(redis_url)
     with pytest.raises(SchemaOutdated, match="upgrade this program"):
         await store.open()

@@ -466,9 +466,9 @@ SCHEMA = "fairlead:schema"
     [
         ([("DEL", SCHEMA), ("SET", SCHEMA, "x")], "schema is of a type that is not ours: moved"),
         ([("DEL", SCHEMA)], "nothing was damaged"),  # Whoever may write it notes it again.
-        ([("HSET", SCHEMA, "1", "soon")], "noted at soon, cannot be: wrote it anew"),
-        ([("DEL", SCHEMA), ("HSET", SCHEMA, "9998", "0")], "9998 of our keys, noted at 0, cannot"),
-        ([("HSET", SCHEMA, "9998", "0")], "version 9998 of our keys, noted at 0, cannot be"),
+        ([("HSET", SCHEMA, "1", "soon")], "noted as soon, cannot be: wrote it anew"),
+        ([("DEL", SCHEMA), ("HSET", SCHEMA, "9998", "0")], "9998 of our keys, noted as 0, cannot"),
+        ([("HSET", SCHEMA, "9998", "0")], "version 9998 of our keys, noted as 0, cannot be"),
     ],
 )
 def test_a_damaged_note_of_the_version_locks_nobody_out(

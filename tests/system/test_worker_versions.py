@@ -61,6 +61,23 @@ def test_what_runs_longer_than_the_grace_time_is_given_back_to_newer_workers(sho
     shop.waiting.add(job)
 
 
+@pytest.mark.parametrize("shop", ["redis"], indirect=True)
+def test_a_worker_on_redis_notices_a_newer_schema_by_itself(shop: Shop) -> None:
+    """It looks with each heartbeat; nothing has to end or begin for that."""
+    job = shop.put("wait", 3.0)
+    tree = shop.start("--processes", "2", "--lease", "5")
+    shop.until_started(job)
+    with newer_than_this_program(shop.owner_url):
+        tree.until_log("no longer served: ")
+        later = shop.put("quick")
+        assert tree.ended(30) == Exit.FAILED
+        assert shop.record(later).state is State.WAITING
+    check_told(tree)
+    record = shop.record(job)
+    assert (record.state, record.attempt, len(shop.starts(job))) == (State.DONE, 1, 1)
+    shop.waiting.add(later)
+
+
 @on_every_store
 def test_a_worker_does_not_start_on_a_newer_schema(shop: Shop) -> None:
     with newer_than_this_program(shop.owner_url):

@@ -36,6 +36,7 @@ from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.places import Places
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.repair import Repair
+from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import Conversation, present
 from fairlead.stores.redis.wake import Listener
 from fairlead.stores.repeat import acted
@@ -89,7 +90,7 @@ class RedisAdmin(Admin):
         clock: Clock | None,
         session: Callable[[], Awaitable[Session]],
         reach: Callable[[], tuple[Nodes, BlockingLanes]],
-        level: Callable[[], int],
+        served: Served,
         changed: Callable[[], None],
     ) -> None:
         """Begin; `changed` is called when jobs may have come to stand elsewhere."""
@@ -99,13 +100,13 @@ class RedisAdmin(Admin):
         self._clock = clock
         self.session = session
         self._reach = reach
-        self._level = level
+        self._served = served
         self._changed = changed
         self._listing = Listing(keys, queues)
         self._history = History(keys, queues)
         self._places = Places(keys, queues, self._listing, clock)
         self._acts = Acts(keys, queues, clock)
-        self._deeds = Deeds(keys, queues, self._acts, clock)
+        self._deeds = Deeds(keys, queues, self._acts, clock, served)
 
     async def ask(self, talk: Conversation[T]) -> T:
         """Hold a conversation for people."""
@@ -179,7 +180,7 @@ class RedisAdmin(Admin):
 
     async def act(self, deed: Deed, by: Action) -> list[str]:
         """Do what a person wants done; again, if there is no answer."""
-        return await self._surely(lambda: self._deeds.do(deed, by, self._level()), by)
+        return await self._surely(lambda: self._deeds.do(deed, by), by)
 
     async def _surely(self, talk: Callable[[], Conversation[T]], by: Action) -> T:
         done = await acted(lambda: self.ask(talk()), by, self._address.timeout)
@@ -207,7 +208,7 @@ class RedisAdmin(Admin):
         listener = (await self.session()).listen()
         await listener.begin()
         nodes, _ = self._reach()
-        found = await self.ask(servers(nodes, self._keys, self._address))
+        found = await self.ask(servers(nodes, self._served, self._address))
         now = (self._clock or SystemClock()).now()
         return condition(found, self._address, now, hears=listener.hears)
 

@@ -15,7 +15,6 @@ from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import DecodeError
 from fairlead.core.job import decode_options
 from fairlead.stores.redis.acts import line_of
-from fairlead.stores.redis.condition import VERSION, count_of, steps_of
 from fairlead.stores.redis.history import PIECE
 from fairlead.stores.redis.keys import HASHES, NOWHERE, PARTS, SLOT, SLOTS, Keys
 from fairlead.stores.redis.layout import LATEST
@@ -31,6 +30,7 @@ from fairlead.stores.redis.records import (
     shown,
     worker_of,
 )
+from fairlead.stores.redis.served import VERSION, count_of, noted_of, steps_of
 from fairlead.stores.redis.talk import Command, Conversation, call, moment, present, spared
 
 LONGEST_LEASE = 366 * 86_400 * SECOND
@@ -160,9 +160,9 @@ def _odd_steps(steps: Sequence[bytes]) -> Iterator[Damage]:
         name = str(VERSION).encode()
         yield Damage(Kind.STEP, f"version {VERSION} of our keys is not noted", name=name)
     sound = {str(version).encode() for version in steps_of(known)}
-    for name, at in known.items():
-        if name not in sound or count_of(at) is None:
-            problem = f"version {shown(name)} of our keys, noted at {shown(at)}, cannot be"
+    for name, text in known.items():
+        if name not in sound or noted_of(text) is None:
+            problem = f"version {shown(name)} of our keys, noted as {shown(text)}, cannot be"
             yield Damage(Kind.STEP, problem, name=name)
 
 

@@ -1,7 +1,6 @@
 """How the server is: what it does with our jobs in an outage, and what in its set-up will hurt."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hiredis
@@ -9,18 +8,14 @@ import msgspec
 
 from fairlead.core.admin import Condition, Finding, Migration
 from fairlead.core.clock import SECOND
-from fairlead.core.errors import SchemaOutdated, StoreUnavailable
+from fairlead.core.errors import StoreUnavailable
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.layout import LATEST
 from fairlead.stores.redis.nodes import Nodes
+from fairlead.stores.redis.served import STEPS, VERSION, Served, applied, note
 from fairlead.stores.redis.talk import Conversation, Tried, spared
 
-VERSION = 1
-"""The version of the layout of our keys."""
-_VERSIONS = range(1, VERSION + 1)
-_LONGEST_NUMBER = 16
 _OLDEST = (7, 0)
 _KEYS_TOLD = "-- nothing to do: keys come into being as they are used"
 
@@ -77,11 +72,9 @@ _TAKEN = {
 }
 
 
-def servers(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Server]]:
+def servers(nodes: Nodes, served: Served, address: Address) -> Conversation[list[Server]]:
     """Ask each node what it is, and find out who they are first."""
-    newest = max((yield from applied(keys)), default=VERSION)
-    if newest > VERSION:
-        raise SchemaOutdated(newest, VERSION)
+    yield from served.ask()
     places = nodes.all
     here = FUNCTIONS["here"]
     answers = yield [
@@ -148,50 +141,21 @@ def weakest(found: Sequence[Server]) -> Server:
     return min(found, key=lambda server: ("memory", "fast", "durable").index(server.durability))
 
 
-def begin(nodes: Nodes, keys: Keys, address: Address) -> Conversation[list[Server]]:
+def begin(nodes: Nodes, keys: Keys, served: Served, address: Address) -> Conversation[list[Server]]:
     """Raise if a server would lose jobs, or cannot run them; else say that we are here."""
-    found = yield from servers(nodes, keys, address)
+    found = yield from servers(nodes, served, address)
     for server in found:
         for problem, remedy in _unfit(server):
             raise StoreUnavailable(address.url, f"{server.place} {problem}; {remedy}")
-    # It is a note, and no more: a full server does not take it, most users may not write it, and
-    # all of them must go on.
     if VERSION not in (yield from applied(keys)):
-        yield [Tried(("HSETNX", keys.schema, version, found[0].now)) for version in _VERSIONS]
+        yield note(keys, found[0].now)
     return found
-
-
-def applied(keys: Keys) -> Conversation[dict[int, int]]:
-    """Return when which version of our keys came into use; zero if somebody damaged that."""
-    [found] = yield from spared([("HGETALL", keys.schema)], None)
-    if found is None:
-        return dict.fromkeys(_VERSIONS, 0)
-    return steps_of(dict(zip(found[::2], found[1::2], strict=True)))
-
-
-def steps_of(noted: Mapping[bytes, bytes]) -> dict[int, int]:
-    """Return the versions that are noted, and when; zero for what is no time.
-
-    Who notes a version notes all before it. So what stands after a gap is from somebody else.
-    """
-    steps: dict[int, int] = {}
-    for version in count(1):
-        at = noted.get(str(version).encode())
-        if at is None:
-            break
-        steps[version] = count_of(at) or 0
-    return steps
-
-
-def count_of(raw: bytes) -> int | None:
-    """Return a number that is kept as a text; None for what is none."""
-    is_number = raw.isdigit() and len(raw) <= _LONGEST_NUMBER and raw == b"%d" % int(raw)
-    return int(raw) if is_number and int(raw) <= LATEST else None
 
 
 def migrations(nodes: Nodes, keys: Keys) -> Conversation[list[Migration]]:
     """Return what there is to bring to a server, and since when it is there."""
-    since = (yield from applied(keys)).get(VERSION)
+    noted = (yield from applied(keys)).get(VERSION)
+    since = noted.at if noted else None
     if since is None:
         [names] = yield from spared([("SMEMBERS", keys.queues)], ["damaged"])
         since = 0 if names else None  # They are in use, though somebody took the note away.
@@ -201,7 +165,7 @@ def migrations(nodes: Nodes, keys: Keys) -> Conversation[list[Migration]]:
     # Who may not ask finds out by calling them.
     are_missing = any(answer == [] for answer in answers)
     return [
-        Migration(VERSION, "keys", _KEYS_TOLD, since),
+        Migration(VERSION, "keys", _KEYS_TOLD, since, STEPS[-1].serves),
         Migration(VERSION + 1, "functions", LIBRARY.code, None if are_missing else since),
     ]
 

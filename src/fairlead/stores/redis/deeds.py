@@ -12,6 +12,7 @@ from fairlead.stores.redis.acts import Acts
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack
+from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import (
     Command,
     Conversation,
@@ -31,17 +32,22 @@ _MOST_AT_ONCE = 200
 class Deeds:
     """The changes that people make."""
 
-    def __init__(self, keys: Keys, queues: Queues, acts: Acts, clock: Clock | None) -> None:
+    def __init__(
+        self, keys: Keys, queues: Queues, acts: Acts, clock: Clock | None, served: Served
+    ) -> None:
         self._keys = keys
         self._queues = queues
         self._acts = acts
         self._clock = clock
+        self._served = served
 
     def _at(self) -> Word:
         return moment(self._clock.now() if self._clock else None)
 
-    def do(self, deed: Deed, by: Action, level: int) -> Conversation[list[str]]:
+    def do(self, deed: Deed, by: Action) -> Conversation[list[str]]:
         """Do what a person wants done; returns what it was done to."""
+        yield from self._served.ask()
+        level = self._served.level()
         match deed:
             case Cancel(ids, reason, states):
                 values: tuple[Word, ...] = (level, pack(sorted(states)), reason)

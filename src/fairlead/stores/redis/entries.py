@@ -26,6 +26,7 @@ from fairlead.stores.redis.lane import Lane
 from fairlead.stores.redis.layout import LATEST, Small, change_of
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack, raws_of
+from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import (
     MOST_AT_ONCE,
     Command,
@@ -70,13 +71,13 @@ class RedisEntries(Entries):
         queues: Queues,
         clock: Clock | None,
         lane: Callable[[], Awaitable[Lane]],
-        level: Callable[[], int],
+        served: Served,
     ) -> None:
         self._keys = keys
         self._queues = queues
         self._clock = clock
         self._lane = lane
-        self._level = level
+        self._served = served
 
     def _at(self) -> Word:
         return moment(self._clock.now() if self._clock else None)
@@ -162,6 +163,9 @@ class RedisEntries(Entries):
     def _write(
         self, changes: Sequence[Change], fence: tuple[JobId, int] | None
     ) -> Conversation[list[int | None]]:
+        yield from self._served.check()
+        if self._served.is_due():
+            yield from self._served.ask()
         owners = {change.owner for change in changes if change.owner is not None}
         found = yield from self._queues.where([*owners, *(fence[:1] if fence else ())])
         queue_of = {job_id: queue for queue, ids in found.items() for job_id in ids}
@@ -176,7 +180,7 @@ class RedisEntries(Entries):
         if fence is not None:  # First, so that nothing is written if it is not current.
             queue = queue_of.get(fence[0], "")
             yield from self._write_fenced(changes, in_queues.pop(queue, []), queue, fence, answers)
-        shared = (self._at(), self._level(), "", 0)
+        shared = (self._at(), self._served.level(), "", 0)
         yield from self._write_all("write_entries", shared, changes, in_queues, answers)
         yield from self._write_all("write_loose", shared[:1], changes, in_slots, answers)
         # Who was refused may have a job that is elsewhere by now.
@@ -197,7 +201,7 @@ class RedisEntries(Entries):
         if not queue:
             raise LeaseLost(fence[0])
         values = pack([_told(changes[at]) for at in some])
-        words = (self._at(), self._level(), *fence, values)
+        words = (self._at(), self._served.level(), *fence, values)
         [answer] = yield [call(self._keys, "write_entries", queue, *words)]
         if answer == 0:
             raise LeaseLost(fence[0])

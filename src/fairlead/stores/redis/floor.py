@@ -16,7 +16,7 @@ from redis import connection as blocking
 
 from fairlead.core.clock import SECOND
 from fairlead.core.errors import ConfigError, StoreError
-from fairlead.core.job import NewJob
+from fairlead.core.job import LEVEL, NewJob
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.condition import Server, begin
 from fairlead.stores.redis.keys import Keys
@@ -25,6 +25,7 @@ from fairlead.stores.redis.layout import Body, in_lua
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.problems import typed
 from fairlead.stores.redis.records import lines_of, pack
+from fairlead.stores.redis.served import Served
 
 BATCH = 100
 _QUEUE = "default"
@@ -209,7 +210,8 @@ def server_of(url: str) -> Server:
     address = _address(url)
     nodes = Nodes(address)
     with closing(BlockingLanes(address, nodes)) as lanes:
-        [server] = lanes.hold(begin(nodes, Keys(address.prefix), address))
+        keys = Keys(address.prefix)
+        [server] = lanes.hold(begin(nodes, keys, Served(keys, lambda: LEVEL), address))
     return server
 
 

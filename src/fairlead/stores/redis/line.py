@@ -26,6 +26,7 @@ from fairlead.stores.redis.records import (
     job_of,
     pack,
 )
+from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import (
     MOST_AT_ONCE,
     Command,
@@ -63,10 +64,11 @@ def _check_ids(jobs: Sequence[NewJob]) -> None:
 class RedisLine:
     """The verbs of the line; `claims` remembers what concerns claims."""
 
-    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None, served: Served) -> None:
         self._keys = keys
         self._queues = queues
         self._clock = clock
+        self._served = served
         self.claims = Claims(keys, queues, clock)
         self._silent_since: dict[str, float] = {}
 
@@ -81,6 +83,13 @@ class RedisLine:
     def put(self, jobs: Sequence[NewJob], bell: Bell) -> Conversation[list[bool]]:
         """Accept new jobs, all of them or none."""
         _check_ids(jobs)
+        yield from self._served.check()
+        fresh = yield from self._enter(jobs, bell)
+        if self._served.is_due():
+            yield from self._served.look()
+        return fresh
+
+    def _enter(self, jobs: Sequence[NewJob], bell: Bell) -> Conversation[list[bool]]:
         if len(jobs) == 1 and self._queues.leads_to(jobs[0].id, jobs[0].queue):
             # What most callers do, one after the other, is worth a short way.
             [[is_new]] = yield [self._put(jobs[0].queue, jobs, bell)]
@@ -122,6 +131,7 @@ class RedisLine:
 
     def claim(self, plan: ClaimPlan, *, hears: bool) -> Conversation[Claim]:
         """Give the worker what the selection rule chooses; `hears` says whether we hear news."""
+        yield from self._served.check()
         claim, damaged = yield from self.claims.claim(plan, hears=hears)
         if damaged:
             with suppress(StoreError):  # They are met again when their leases pass.
@@ -239,6 +249,7 @@ class RedisLine:
 
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
+        yield from self._served.ask()
         at = self._at()
         said = b"".join(
             pack(each)

@@ -13,10 +13,10 @@ from fairlead.core.errors import StoreFull, StoreRefused
 from fairlead.core.ids import mark_of
 from fairlead.stores.redis.acts import next_number
 from fairlead.stores.redis.audit import Damage, Kind, damages, is_line
-from fairlead.stores.redis.condition import VERSION
 from fairlead.stores.redis.keys import NOWHERE, Keys
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import MOST_COUNTED, score_of, shown
+from fairlead.stores.redis.served import VERSION, note
 from fairlead.stores.redis.talk import (
     Conversation,
     Word,
@@ -163,10 +163,7 @@ class Repair:
 
     def _note_step(self, damage: Damage) -> Conversation[str | None]:
         now = yield from present(self._clock)
-        yield [
-            ("HDEL", self._keys.schema, damage.name),
-            ("HSETNX", self._keys.schema, VERSION, now),
-        ]
+        yield [("HDEL", self._keys.schema, damage.name), *note(self._keys, now)]
         return "wrote it anew" if damage.name == str(VERSION).encode() else "removed it"
 
     def _reset_setting(self, damage: Damage) -> Conversation[str | None]:

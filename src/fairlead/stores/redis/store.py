@@ -29,6 +29,7 @@ from fairlead.stores.redis.lane import BlockingLanes, Lane
 from fairlead.stores.redis.line import RedisLine
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import MOST_AT_ONCE
 from fairlead.stores.redis.wake import Bell, Listener, heard
 from fairlead.stores.repeat import arepeated, repeated
@@ -109,6 +110,7 @@ class RedisStore(Untransacted):
         self._address = address
         self._clock = clock
         self._queues = Queues(self.keys)
+        self._served = Served(self.keys, lambda: self.level)
         self.admin = RedisAdmin(
             self.keys,
             self._queues,
@@ -116,10 +118,10 @@ class RedisStore(Untransacted):
             clock,
             self._session,
             lambda: (self._nodes, self._blocking),
-            lambda: self.level,
+            self._served,
             self._changed,
         )
-        self.entries = RedisEntries(self.keys, self._queues, clock, self._looks, lambda: self.level)
+        self.entries = RedisEntries(self.keys, self._queues, clock, self._looks, self._served)
         self._is_open = False
         self.begin()
         _stores.add(self)
@@ -127,7 +129,7 @@ class RedisStore(Untransacted):
     def begin(self) -> None:
         """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
         self.news = News()
-        self._line = RedisLine(self.keys, self._queues, self._clock)
+        self._line = RedisLine(self.keys, self._queues, self._clock, self._served)
         self._bell = Bell()
         self._nodes = Nodes(self._address)
         self._blocking = BlockingLanes(self._address, self._nodes)
@@ -145,7 +147,7 @@ class RedisStore(Untransacted):
         with self._opening:
             if self._is_open:
                 return
-            found = self._blocking.hold(begin(self._nodes, self.keys, self._address))
+            found = self._blocking.hold(begin(self._nodes, self.keys, self._served, self._address))
             if not self._address.is_open:  # Else it was told already.
                 _warn_if_open(self._address, [server.place for server in found])
             server = weakest(found)
