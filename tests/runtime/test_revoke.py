@@ -225,7 +225,7 @@ async def test_a_mark_that_comes_late_is_waited_for(
 
     def written(now: float) -> None:
         real(now)
-        at = module._offset(places[0])
+        at = board._offset(places[0])
         asyncio.get_running_loop().call_soon(board._memory.__setitem__, at, RUNNING)
 
     monkeypatch.setattr(board, "revoke", written)

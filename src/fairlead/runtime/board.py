@@ -11,6 +11,11 @@ processes of a machine share.
 
 The supervisor writes too: a revocation takes back what was claimed until its time
 and has not started; see `revoke.py`.
+
+A supervisor outlives an upgrade of the program on disk, and the processes that it starts
+then are newer ones. So the board says how long its header and its records are, and whoever
+opens it goes by that. Fields are added behind the last ones; only who has room for them
+writes them.
 """
 
 import mmap
@@ -30,16 +35,16 @@ ASYNC, THREAD, PROCESS, UNCLEAR = 1, 2, 3, 4
 
 NEVER = float("inf")
 
-_HEADER = struct.Struct("=ddQddQB")  # pulse, spare_until, ended, revoked_at, asked_at, asking, …
+_HEADER = struct.Struct("=ddQddQBHH")  # pulse, spare_until, ended, revoked_at, asked_at, asking, …
 _TIME, _COUNT = struct.Struct("=d"), struct.Struct("=Q")
 _PULSE_AT, _SPARE_AT, _ENDED_AT, _REVOKED_AT, _ASKED_AT, _ASKING_AT = 0, 8, 16, 24, 32, 40
 _EVER_REVOKED_AT = 48  # A byte of its own: it is read at every start.
+_LENGTHS, _LENGTHS_AT = struct.Struct("=HH"), 49  # of the header and of a record, here for good
 _RECORD = struct.Struct("=BBHqqdddQ36s")  # state, kind, task, fence, … as in `Mark`
 _HOLD = struct.Struct("=BHqqdddQ36s")  # the same without the state
 _LIMIT, _LIMIT_AT = struct.Struct("=qd"), 12  # started_at, deadline
 _SINCE, _SINCE_AT = struct.Struct("=dQ"), 36  # since, thread
 _DEADLINE_AT, _HELD_SINCE_AT = 20, 28
-_FIRST, _LENGTH = _HEADER.size, _RECORD.size
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -79,7 +84,10 @@ class Board:
         self.handle = handle
         """The descriptor by which a process that is started can open it, if it can."""
         self._memory = memory
-        self.places = (len(memory) - _FIRST) // _LENGTH
+        self._first: int
+        self._length: int
+        self._first, self._length = _LENGTHS.unpack_from(memory, _LENGTHS_AT)
+        self.places = (len(memory) - self._first) // self._length
         self._free = list(range(self.places - 1, -1, -1))
         self.still = 0.0
         """For how many seconds the event loop has not turned, as seen by who calls `watch`."""
@@ -90,14 +98,14 @@ class Board:
     @classmethod
     def private(cls, places: int) -> "Board":
         """Make a board for a process that has no supervisor."""
-        return cls(mmap.mmap(-1, _offset(places)))
+        return cls(_made(mmap.mmap(-1, _size(places))))
 
     @classmethod
     def shared(cls, places: int) -> tuple["Board", int]:
         """Make a board and the descriptor by which a child can open it."""
         handle = anonymous_file("fairlead-board")
-        os.ftruncate(handle, _offset(places))
-        return cls(mmap.mmap(handle, _offset(places))), handle
+        os.ftruncate(handle, _size(places))
+        return cls(_made(mmap.mmap(handle, _size(places)))), handle
 
     @classmethod
     def opened(cls, handle: int) -> "Board":
@@ -123,7 +131,7 @@ class Board:
     def hold(self, job_id: JobId, fence: int, task: int, asked_at: float) -> int:
         """Note a claimed job; returns its place."""
         place = self._free.pop()
-        at = _offset(place)
+        at = self._offset(place)
         _HOLD.pack_into(
             self._memory, at + 1, 0, task, fence, 0, NEVER, asked_at, 0.0, 0, job_id.encode()
         )
@@ -143,7 +151,7 @@ class Board:
 
         In a process of its own it may, because it was asked for when the job was sent.
         """
-        at = _offset(place)
+        at = self._offset(place)
         _LIMIT.pack_into(self._memory, at + _LIMIT_AT, started_at, deadline)
         _SINCE.pack_into(self._memory, at + _SINCE_AT, now, thread)
         self._memory[at + 1] = kind
@@ -152,7 +160,7 @@ class Board:
 
     def send(self, place: int) -> bool:
         """Note that it goes to a process of its own, and say whether it may, as `start` does."""
-        at = _offset(place)
+        at = self._offset(place)
         self._memory[at] = SENT
         return not self._memory[_EVER_REVOKED_AT] or self._stands(at)
 
@@ -170,7 +178,7 @@ class Board:
 
     def take_back(self, place: int) -> None:
         """Note that it did not start in the process it was sent to, and waits here again."""
-        self._memory[_offset(place)] = HELD
+        self._memory[self._offset(place)] = HELD
 
     def end(self, place: int) -> None:
         """Note that its handler has ended; the outcome still has to be settled."""
@@ -178,18 +186,18 @@ class Board:
 
     def prolong(self, place: int, deadline: float) -> None:
         """Note until when its end is seen to by the process itself."""
-        _TIME.pack_into(self._memory, _offset(place) + _DEADLINE_AT, deadline)
+        _TIME.pack_into(self._memory, self._offset(place) + _DEADLINE_AT, deadline)
 
     def ask(self, place: int, deadline: float) -> None:
         """Note that `reconcile` is being asked, until then, whether the run had an effect."""
-        at = _offset(place)
+        at = self._offset(place)
         _TIME.pack_into(self._memory, at + _DEADLINE_AT, deadline)
         self._memory[at + 1] = UNCLEAR
         self._memory[at] = RUNNING
 
     def clear(self, place: int) -> None:
         """Forget a job: it was settled, or given up."""
-        self._memory[_offset(place)] = FREE
+        self._memory[self._offset(place)] = FREE
         self._free.append(place)
 
     def beat(self, now: float, ended: int) -> None:
@@ -261,7 +269,7 @@ class Board:
     def marks(self) -> Iterator[Mark]:
         """Go through the jobs on the board."""
         for place in range(self.places):
-            at = _offset(place)
+            at = self._offset(place)
             if self._memory[at] != FREE:
                 state, kind, task, fence, started_at, *times, thread, job_id = _RECORD.unpack_from(
                     self._memory, at
@@ -282,11 +290,20 @@ class Board:
                         state == SENT,
                     )
 
+    def _offset(self, place: int) -> int:
+        return self._first + place * self._length
+
     def close(self) -> None:
         """Let go of the memory."""
         self._memory.close()
 
 
-def _offset(place: int) -> int:
-    """Return where a record begins; so long is a board with as many before it."""
-    return _FIRST + place * _LENGTH
+def _size(places: int) -> int:
+    """Return how long a board with so many records is."""
+    return _HEADER.size + places * _RECORD.size
+
+
+def _made(memory: mmap.mmap) -> mmap.mmap:
+    """Write on a new board how it is made."""
+    _LENGTHS.pack_into(memory, _LENGTHS_AT, _HEADER.size, _RECORD.size)
+    return memory

@@ -20,7 +20,7 @@ MOST_AHEAD = 1_000
 """How many jobs a pool may claim beyond its slots, when jobs are that quick."""
 
 
-class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Terms(msgspec.Struct, frozen=True):
     """How a worker works; times in seconds.
 
     `grace` is what running jobs get to finish when the worker stops, `poll` how

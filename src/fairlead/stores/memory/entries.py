@@ -1,6 +1,6 @@
 """Entries of `memory://`: a dict, under the lock of the line."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from threading import RLock
 
 from fairlead.core.clock import Clock
@@ -21,18 +21,18 @@ from fairlead.core.store import BATCH
 
 
 class MemoryEntries(Entries):
-    """The entries beside a line of jobs, which says who lives and who runs under a fence."""
+    """The entries beside a line of jobs, which says who may own some and who runs under a fence."""
 
     def __init__(
         self,
         lock: RLock,
         clock: Clock,
-        live: Collection[JobId],
+        may_own: Callable[[JobId], bool],
         runs_under: Callable[[JobId, int], bool],
     ) -> None:
         self._lock = lock
         self._clock = clock
-        self._live = live
+        self._may_own = may_own
         self._runs_under = runs_under
         self._entries: dict[Name, Entry] = {}
 
@@ -49,7 +49,9 @@ class MemoryEntries(Entries):
         with self._lock:
             if fence is not None and not self._runs_under(*fence):
                 raise LeaseLost(fence[0])
-            answers, written = change_all(changes, self._entries, self._live, self._clock.now())
+            owners = {change.owner for change in changes if change.owner is not None}
+            live = set(filter(self._may_own, owners))
+            answers, written = change_all(changes, self._entries, live, self._clock.now())
             for name, entry in written.items():
                 if entry is None:
                     self._entries.pop(name, None)

@@ -78,7 +78,7 @@ class MemoryLine(Untransacted):
         self.entries = MemoryEntries(
             self.lock,
             self.clock,
-            self.live,
+            self._may_own,
             lambda job_id, fence: self._running(job_id, fence) is not None,
         )
         self._mark = 1
@@ -263,6 +263,10 @@ class MemoryLine(Untransacted):
             ruled = [self._settle(settlement, now) for settlement in settlements]
         self.notify()
         return {settlement.id: settlement for settlement in ruled if settlement}
+
+    def _may_own(self, job_id: JobId) -> bool:
+        live = self.live.get(job_id)
+        return live is not None and live.new.level <= self.level
 
     def _running(self, job_id: JobId, fence: int) -> LiveJob | None:
         """Return the job if this fence is the one it runs under: the only fence check there is."""

@@ -137,7 +137,7 @@ class Listener:
             patience = _PONG_SECONDS
 
     def _take(self, payload: str) -> None:
-        told, _, at = payload.partition(" ")
+        told, at, *_ = [*payload.split(" "), ""]  # Others may say more than that.
         word, *queues = told.split("/")
         if not self.hears:
             self.hears = True

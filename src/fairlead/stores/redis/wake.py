@@ -34,8 +34,11 @@ def told_of(word: str, queue: str) -> str:
 
 
 def heard(text: str) -> tuple[str, str]:
-    """Return the word and the queue of what was told; no queue if it may be any."""
-    word, _, queue = text.partition(" ")
+    """Return the word and the queue of what was told; no queue if it may be any.
+
+    Others may say more than that.
+    """
+    word, queue, *_ = [*text.split(" "), ""]
     return word, queue
 
 

@@ -21,6 +21,8 @@ _AROUND = re.compile(r" ?([(),]) ?")
 
 _REFUSES = re.compile(r"\b(check|references|unique|generated|as)\b", re.IGNORECASE)
 
+_WHOLE = re.compile(r",(unique|primary key|check|foreign key)\(.*", re.IGNORECASE)
+
 _LOST = "restore a backup, for its rows are lost"
 
 
@@ -83,11 +85,13 @@ def _grew(ours: Thing, theirs: Thing) -> bool:
     """Say whether a table is ours with further columns, which cannot refuse what we write.
 
     A newer program may have added them; a column that is added has a default, or may be empty.
+    SQLite puts it before what holds for the whole table.
     """
     kind, text = ours.shape
-    body, _, end = text.rpartition(")")
-    more = theirs.shape[1].removeprefix(f"{body},").removesuffix(f"){end}")
-    return theirs.shape == (kind, f"{body},{more}){end}") and not _REFUSES.search(more)
+    columns = _WHOLE.sub("", text.rpartition(")")[0])
+    end = text.removeprefix(columns)
+    more = theirs.shape[1].removeprefix(f"{columns},").removesuffix(end)
+    return theirs.shape == (kind, f"{columns},{more}{end}") and not _REFUSES.search(more)
 
 
 def _flaw(ours: Thing, theirs: Thing | None) -> Flaw:

@@ -44,11 +44,13 @@ end
 -- What a change makes of an entry: its version and its text, 0 and nothing if it is removed; false if it is refused.
 function entry.changed(old, change, now)
   local <CHANGE> = unpack(change, 1, #CHANGE)
-  local version = entry.is_there(old, now) and old[ENTRY.VERSION] or 0
+  local is_there = entry.is_there(old, now)
+  local version = is_there and old[ENTRY.VERSION] or 0
   if expect ~= nil and expect ~= version then return false end
   if value == nil then return 0, nil end
   version = math.max(version + 1, now)
-  return version, @ENTRY .. cmsgpack.pack(kind, key, version, due_at, expires_at, value)
+  local fields = cmsgpack.pack(kind, key, version, due_at, expires_at, value)
+  return version, is_there and old.head .. fields .. old.rest or @ENTRY .. fields
 end
 
 -- Of a job
