@@ -26,19 +26,22 @@ PG_DAMAGE = "tests/stores/test_postgres_damage.py"
 LOCKS = "tests/system/test_postgres_locks.py"
 QUEUES = "tests/stores/test_postgres_queues.py"
 DAMAGE = "tests/stores/test_sqlite_damage.py"
-GROWTH = "tests/stores/test_sqlite_growth.py"
-LEVELS = "tests/stores/test_levels.py"
 SESSIONS = "tests/system/test_postgres_sessions.py"
 RIGHTS = "tests/stores/test_postgres_rights.py"
 CATALOG = "tests/stores/test_postgres_catalog.py"
-LEVELS = "tests/stores/test_levels.py"
+LEVELS = "tests/versions/test_levels.py"
+STORY = "tests/versions/test_story.py"
+STEPS = "tests/versions/test_steps.py"
+VALUES = "tests/versions/test_values.py"
+NEWER_FILES = "tests/versions/test_sqlite.py"
+PARKING = "tests/stores/test_sqlite_parking.py"
 ATTACKS = "tests/stores/test_postgres_attacks.py"
 TRAPS = "tests/stores/test_postgres_traps.py"
 UNANSWERED = "tests/face/test_unanswered.py"
 REPEATED = "tests/stores/test_repeated_acts.py"
 REVOKE = "tests/runtime/test_revoke.py"
-OUTDATED = "tests/runtime/test_outdated.py"
-VERSIONS = "tests/system/test_worker_versions.py"
+OUTDATED = "tests/versions/test_outdated.py"
+VERSIONS = "tests/versions/test_workers.py"
 MUTANTS = [
     Mutant(
         "a stale worker cannot settle (I6), SQLite",
@@ -515,7 +518,7 @@ MUTANTS = [
         "core/selection.py",
         "    Gate.NEWER_PROGRAM: _newer,\n",
         "",
-        "tests/stores/test_levels.py",
+        LEVELS,
     ),
     Mutant(
         "workers with the same plan look once, however many they are",
@@ -529,14 +532,14 @@ MUTANTS = [
         "stores/memory/line.py",
         "if live is None or live.new.level > self.level:\n            return None",
         "if live is None:\n            return None",
-        "tests/stores/test_levels.py",
+        LEVELS,
     ),
     Mutant(
         "an older program does not forget (P14), memory",
         "stores/memory/line.py",
         " and record.level <= self.level",
         "",
-        "tests/stores/test_levels.py",
+        LEVELS,
     ),
     Mutant(
         "entries are written by compare-and-set, memory and SQLite",
@@ -1728,63 +1731,63 @@ MUTANTS = [
         f"{REDIS}/lua/orders.lua",
         "elseif level > claim.level or not is_lost and",
         "elseif not is_lost and",
-        "tests/stores/test_levels.py::test_an_older_program_does_not_claim_it[redis]",
+        "tests/versions/test_levels.py::test_an_older_program_does_not_claim_it[redis]",
     ),
     Mutant(
         "a settlement leaves alone what is above the level (P14), Redis",
         f"{REDIS}/lua/settle.lua",
         " or level > most_level then",
         " then",
-        "tests/stores/test_levels.py::test_an_older_program_does_not_settle_it[redis]",
+        "tests/versions/test_levels.py::test_an_older_program_does_not_settle_it[redis]",
     ),
     Mutant(
         "an expiry leaves alone what is above the level (P14), Redis",
         f"{REDIS}/lua/moves.lua",
         "  if expires_at and standing[STANDING.LEVEL] > level then return false, bytes end\n",
         "",
-        "tests/stores/test_levels.py::test_an_older_program_does_not_expire_it[redis-upkeep]",
+        "tests/versions/test_levels.py::test_an_older_program_does_not_expire_it[redis-upkeep]",
     ),
     Mutant(
         "nobody forgets what is above the level (P14), Redis",
         f"{REDIS}/lua/moves.lua",
         "~= nil and standing[STANDING.LEVEL] <= level, bytes",
         "~= nil, bytes",
-        "tests/stores/test_levels.py::test_an_older_program_does_not_forget_it[redis]",
+        "tests/versions/test_levels.py::test_an_older_program_does_not_forget_it[redis]",
     ),
     Mutant(
         "what a newer program appended is kept (P14), Redis",
         f"{REDIS}/lua/arrays.lua",
         "cmsgpack.pack(unpack(fields, 1, known)) .. fields.rest",
         "cmsgpack.pack(unpack(fields, 1, known))",
-        "tests/stores/test_redis_grown.py",
+        STORY,
     ),
     Mutant(
         "an end keeps what a newer program appended (P14), Redis",
         f"{REDIS}/lua/line.lua",
         "cmsgpack.pack(reason, result, level, attached) .. rest",
         "cmsgpack.pack(reason, result, level, attached)",
-        "tests/stores/test_redis_grown.py",
+        STORY,
     ),
     Mutant(
         "a job that waits again keeps what a newer program appended (P14), Redis",
         f"{REDIS}/lua/settling.lua",
         "level, attached\n  ) .. rest)",
         "level, attached\n  ))",
-        "tests/stores/test_redis_grown.py",
+        STORY,
     ),
     Mutant(
         "a failed run that has grown is kept as it came (P14), Redis",
         f"{REDIS}/lua/settling.lua",
         "  if not is_read or not pasts then pasts = {} end\n",
         "  pasts = {}\n",
-        "tests/stores/test_redis_grown.py",
+        STORY,
     ),
     Mutant(
         "a worker that has grown keeps what it has (P14), Redis",
         f"{REDIS}/lua/announce.lua",
         "if known then head, rest = known.head, known.rest end\n",
         "",
-        "tests/stores/test_redis_grown.py",
+        STORY,
     ),
     Mutant(
         "a stale worker cannot settle (I6), Redis",
@@ -3915,182 +3918,182 @@ MUTANTS = [
         f"{SQLITE}/sound.py",
         "return isinstance(found, int) and level < found <= HIGHEST",
         "return False",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "the checks of the audit are for jobs of this program (P14)",
         f"{SQLITE}/audit.py",
         "WITH live AS (SELECT * FROM fairlead_job WHERE level <= :level)",
         "WITH live AS (SELECT * FROM fairlead_job)",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "what is attached to a job goes with it when it is done",
         f"{SQLITE}/sql/ways.sql",
         "job.version, job.level, job.attached, :state",
         "job.version, job.level, 0, :state",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "what is attached to a job goes with it when it dies",
         f"{SQLITE}/sql/ways.sql",
         "job.version, job.level, job.attached, job.run_at",
         "job.version, job.level, 0, job.run_at",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "what is attached to a job comes back with it",
         f"{SQLITE}/sql/ways.sql",
         "SELECT id, queue, task, version, level, attached, 0, :now",
         "SELECT id, queue, task, version, level, 0, 0, :now",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a job that waits again is parked for nothing else",
         f"{SQLITE}/sql/ways.sql",
         ":not_due, 0), park_key = NULL,",
         ":not_due, 0),",
-        GROWTH,
+        PARKING,
     ),
     Mutant(
         "a job that comes back is parked for nothing",
         f"{SQLITE}/sql/ways.sql",
         "SET parked = 0, park_key = NULL WHERE",
         "SET parked = 0 WHERE",
-        GROWTH,
+        PARKING,
     ),
     Mutant(
         "what jobs are parked for is found by leaps",
         f"{SQLITE}/ways.py",
         'return _decode_keys(ask(connection, "park_keys", parked=reason))',
         "raise UnicodeError",
-        GROWTH,
+        PARKING,
     ),
     Mutant(
         "a key of parked jobs that is damaged harms no other",
         f"{SQLITE}/ways.py",
         "[key for key, _ in rows if isinstance(key, str)]",
         "[]",
-        GROWTH,
+        PARKING,
     ),
     Mutant(
         "a column that a newer program adds is no damage (P14)",
         f"{SQLITE}/shape.py",
         "(theirs.shape == ours.shape or _grew(ours, theirs))",
         "theirs.shape == ours.shape",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a column that can refuse what is written is told",
         f"{SQLITE}/shape.py",
         " and not _REFUSES.search(more)",
         "",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "after newer steps what differs is of their making (P14)",
         f"{SQLITE}/shape.py",
         "if is_newer and _kind_of(theirs) == ours.kind:",
         "if False:",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "notes that were lost are judged by tables that grew (P14)",
         f"{SQLITE}/migrate.py",
         "if before < made <= ours:",
         "if made == ours:",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a step that leaves no mark is applied",
         f"{SQLITE}/migrate.py",
         "if before < made <= ours:",
         "if made <= ours:",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a step is stored with whom it serves (P14)",
         f"{SQLITE}/migrate.py",
         "(step.number, now, step.serves)",
         "(step.number, now, 1)",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a step that cannot be read serves nobody (P14)",
         f"{SQLITE}/migrate.py",
         "AND serves > 0, serves, {HIGHEST})",
         "AND serves > 0, serves, 1)",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a running program notices a step that serves it no longer (P14)",
         f"{SQLITE}/own.py",
         "        self.is_new = True\n",
         "        pass\n",
-        GROWTH,
+        STEPS,
     ),
     Mutant(
         "a program that is served no longer is told each time (P14)",
         f"{SQLITE}/served.py",
         "            self.check_on(connection)\n            connection.compiled.is_new = False",
         "            connection.compiled.is_new = False\n            self.check_on(connection)",
-        GROWTH,
+        STEPS,
     ),
     Mutant(
         "nothing is committed on a schema that serves no longer (P14)",
         f"{SQLITE}/writer.py",
         "            self._served.check(connection)\n            self._commit(connection)\n",
         "            self._commit(connection)\n            self._served.check(connection)\n",
-        GROWTH,
+        STEPS,
     ),
     Mutant(
         "an error of a newer schema is told as what it is (P14)",
         f"{SQLITE}/writer.py",
         "                self._served.explain(connection)\n",
         "",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "who reads a schema that serves no longer is told (P14)",
         f"{SQLITE}/session.py",
         "        self.served.check(connection)\n        return answer",
         "        return answer",
-        GROWTH,
+        STEPS,
     ),
     Mutant(
         "a put in a transaction is refused by a newer schema (P14)",
         f"{SQLITE}/store.py",
         "            self._open().served.check_on(mine)\n            return accepted(jobs, fresh)",
         "            return accepted(jobs, fresh)",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a run commits nothing on a newer schema (P14)",
         f"{SQLITE}/store.py",
         "                self._open().served.check_on(mine)\n",
         "",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "a history keeps what is not known of it (P14)",
         f"{SQLITE}/repair.py",
         "_decode_history = msgspec.json.Decoder(list[msgspec.Raw]).decode",
         "_decode_history = msgspec.json.Decoder(list[PastAttempt]).decode",
-        GROWTH,
+        NEWER_FILES,
     ),
     Mutant(
         "one newer step that does not serve a program is enough (P14)",
         "stores/steps.py",
         "if any(serves > level for serves in found.values()):",
         "if found and all(serves > level for serves in found.values()):",
-        "tests/stores/test_steps.py",
+        STEPS,
     ),
     Mutant(
         "a worker may say more of itself than is known (P14)",
         "stores/records.py",
         "{task: version for task, version in told.items() if type(version) is int}",
         "told if all(type(v) is int for v in told.values()) else {}",
-        GROWTH,
+        NEWER_FILES,
     ),
 ]
 

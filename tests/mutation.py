@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = "src/fairlead"
 MEMORY = ROOT / ".mutants.json"
 PATIENCE = 900
+OF_WORKERS = ("tests/system", "tests/versions/test_workers.py")
 LEFT_OVER = 3
 """The exit code that says: nothing is wrong so far, and some mutants were not tried yet."""
 
@@ -190,7 +191,7 @@ class Run:
     def trials(self, mutants: Sequence[Mutant]) -> list[Trial]:
         """Try them until time is up; those that came too late are not in the answer."""
         # Tests of whole workers look at the clock, and would suffer from company.
-        alone = [mutant for mutant in mutants if mutant.tests.startswith("tests/system")]
+        alone = [mutant for mutant in mutants if mutant.tests.startswith(OF_WORKERS)]
         together = [mutant for mutant in mutants if mutant not in alone]
         found: list[Trial | None] = []
         for some, jobs in ((together, self._jobs), (alone, 1)):

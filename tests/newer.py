@@ -23,22 +23,24 @@ def newer_than_this_program(url: str) -> Iterator[None]:
 
     The URL is that of somebody who may do so.
     """
-    _note(url)
+    newer_step(url, 1_000)
     try:
         yield
     finally:
-        _forget(url)
+        no_newer_step(url)
 
 
-def _note(url: str) -> None:
+def newer_step(url: str, serves: int) -> None:
+    """Note a step that nobody here knows, which serves programs from this level on."""
     if url.startswith("redis"):
         steps = range(1, VERSION + 2)  # What stands after a gap would be taken for damage.
         _redis(url, "HSET", *(word for step in steps for word in (str(step), "0 1000")))
     else:
-        _sql(url, "INSERT INTO {table} VALUES ({step}, 0, 1000)")
+        _sql(url, f"INSERT INTO {{table}} VALUES ({{step}}, 0, {serves})")
 
 
-def _forget(url: str) -> None:
+def no_newer_step(url: str) -> None:
+    """Forget that step."""
     if url.startswith("redis"):
         _redis(url, "HDEL", str(VERSION + 1))
     else:

@@ -1,14 +1,22 @@
 """A program leaves alone what is above its level; a newer one finds it as it was (P14)."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from fairlead.core.acts import FINAL
+from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.job import NewJob, State
+from fairlead.core.entries import Change, Wanted
+from fairlead.core.job import Gate, NewJob, State
+from fairlead.core.outcome import Settlement
 from fairlead.core.store import Store
+from fairlead.insight.explain import explain
 from tests import deeds
-from tests.words import by, claim, done, new_job, plan
+from tests.words import MAIL, by, claim, done, new_job, plan
 
 DAY = 86_400
+POOL = PoolShare("default", 3, (MAIL.share,))
 
 
 @pytest.fixture
@@ -170,7 +178,7 @@ async def _end(store: Store, new: NewJob | None, state: State) -> None:
     [job] = await claim(store, level=2)
     settlement = done(job)
     if state is not State.DONE:
-        settlement = done(job).__class__(job.id, job.fence, state, "failed", reason="because")
+        settlement = Settlement(job.id, job.fence, state, "failed", reason="because")
     assert set(await store.settle([settlement])) == {job.id}
 
 
@@ -187,3 +195,62 @@ async def test_an_older_program_does_not_forget_it(
     while (await store.upkeep(DAY * SECOND)).more:
         pass
     assert await store.admin.find(newer.id) is None
+
+
+async def test_an_older_program_writes_no_entry_for_it(store: Store, newer: NewJob) -> None:
+    store.level = 2
+    await store.put([newer])
+    change = Change("step", "a", "1", owner=newer.id)
+    [version] = await store.entries.write([change])
+    store.level = 1
+    assert await store.entries.write([change]) == [None]
+    [entry] = await store.entries.read(Wanted("step", newer.id))
+    assert entry.version == version
+
+
+async def test_no_verb_of_an_older_program_changes_it_and_explain_says_why(
+    store: Store, clock: ManualClock
+) -> None:
+    """Wherever it is: it waits, it runs, its run was lost, or it has ended."""
+    jobs = [new_job(level=2) for _ in range(6)]
+    ids = [job.id for job in jobs]
+    await _everywhere(store, jobs, clock)
+    before = [await store.admin.find(job_id) for job_id in ids]
+    states = [record.state for record in before if record is not None]
+    assert sorted(states) == ["cancelled", "dead", "done", "running", "running", "waiting"]
+    store.level = 1
+    assert await claim(store) == []
+    assert (await store.claim(plan(capable={"other": 1}))).parked == []
+    await store.announce(Worker("older", {"t": 1}, (POOL,)), DAY * SECOND)
+    assert await deeds.cancel(store, ids, "no", by()) == {}
+    assert await deeds.revive(store, ids, list(State), by()) == []
+    assert await deeds.delete(store, ids, list(FINAL), by()) == []
+    assert not any([await deeds.edit(store, job_id, "{}", "[]", 1, by()) for job_id in ids])
+    runs = [(record.id, record.fence) for record in before if record is not None]
+    ends = [Settlement(*run, State.DEAD, "failed", reason="because") for run in runs]
+    assert await store.settle(ends) == {}
+    await store.upkeep(DAY * SECOND)
+    assert await store.admin.repair(by()) == []
+    assert [await store.admin.find(job_id) for job_id in ids] == before
+    for record in before:
+        if record is not None and record.state is State.WAITING:
+            assert (await explain(store, record.id)).gate is Gate.NEWER_PROGRAM
+    store.level = 2
+    jobs_of_newer = await claim(store, level=2)
+    assert [job.lost for job in jobs_of_newer].count(True) == 1
+
+
+async def _everywhere(store: Store, jobs: Sequence[NewJob], clock: ManualClock) -> None:
+    store.level = 2
+    await store.put(jobs[:1])
+    await claim(store, level=2, lease=1)
+    clock.advance(2)
+    ends = (State.DONE, State.DEAD, State.CANCELLED)
+    for new, state in zip(jobs[1:4], ends, strict=True):
+        await store.put([new])
+        running = await claim(store, level=2, spare_lost=True)
+        [job] = [job for job in running if job.id == new.id]
+        await store.settle([Settlement(job.id, job.fence, state, "failed", reason="because")])
+    await store.put(jobs[4:5])
+    await claim(store, level=2, spare_lost=True, lease=DAY)
+    await store.put(jobs[5:])

@@ -1,7 +1,7 @@
-"""A newer program shares the file: what it adds is passed over, kept, and left to it (P14)."""
+"""What only a file can show of a newer program that shares it (P14)."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from fairlead import SchemaOutdated
 from fairlead.core.admin import Filter, Migration, PoolShare, Wait, Worker
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.job import Attached, Gate, JobRecord, NewJob, State
+from fairlead.core.job import Attached, JobRecord, NewJob, State
 from fairlead.core.outcome import Crashed, Settlement
 from fairlead.core.queue import Share
 from fairlead.stores import store_for
@@ -19,10 +19,11 @@ from fairlead.stores.sqlite import migrate
 from fairlead.stores.sqlite.migrate import newest
 from fairlead.stores.sqlite.store import SqliteStore
 from tests import deeds
+from tests.versions.future_sqlite import ADDED
+from tests.versions.test_steps import VERBS
 from tests.words import by, claim, done, failed, new_job, plan, settled
 
 DAY = 86_400 * SECOND
-TABLES = ("job", "finished", "dead", "attempt", "worker", "paused", "audit", "migration")
 DECLINED = "upgrade this program"
 
 
@@ -60,18 +61,6 @@ async def found(store: SqliteStore, job: NewJob) -> JobRecord:
 # Tables that grow
 
 
-GREW = [
-    *(f"ALTER TABLE fairlead_{name} ADD COLUMN colour TEXT" for name in TABLES),
-    *(
-        f"ALTER TABLE fairlead_{name} ADD COLUMN size_2 INTEGER NOT NULL DEFAULT 7"
-        for name in TABLES
-    ),
-    "CREATE TABLE fairlead_permit (kind TEXT, key TEXT, PRIMARY KEY (kind, key))",
-    "CREATE INDEX fairlead_job_colour ON fairlead_job (colour)",
-    "CREATE VIEW fairlead_permit_record AS SELECT * FROM fairlead_permit",
-]
-
-
 async def work(store: SqliteStore, clock: ManualClock) -> None:
     """Do with jobs all that can be done with them."""
     await store.announce(Worker("w1", {"t": 1}), DAY)
@@ -107,7 +96,7 @@ async def test_columns_tables_and_indexes_that_a_newer_program_adds_harm_nothing
     store: SqliteStore, path: Path, clock: ManualClock
 ) -> None:
     await work(store, clock)
-    write(path, ";".join(GREW))
+    write(path, ";".join(ADDED))
     await work(store, clock)
     assert await store.admin.audit() == []
     assert await store.admin.repair(by()) == []
@@ -123,7 +112,7 @@ async def test_a_column_that_was_added_stays_with_a_job_that_stays(
     store: SqliteStore, path: Path, clock: ManualClock
 ) -> None:
     await store.put([new_job()])
-    write(path, f"{GREW[0]}; UPDATE fairlead_job SET colour = 'red'")
+    write(path, f"{ADDED[0]}; UPDATE fairlead_job SET colour = 'red'")
     [job] = await claim(store)
     await store.settle([failed(job, clock.now())])
     assert rows(path, "SELECT colour FROM fairlead_job") == [("red",)]
@@ -132,7 +121,7 @@ async def test_a_column_that_was_added_stays_with_a_job_that_stays(
 async def test_notes_that_were_lost_are_judged_by_tables_that_grew(
     store: SqliteStore, path: Path
 ) -> None:
-    write(path, f"{';'.join(GREW)}; DELETE FROM fairlead_migration")
+    write(path, f"{';'.join(ADDED)}; DELETE FROM fairlead_migration")
     assert all(step.applied_at is not None for step in await store.admin.migrations())
     again = store_for(store.url)
     await again.put([new_job()])
@@ -142,12 +131,13 @@ async def test_notes_that_were_lost_are_judged_by_tables_that_grew(
 @pytest.mark.parametrize(
     "column", ["more CHECK (more > 0)", "more REFERENCES fairlead_job", "more AS (seq)"]
 )
+@pytest.mark.parametrize("table", ["job", "entry"])
 async def test_a_column_that_can_refuse_what_is_written_is_told(
-    store: SqliteStore, path: Path, column: str
+    store: SqliteStore, path: Path, table: str, column: str
 ) -> None:
-    write(path, f"ALTER TABLE fairlead_job ADD COLUMN {column}")
+    write(path, f"ALTER TABLE fairlead_{table} ADD COLUMN {column}")
     [told] = await store.admin.audit()
-    assert told.problem.startswith("the table fairlead_job was changed")
+    assert told.problem.startswith(f"the table fairlead_{table} was changed")
 
 
 # Values that grow
@@ -283,91 +273,6 @@ async def test_a_level_that_is_none_is_damage(store: SqliteStore, path: Path, le
     assert (await found(store, running)).id == job.id
 
 
-# Parking
-
-
-async def test_jobs_park_under_a_reason_and_a_key(
-    store: SqliteStore, path: Path, clock: ManualClock
-) -> None:
-    kinds = [("a b", 1), ("a b", 2), ("c", 2)]
-    await store.put([new_job(task, version=version) for task, version in kinds for _ in range(2)])
-    await store.put([new_job(delay=SECOND)])
-    await store.claim(plan(capable={"x": 1}))
-    parked = "SELECT parked, park_key, count(*) FROM fairlead_job GROUP BY 1, 2 ORDER BY 1, 2"
-    assert rows(path, parked) == [(1, None, 1), (2, "1 a b", 2), (2, "2 a b", 2), (2, "2 c", 2)]
-    assert await deeds.unknown(store) == dict.fromkeys(kinds, 2)
-    assert len(await claim(store, capable={"a b": 1})) == 2
-    clock.advance(1)
-    await store.upkeep(DAY)
-    assert rows(path, parked) == [(0, None, 3), (2, "2 a b", 2), (2, "2 c", 2)]
-    [parked_job, *_] = await store.admin.jobs(Filter(tasks=("c",)))
-    assert parked_job.gate is Gate.NO_CAPABLE_WORKER
-    await store.announce(Worker("w", {"c": 3, "a b": 2}), DAY)
-    assert await deeds.unknown(store) == {}
-    assert rows(path, "SELECT count(*) FROM fairlead_job WHERE park_key IS NULL") == [(7,)]
-
-
-async def test_a_lost_run_that_parked_and_ends_after_all_is_parked_no_more(
-    store: SqliteStore, path: Path, clock: ManualClock
-) -> None:
-    await store.put([new_job("strange")])
-    [job] = await claim(store, lease=1)
-    clock.advance(2)
-    assert len((await store.claim(plan(capable={"t": 1}))).parked) == 1
-    assert set(await store.settle([failed(job, clock.now())])) == {job.id}
-    assert rows(path, "SELECT parked, park_key FROM fairlead_job") == [(1, None)]
-    assert await store.admin.audit() == []
-
-
-async def test_a_key_that_somebody_damaged_harms_no_other(store: SqliteStore, path: Path) -> None:
-    await store.put([new_job("a"), new_job("b"), new_job("c"), new_job("d")])
-    await store.claim(plan(capable={"t": 1}))
-    write(
-        path,
-        """
-        UPDATE fairlead_job SET park_key = NULL WHERE task = 'a';
-        UPDATE fairlead_job SET park_key = x'ff' WHERE task = 'b';
-        UPDATE fairlead_job SET park_key = CAST(x'ff' AS TEXT) WHERE task = 'c';
-        """,
-    )
-    know = {"a": 1, "b": 1, "c": 1, "d": 1}
-    assert [job.task for job in await claim(store, capable=know)] == ["d"]
-    assert len(await deeds.unknown(store)) > 0
-    assert {each.problem.partition(" ")[0] for each in await store.admin.audit()} == {"job"}
-    await store.admin.repair(by())
-    assert await store.admin.audit() == []
-    assert {job.task for job in await claim(store, capable=know)} == {"a", "b", "c"}
-
-
-async def test_what_jobs_are_parked_for_is_found_without_reading_them_all(
-    store: SqliteStore, path: Path
-) -> None:
-    """Each claim asks while there are any."""
-    jobs = [new_job("a"), *(new_job("b") for _ in range(3_000)), new_job("c")]
-    await store.put(jobs)
-    while (await store.claim(plan(capable={"t": 1}))).parked:
-        pass
-    statement = "SELECT count(*) FROM fairlead_job WHERE parked = 2"
-    assert rows(path, statement) == [(len(jobs),)]
-    assert (await _steps(store)) < 300
-
-
-async def _steps(store: SqliteStore) -> int:
-    """Count how often SQLite calls back while a claim that knows nothing is made."""
-    connection = (await store._opened()).writer._connection
-    assert connection is not None
-    counted = [0]
-
-    def count() -> int:
-        counted[0] += 1
-        return 0
-
-    connection.set_progress_handler(count, 10)
-    await store.claim(plan(capable={"t": 1}))
-    connection.set_progress_handler(None, 0)
-    return counted[0]
-
-
 # Steps of a newer program
 
 
@@ -379,65 +284,6 @@ def add_step(path: Path, serves: int) -> None:
         note = "INSERT INTO fairlead_migration (version, applied_at, serves) VALUES (?, 1, ?)"
         raw.execute(note, (newest() + 1, serves))
         raw.execute("COMMIT")
-
-
-Do = Callable[[SqliteStore, NewJob], Any]
-
-
-async def _claim(store: SqliteStore, job: NewJob) -> object:
-    return await store.claim(plan())
-
-
-async def _settle(store: SqliteStore, job: NewJob) -> object:
-    record = await found(store, job)
-    return await store.settle([Settlement(job.id, record.fence, State.DONE, "done")])
-
-
-VERBS: dict[str, Do] = {
-    "put": lambda store, _: store.put([new_job()]),
-    "claim": _claim,
-    "extend": lambda store, job: store.extend([(job.id, 1)], DAY),
-    "cancel": lambda store, job: deeds.cancel(store, [job.id], "no", by()),
-    "announce": lambda store, _: store.announce(Worker("w", {}), DAY),
-    "upkeep": lambda store, _: store.upkeep(DAY),
-    "find": lambda store, job: store.admin.find(job.id),
-    "count": lambda store, _: store.admin.count(),
-    "audit": lambda store, _: store.admin.audit(),
-}
-
-
-@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
-@pytest.mark.parametrize("verb", VERBS)
-async def test_a_program_that_is_no_longer_served_changes_nothing_more(
-    store: SqliteStore, path: Path, verb: str, warm: bool
-) -> None:
-    """Whether it ran the statement before or not; and not only the first time."""
-    job = new_job()
-    await store.put([job])
-    if warm:
-        await VERBS[verb](store, job)
-    add_step(path, serves=2)
-    before = rows(path, "SELECT * FROM fairlead_job")
-    for _ in range(4):
-        with pytest.raises(SchemaOutdated, match=DECLINED):
-            await VERBS[verb](store, job)
-    assert rows(path, "SELECT * FROM fairlead_job") == before
-    store.level = 2
-    await VERBS[verb](store, job)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-async def test_a_program_that_is_still_served_goes_on(
-    store: SqliteStore, path: Path, verb: str
-) -> None:
-    job = new_job()
-    await store.put([job])
-    add_step(path, serves=1)
-    await VERBS[verb](store, job)
-    again = store_for(store.url)
-    assert isinstance(again, SqliteStore)
-    await VERBS[verb](again, job)
-    await again.close()
 
 
 async def test_a_producer_in_a_transaction_is_told_too(store: SqliteStore, path: Path) -> None:

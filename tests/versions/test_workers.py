@@ -1,13 +1,19 @@
-"""A worker whose store gets a schema that is too new for its program: it drains, and says so."""
+"""Real workers and producers beside a newer program: served they go on, and else they drain and say so."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from fairlead import Fairlead, SchemaOutdated, State
 from fairlead.cli.command import Exit
 from tests.newer import newer_than_this_program
-from tests.system.tree import Shop, Tree, on_every_store, send, until
+from tests.system.tree import ALL_POOLS, Shop, Tree, on_every_store, send, until
+from tests.versions.conftest import TELLING_STORES
+from tests.versions.future import Future
+from tests.versions.future_postgres import PostgresFuture
+from tests.versions.future_redis import EXTRAS, RedisFuture
+from tests.versions.future_sqlite import SqliteFuture
 
 
 def check_told(tree: Tree) -> None:
@@ -99,3 +105,81 @@ def test_a_producer_cannot_enqueue_into_a_newer_schema(shop: Shop) -> None:
             app.enqueue_many([task.call(), task.call()])
     assert sum(shop.states().values()) == before
     app.close()
+
+
+def future_of(shop: Shop) -> Future:
+    """A newer program at a shop's store."""
+    if shop.url.startswith("sqlite"):
+        return SqliteFuture(shop.folder / "jobs.db")
+    if shop.url.startswith("postgresql"):
+        return PostgresFuture(shop.owner_url)
+    return RedisFuture(shop.owner_url, EXTRAS["one"], ("loop", "thread", "process"))
+
+
+@pytest.fixture
+def future(shop: Shop) -> Iterator[Future]:
+    future = future_of(shop)
+    yield future
+    future.close()
+
+
+@on_every_store
+def test_a_worker_that_is_still_served_goes_on_and_replaces_its_processes(
+    shop: Shop, future: Future
+) -> None:
+    """A process that starts beside the newer program opens the store like those before it."""
+    tree = shop.start(*ALL_POOLS, "--lease", "2", "--processes", "2")
+    jobs = [shop.put("wait", 1.5), shop.put("nap", 1.5)]
+    for job in jobs:
+        shop.until_started(job)
+    until(lambda: tree.log.count("is ready") == 2)
+    future.arrive()
+    future.grow()
+    victim = min(tree.workers)
+    send(victim, signal.SIGKILL)
+    until(lambda: len(tree.workers) == 2 and victim not in tree.workers, what="a new process")
+    until(lambda: tree.log.count("is ready") == 3)
+    jobs += [*shop.put_many("quick", 20), *shop.put_many("plain", 20)]
+    jobs += [shop.put("nap", 0.1, queue="process"), shop.put("second_time"), shop.put("wait", 0.5)]
+    future.grow()
+    shop.until_final(*jobs)
+    assert {shop.record(job).state for job in jobs} == {State.DONE}
+    future.grow()
+    assert tree.stop() == 0
+    assert future.lost() == []
+    assert "the store's schema" not in tree.log
+    assert "Traceback" not in tree.log
+
+
+on_stores_that_tell = pytest.mark.parametrize("shop", TELLING_STORES, indirect=True)
+
+
+@on_stores_that_tell
+def test_a_worker_that_is_no_longer_served_drains_without_being_asked(
+    shop: Shop, future: Future
+) -> None:
+    """Nobody has to kill a process of it: its next verbs say so."""
+    slow = shop.put("wait", 2.0)
+    tree = shop.start("--processes", "2", "--lease", "5")
+    shop.until_started(slow)
+    until(lambda: tree.log.count("is ready") == 2)
+    future.step(serves=2)
+    tree.until_log("no longer served: ")
+    assert tree.ended(30) == Exit.FAILED
+    check_told(tree)
+    future.take_back()
+    assert len(shop.starts(slow)) == 1
+    shop.start("--lease", "5")
+    shop.until_final()
+
+
+@on_stores_that_tell
+def test_a_producer_that_is_no_longer_served_is_told(shop: Shop, future: Future) -> None:
+    shop.waiting.add(shop.put("quick"))
+    future.step(serves=2)
+    with pytest.raises(SchemaOutdated, match="upgrade this program"):
+        shop.put("quick")
+    shop.app.close()
+    with pytest.raises(SchemaOutdated, match="upgrade this program"):
+        shop.put("quick")
+    future.take_back()

@@ -1,0 +1,112 @@
+"""How a newer program shares a Redis: it appends fields to every array."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+import redis
+
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.keys import SLOTS, Keys
+from fairlead.stores.redis.layout import LAYOUTS
+from tests.newer import newer_step, no_newer_step
+from tests.versions.future import Future
+
+pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
+EXTRAS: dict[str, list[Any]] = {
+    "one": ["new"],
+    "nothing": [None],
+    "several": [None, {"a": [1, None]}, "x"],
+    "many": [None] * 20 + [2**40],
+}
+"""What may stand behind the fields that are known."""
+Place = tuple[str, bytes]
+"""A key, and a field of the hash under it."""
+
+
+class RedisFuture(Future):
+    """A newer program at a server. Its jobs are in the queue "mail"."""
+
+    def __init__(self, url: str, extra: list[Any], queues: Iterable[str] = ("mail",)) -> None:
+        self.url = url
+        self.keys = Keys(Address.of(url).prefix)
+        self.server: Any = redis.Redis.from_url(url.partition("?")[0])
+        self._extra = extra
+        key = self.keys.key
+        parts = {"bodies": "BODY", "standings": "STANDING", "acted": "ACT"}
+        lists = {"errors": "PAST", "entries": "ENTRY"}
+        self._values = {
+            **{key(queue, part): parts[part] for queue in queues for part in parts},
+            **{key(slot, "loose"): "ENTRY" for slot in SLOTS},
+            self.keys.workers: "WORKER",
+        }
+        """Hashes of arrays."""
+        self._lists = {key(queue, part): lists[part] for queue in queues for part in lists}
+        """Hashes of lists of arrays."""
+        self._logs = [key(queue, "log") for queue in queues]
+        self._grown: set[Place] = set()
+        self._counts: dict[Place, int] = {}
+
+    def arrive(self) -> None:
+        """Nothing: keys come into being as they are used."""
+
+    def step(self, serves: int) -> None:
+        newer_step(self.url, serves)
+
+    def take_back(self) -> None:
+        no_newer_step(self.url)
+
+    def grow(self) -> None:
+        for key, layout in self._values.items():
+            self._rewrite(key, partial(self._with_more, layout))
+            self._grown |= {(key, field) for field in self.server.hkeys(key)}
+        for key, layout in self._lists.items():
+            self._rewrite(key, partial(self._all_with_more, layout))
+            lists = self.server.hgetall(key).items()
+            self._counts |= {(key, field): len(unpack(text)) for field, text in lists}
+        for log in self._logs:
+            for at, batch in enumerate(self.server.lrange(log, 0, -1)):
+                lines = self._all_with_more("LINE", unpack(batch[16:]))
+                self.server.lset(log, at, batch[:16] + pack(lines))
+
+    def _rewrite(self, key: str, change: Callable[[Any], Any]) -> None:
+        """Change every value of a hash, in one step: others may be at work."""
+
+        def inside(pipeline: Any) -> None:
+            values = pipeline.hgetall(key)
+            pipeline.multi()
+            for field, text in values.items():
+                pipeline.hset(key, field, pack(change(unpack(text))))
+
+        self.server.transaction(inside, key)
+
+    def _all_with_more(self, layout: str, values: list[Any]) -> list[Any]:
+        return [self._with_more(layout, value) for value in values]
+
+    def _with_more(self, layout: str, fields: list[Any]) -> list[Any]:
+        return [*fields[: len(LAYOUTS[layout])], *self._extra]
+
+    def lost(self) -> list[str]:
+        told = []
+        for key, field in set(self._grown):
+            text = self.server.hget(key, field)
+            if text is None:
+                self._grown.discard((key, field))
+            elif not self._has_more(unpack(text), self._values[key]):
+                told.append(f"{key} {field!r}")
+        for (key, field), number in self._counts.copy().items():
+            text = self.server.hget(key, field)
+            if text is None:
+                del self._counts[key, field]
+                continue
+            kept = [self._has_more(value, self._lists[key]) for value in unpack(text)]
+            if sum(kept) < min(number, len(kept)):
+                told.append(f"{key} {field!r}")
+        return told
+
+    def _has_more(self, fields: list[Any], layout: str) -> bool:
+        return fields[len(LAYOUTS[layout]) :] == self._extra
+
+    def close(self) -> None:
+        self.server.close()

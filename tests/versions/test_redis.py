@@ -1,0 +1,106 @@
+"""What only arrays in Redis can show of values that grow (P14, F52)."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+import pytest
+import redis
+
+from fairlead.core.clock import ManualClock
+from fairlead.core.job import NewJob, State
+from fairlead.core.outcome import Settlement
+from fairlead.core.store import Store
+from fairlead.stores import store_for
+from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.functions import LIBRARY
+from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.layout import LAYOUTS, in_lua, put_of, settlement_of
+from tests.servers.redis import RedisServer
+from tests.versions.future_redis import EXTRAS, RedisFuture, pack, unpack
+from tests.words import by, claim, done, failed, new_job, plan
+
+
+@pytest.fixture
+async def store(redis_crew_url: str, clock: ManualClock) -> AsyncIterator[Store]:
+    store = store_for(redis_crew_url, clock)
+    await store.open()
+    yield store
+    assert await store.admin.audit() == []
+    await store.close()
+
+
+@pytest.fixture(params=EXTRAS)
+def future(request: pytest.FixtureRequest, redis_url: str) -> Iterator[RedisFuture]:
+    future = RedisFuture(redis_url, EXTRAS[request.param])
+    yield future
+    future.close()
+
+
+async def test_bytes_of_bodies_that_have_grown_are_counted_as_those_of_others(
+    store: Store, future: RedisFuture
+) -> None:
+    for size in (3, 100, 5_000, 70_000):
+        large = {"payload": "x" * size, "options": "{}"}
+        await store.put([msgspec.structs.replace(new_job(), **large) for _ in range(3)])
+        future.grow()
+        enough = await store.claim(plan(most_bytes=size + 2))
+        rest = await store.claim(plan(most_bytes=size + 3))
+        assert (len(enough.jobs), len(rest.jobs)) == (1, 2)
+        await store.settle([done(each) for each in (*enough.jobs, *rest.jobs)])
+
+
+async def test_a_repair_keeps_what_has_grown(
+    store: Store, future: RedisFuture, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    await store.settle([failed(job, clock.now())])
+    future.grow()
+    errors, ready = (future.keys.key("mail", part) for part in ("errors", "ready"))
+    [past] = unpack(future.server.hget(errors, job.id))
+    future.server.hset(errors, job.id, pack([past, "damaged"]))
+    future.server.zadd(ready, {job.id: 5})
+    assert await store.admin.repair(by("repair"))
+    assert future.lost() == []
+    assert unpack(future.server.hget(errors, job.id)) == [past]
+
+
+@pytest.mark.parametrize("part", ["bodies", "standings"])
+@pytest.mark.parametrize("junk", [b"\xc1", b"\x01\x02", b""])
+async def test_what_only_seems_to_have_grown_is_damaged(
+    store: Store, redis_server: RedisServer, redis_url: str, part: str, junk: bytes
+) -> None:
+    """It says to have a field more, and has none, two, or none that can be read."""
+    key = Keys(Address.of(redis_url).prefix).key("mail", part)
+    await store.put([new_job()])
+    [job] = await claim(store)
+    with redis.Redis(port=redis_server.port) as server:
+        fields = unpack(server.hget(key, job.id))
+        grown = pack([*fields, 7])[:-1] + junk
+        server.hset(key, job.id, grown)
+    [finding] = await store.admin.audit()
+    assert finding.problem == f"job {job.id} cannot be read"
+    if part == "standings":
+        assert await store.settle([done(job)]) == {}
+    assert await store.admin.repair(by("repair"))
+
+
+def test_puts_and_settlements_are_sent_field_by_field() -> None:
+    """The order of the fields of core's classes is nobody's wire format."""
+    job = new_job(priority=3, level=2, options="{}")
+    sent = dict(zip(LAYOUTS["PUT"], put_of(job), strict=True))
+    assert sent == {
+        name: getattr(job, name) for name in NewJob.__struct_fields__ if name != "queue"
+    }
+    settlement = Settlement(job.id, 5, State.DONE, "done", result="7")
+    told = dict(zip(LAYOUTS["SETTLEMENT"], settlement_of(settlement), strict=True))
+    assert told == {name: getattr(settlement, name) for name in Settlement.__struct_fields__}
+
+
+def test_what_lua_reads_is_what_the_layout_says() -> None:
+    code = "local <PAIR> = unpack(x, 1, #PAIR) y[STANDING.LEASE_UNTIL] = @BODY .. @STANDING"
+    assert in_lua(code) == r"local id, fence = unpack(x, 1, 2) y[2] = '\152' .. '\220\0\22'"
+    assert in_lua("nil<STANDING state..result>") == r"'\192\192\192\192'"
+    with pytest.raises(ValueError):
+        in_lua("STANDING.NOBODY")
+    assert not any(f"{layout}." in LIBRARY.code.partition("local bodies")[2] for layout in LAYOUTS)
