@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli.command import Problem
+from fairlead.cli.desk import Desk
+from fairlead.core.admin import VERBS, Migration
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.sqlite.admin import SqliteAdmin
 from fairlead.stores.sqlite.statements import migrations
 from tests.cli.shop import APP, audit_lines, objects, refused, run, started, told, with_store
+from tests.servers.postgres import PostgresServer
 
 STEPS = migrations()
 
@@ -79,6 +85,31 @@ def test_looking_never_brings_a_schema_up_to_date(folder: Path) -> None:
     assert told(folder, "migrate", "status", code=4).splitlines()[-1].endswith("missing")
     assert told(folder, "migrate", "up").startswith(f"applied {needed} colour\n")
     assert told(folder, "jobs", "list") == "no job matches\n"
+
+
+def test_functions_of_another_program_are_told_apart_from_tables(
+    folder: Path, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    address = Address.of(postgres_url)
+    told(folder, "migrate", "up", "--url", postgres_url)
+    postgres_server.execute(f"UPDATE {address.quoted_schema}.verbs SET functions = 'older'")
+    assert refused(folder, "jobs", "list", "--url", postgres_url, code=1) == (
+        f"the functions in {address.url} are not those of this program; run `fairlead migrate up`"
+    )
+
+
+def test_the_number_of_a_schema_is_that_of_its_tables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = [Migration(1, "tables", "", 5), Migration(2, "more", ""), Migration(9, VERBS, "")]
+
+    async def migrations_of(_: object) -> list[Migration]:
+        return steps
+
+    monkeypatch.setattr(SqliteAdmin, "migrations", migrations_of)
+    desk = Desk(None, f"sqlite:///{tmp_path}/jobs.db")
+    with pytest.raises(Problem, match="is version 1, this program needs 2; run `fairlead migr"):
+        desk.run(lambda store: store.admin.count())
 
 
 def test_a_newer_schema_that_serves_this_program_is_no_matter(folder: Path) -> None:

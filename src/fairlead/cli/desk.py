@@ -18,7 +18,7 @@ from fairlead.cli.command import Problem, named_app
 from fairlead.cli.load import load_app
 from fairlead.config import DEFAULT_URL, choose_url, load_here
 from fairlead.core.acts import Action
-from fairlead.core.admin import missing
+from fairlead.core.admin import VERBS, missing
 from fairlead.core.errors import ConfigError
 from fairlead.core.ids import IdMaker, JobId
 from fairlead.core.job import LONGEST_LABEL
@@ -107,10 +107,16 @@ class Desk:
                 f"{self.store.url}, from {Path.cwd()}, holds no jobs yet: enqueue one, or run "
                 "`fairlead migrate up`"
             )
+        if lacking and lacking[0].name == VERBS:
+            raise Problem(
+                f"the functions in {self.store.url} are not those of this program; run `fairlead "
+                "migrate up`"
+            )
         if lacking:
+            needed = max(step.number for step in steps if step.name != VERBS)
             raise Problem(
                 f"the schema of {self.store.url} is version {lacking[0].number - 1}, this program "
-                f"needs {steps[-1].number}; run `fairlead migrate up`"
+                f"needs {needed}; run `fairlead migrate up`"
             )
 
 

@@ -227,6 +227,10 @@ class Migration(msgspec.Struct, frozen=True):
     serves: int = 1
 
 
+VERBS = "verbs"
+"""The last of a store's steps, where its verbs are functions in the database."""
+
+
 def missing(steps: Sequence[Migration]) -> list[Migration]:
     """Return the steps that were not applied."""
     return [step for step in steps if step.applied_at is None]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 from psycopg.rows import dict_row
 
 from fairlead.core.acts import (
@@ -111,14 +111,14 @@ class PostgresAdmin(Admin):
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
 
-        return [_record(row) for row in await (await self._people()).run(asked)]
+        return [record_of(_errors_joined(row)) for row in await (await self._people()).run(asked)]
 
     # Looking
 
     async def find(self, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
         told = await self._told(await self._looks(), "find", id=job_id)
-        return _record(told_record(told[0])) if told else None
+        return record_of(_errors_joined(told_record(told[0]))) if told else None
 
     async def jobs(
         self, which: Filter, limit: int = 100, before: JobId | None = None
@@ -275,10 +275,6 @@ def _told_as(deed: Deed) -> tuple[str, dict[str, Any]]:
             return "act", doc
         case Note(count, job_id):
             return "noted", {"count": count, "ids": [job_id] if job_id else []}
-
-
-def _record(row: dict[str, Any]) -> JobRecord:
-    return replace(record_of(_errors_joined(row)), level=row["level"])
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from fairlead.core.entries import (
 from fairlead.core.errors import LeaseLost
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import lock_wait
 from fairlead.stores.postgres.line import to_json
 from fairlead.stores.postgres.replies import Versions, versions_of
 from fairlead.stores.postgres.session import Session
@@ -31,12 +33,13 @@ class PostgresEntries(Entries):
 
     def __init__(
         self,
-        schema: str,
+        address: Address,
         clock: Clock | None,
         session: Callable[[], Awaitable[Session]],
         level: Callable[[], int],
     ) -> None:
-        self._sql = statements(schema)
+        self._address = address
+        self._sql = statements(address.quoted_schema)
         self._clock = clock
         self._session = session
         self._level = level
@@ -81,8 +84,10 @@ class PostgresEntries(Entries):
         ]
         if fence is not None:
             doc["fence"] = fence
-        lane = (await self._session()).leases
-        [(answer,)] = await lane.ask(self._sql["write_entries"], to_json(doc))
+        doc["wait"] = lock_wait(self._address.timeout)
+        patient = (await self._session()).patient
+        text = to_json(doc)
+        [(answer,)] = await patient.run(lambda lane: lane.ask(self._sql["write_entries"], text))
         told: Versions = versions_of(answer)
         if told.versions is None:
             assert fence is not None

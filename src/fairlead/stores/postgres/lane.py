@@ -50,6 +50,8 @@ MOST_BLOCKING = 8
 """How many connections all threads of a program have together for puts, and for transactions."""
 MOST_LENT = 8
 """How many transactions of handlers may be open on one event loop; others wait for their turn."""
+MOST_PATIENT = 8
+"""How many calls on one event loop may wait for transactions of others, each on its connection."""
 
 _UNDONE = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 
@@ -145,6 +147,53 @@ class Lane:
         connection, self._connection = self._connection, None
         if connection is not None:
             finish(connection)
+
+
+class PatientLanes:
+    """A few lanes on one event loop, for what may have to wait for transactions of others.
+
+    Each is used by one call at a time, so nobody waits for one that waits, unless all of them do.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lanes: list[Lane] = []
+        self._idle: list[Lane] = []
+        self._room = asyncio.Semaphore(MOST_PATIENT)
+
+    async def run(self, work: Callable[[Lane], Awaitable[Answer]]) -> Answer:
+        """Do some work; who is cancelled meanwhile stops waiting, the work goes on."""
+        return await uncancelled(self._run(work))
+
+    async def _run(self, work: Callable[[Lane], Awaitable[Answer]]) -> Answer:
+        async with self._room:
+            if not self._idle:
+                self._idle.append(Lane(self._address))
+                self._lanes.append(self._idle[-1])
+            lane = self._idle.pop()
+            try:
+                return await work(lane)
+            finally:
+                self._idle.append(lane)
+
+    async def finished(self) -> None:
+        """Wait for what is being done."""
+        for lane in list(self._lanes):
+            await lane.finished()
+
+    def close(self) -> None:
+        """Let go of the connections, from whatever thread."""
+        for lane in list(self._lanes):
+            lane.close()
+
+
+def lock_wait(patience: float) -> int:
+    """Return for how many milliseconds the server may wait for others' locks.
+
+    It is half of our own patience, so that the server tells of a wait that was too long before
+    our own clock does.
+    """
+    return max(1, int(500 * patience))
 
 
 @asynccontextmanager

@@ -14,7 +14,13 @@ from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import LOOK, Claim, ClaimPlan
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Start, Taken
-from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection, Lane
+from fairlead.stores.postgres.lane import (
+    AsyncConnection,
+    BlockingLanes,
+    Connection,
+    Lane,
+    lock_wait,
+)
 from fairlead.stores.postgres.replies import (
     Leased,
     brought_back_of,
@@ -44,12 +50,11 @@ def put_text(
 ) -> str:
     """Return the one parameter of a put. Jobs that are alike share what they have in common.
 
-    With a patience it may wait for somebody else's transaction: half of that time, so that the
-    server tells of a wait that was too long before our own clock does.
+    With a patience it may wait for somebody else's transaction.
     """
     doc: dict[str, object] = {"at": at}
     if patience is not None:
-        doc["wait"] = max(1, int(500 * patience))  # In milliseconds.
+        doc["wait"] = lock_wait(patience)
     if len(jobs) == 1:
         [job] = jobs
         doc["job"] = _told(_kind_of(job), job.id, job.payload)

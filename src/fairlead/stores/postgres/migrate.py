@@ -15,7 +15,7 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import errors
 
-from fairlead.core.admin import Migration
+from fairlead.core.admin import VERBS, Migration
 from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import HIGHEST, LEVEL
 from fairlead.stores.postgres.address import Address
@@ -156,7 +156,7 @@ def applied(address: Address, level: int = LEVEL) -> list[Migration]:
     ]
     there = verbs.is_ours or (verbs.suffices and not verbs.is_owner)
     applied_at = verbs.applied_at if there else None
-    return [*steps, Migration(REVISION, "verbs", _verbs_script(address), applied_at)]
+    return [*steps, Migration(REVISION, VERBS, _verbs_script(address), applied_at)]
 
 
 def _step_script(address: Address, step: Migration) -> str:

@@ -129,8 +129,8 @@ def _remedy(words: str) -> str:
     """Say what to do when a connection fails; the server's words are all there is to go by."""
     if "lock timeout" in words:
         return (
-            "a transaction that is still open has put the same job, or locks a table of ours; look "
-            "for it in pg_stat_activity"
+            "a transaction that is still open has put the same job or locked it, or locks a table "
+            "of ours; keep blocks of job.commit() short, or look for it in pg_stat_activity"
         )
     if "password" in words or "authentication" in words or "role" in words:
         return "check user and password in the store's URL"

@@ -5,24 +5,17 @@ be a repeat may have to wait for the transaction that put its ids first. It has 
 itself, and a lock time-out ends its wait before its caller's patience does.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from fairlead.core.errors import Unanswered
 from fairlead.core.job import NewJob
 from fairlead.stores.gather import Gather
 from fairlead.stores.news import WORK, News
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.lane import BlockingLanes, Lane, uncancelled
+from fairlead.stores.postgres.lane import BlockingLanes, Lane, PatientLanes
 from fairlead.stores.postgres.line import PostgresLine
 from fairlead.stores.postgres.wake import Crier
 from fairlead.stores.repeat import arepeated, repeated
-
-Answer = TypeVar("Answer")
-
-MOST_PATIENT = 8
-"""How many puts on one event loop may wait for transactions of others, each on its connection."""
 
 
 class Puts:
@@ -36,9 +29,9 @@ class Puts:
         self._shared = BlockingLanes(address)
         self._alone = BlockingLanes(address)
 
-    def on_loop(self) -> "LoopPuts":
-        """Return the puts of the running event loop."""
-        return LoopPuts(self._address, self)
+    def on_loop(self, patient: PatientLanes) -> "LoopPuts":
+        """Return the puts of the running event loop; what may have to wait goes by these lanes."""
+        return LoopPuts(self._address, self, patient)
 
     async def on(
         self, lane: Lane, jobs: Sequence[NewJob], patience: float | None = None
@@ -76,11 +69,11 @@ class Puts:
 class LoopPuts:
     """The puts of one event loop."""
 
-    def __init__(self, address: Address, puts: Puts) -> None:
+    def __init__(self, address: Address, puts: Puts, patient: PatientLanes) -> None:
         self._puts = puts
         self._patience = address.timeout
         self._lane = Lane(address)
-        self._patient = PatientLanes(address)
+        self._patient = patient
         self._gather: Gather[NewJob, bool] = Gather(self._together)
 
     async def put(self, jobs: Sequence[NewJob], *, shared: bool) -> list[bool]:
@@ -103,47 +96,7 @@ class LoopPuts:
         """Wait for what was handed over."""
         await self._gather.finished()
         await self._lane.finished()
-        await self._patient.finished()
 
     def close(self) -> None:
-        """Let go of the connections, from whatever thread."""
+        """Let go of the connection, from whatever thread."""
         self._lane.close()
-        self._patient.close()
-
-
-class PatientLanes:
-    """A few lanes on one event loop, for what may have to wait for transactions of others.
-
-    Each is used by one call at a time, so nobody waits for one that waits, unless all of them do.
-    """
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._lanes: list[Lane] = []
-        self._idle: list[Lane] = []
-        self._room = asyncio.Semaphore(MOST_PATIENT)
-
-    async def run(self, work: Callable[[Lane], Awaitable[Answer]]) -> Answer:
-        """Do some work; who is cancelled meanwhile stops waiting, the work goes on."""
-        return await uncancelled(self._run(work))
-
-    async def _run(self, work: Callable[[Lane], Awaitable[Answer]]) -> Answer:
-        async with self._room:
-            if not self._idle:
-                self._idle.append(Lane(self._address))
-                self._lanes.append(self._idle[-1])
-            lane = self._idle.pop()
-            try:
-                return await work(lane)
-            finally:
-                self._idle.append(lane)
-
-    async def finished(self) -> None:
-        """Wait for what is being done."""
-        for lane in list(self._lanes):
-            await lane.finished()
-
-    def close(self) -> None:
-        """Let go of the connections, from whatever thread."""
-        for lane in list(self._lanes):
-            lane.close()

@@ -8,7 +8,7 @@ from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.stores.news import News
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.lane import Lane, LentLanes
+from fairlead.stores.postgres.lane import Lane, LentLanes, PatientLanes
 from fairlead.stores.postgres.line import PostgresLine
 from fairlead.stores.postgres.puts import Puts
 from fairlead.stores.postgres.wake import Listener
@@ -27,7 +27,8 @@ class Session:
         self._address = address
         self._line = line
         self._news = news
-        self.puts = puts.on_loop()
+        self.patient = PatientLanes(address)
+        self.puts = puts.on_loop(self.patient)
         self.claims = Lane(address)
         self.leases = Lane(address)
         self.late = Lane(address)
@@ -66,6 +67,7 @@ class Session:
     async def finished(self) -> None:
         """Wait for what was handed over."""
         await self.puts.finished()
+        await self.patient.finished()
         for lane in self._lanes():
             await lane.finished()
 
@@ -77,6 +79,7 @@ class Session:
             with suppress(RuntimeError):  # Its loop is closed, and the task with it.
                 self._extending.get_loop().call_soon_threadsafe(self._extending.cancel)
         self.puts.close()
+        self.patient.close()
         for lane in self._lanes():
             lane.close()
         self.lent.close()

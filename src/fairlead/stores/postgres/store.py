@@ -51,9 +51,7 @@ class PostgresStore(Store):
         self._caller = Caller(address, self._sql)
         self._line = PostgresLine(address.quoted_schema, clock)
         self.admin = PostgresAdmin(address, clock, self._session, lambda: self.level, self._changed)
-        self.entries = PostgresEntries(
-            address.quoted_schema, clock, self._session, lambda: self.level
-        )
+        self.entries = PostgresEntries(address, clock, self._session, lambda: self.level)
         self._is_open = False
         self.begin()
         _stores.add(self)

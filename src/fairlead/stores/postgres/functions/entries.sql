@@ -1,3 +1,46 @@
+-- Whether an entry is what core/entries.py says it may be; one of nobody has an empty owner.
+CREATE OR REPLACE FUNCTION is_entry(
+    kind text, owner text, key text, value text, version bigint, due_at bigint, expires_at bigint
+) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT kind ~ '^[A-Za-z0-9._-]{1,64}$' AND kind ~ '[A-Za-z0-9]'
+       AND octet_length(owner) = least(char_length(owner), 36)
+       AND octet_length(key) BETWEEN 1 AND 512 AND coalesce(octet_length(value), 0) <= 65536
+       AND least(version, due_at, expires_at) >= 0
+       AND greatest(version, due_at, expires_at) <= 1152921504606846976
+$$;
+
+-- What is wrong with a change; null if nothing is.
+CREATE OR REPLACE FUNCTION change_fault(change jsonb) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE
+        WHEN change @? 'strict $[0 to 2] ? (@.type() != "string")'
+            OR coalesce(jsonb_typeof(change->3), 'null') NOT IN ('string', 'null')
+            THEN 'the kind, the owner, the key and the value of an entry are texts'
+        WHEN is_entry(change->>0, change->>1, change->>2, change->>3, 0, (change->>5)::bigint,
+                      (change->>6)::bigint) IS NOT TRUE
+            THEN 'the kind of an entry is a plain name of 1 to 64 characters, its owner the id of a job, its key has '
+                 '1 to 512 bytes and its value at most 65,536, and its times are from 0 to 2^60'
+    END
+$$;
+
+-- Refuse changes that cannot be, by the numbers of core/entries.py: they hold here for those who do not use our
+-- programs.
+CREATE OR REPLACE FUNCTION check_changes(changes jsonb) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    fault text;
+BEGIN
+    SELECT CASE
+        WHEN jsonb_typeof(changes) IS DISTINCT FROM 'array' OR jsonb_array_length(changes) > 1000
+            THEN 'one call writes at most 1,000 entries'
+        ELSE (SELECT min(change_fault(each)) FROM jsonb_array_elements(changes) AS each)
+    END INTO fault;
+    IF fault IS NOT NULL THEN
+        RAISE '%', fault USING ERRCODE = 'JQ001';
+    END IF;
+END $$;
+
 -- Write one entry, if the version that it expects is there; one that has expired is not. Returns its new version, 0
 -- if it is removed, and null if it is refused.
 CREATE OR REPLACE FUNCTION write_entry(

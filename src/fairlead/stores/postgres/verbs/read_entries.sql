@@ -11,7 +11,7 @@ DECLARE
     at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     kind_ text    := doc->>'kind';
     whose text    := doc->>'owner';
-    most  integer := (doc->>'limit')::integer;
+    most  integer := least((doc->>'limit')::integer, 1000);
 BEGIN
     IF doc ? 'keys' THEN
         RETURN QUERY SELECT told_entry(entry) FROM entry

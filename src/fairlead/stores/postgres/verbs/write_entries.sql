@@ -4,7 +4,9 @@
 -- not run under its fence any more; then nothing is written.
 --
 -- Jobs are locked before entries, and both in the order of their names: two who write the same wait for one
--- another. A job that ends meanwhile is found locked, and takes with it what was written.
+-- another. A job is locked as it is changed, for two who only share it could not change it both. One that ends
+-- meanwhile is found locked, and takes with it what was written. "wait" says for how many milliseconds it may wait
+-- for somebody else's transaction.
 CREATE OR REPLACE FUNCTION write_entries(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
@@ -16,10 +18,14 @@ DECLARE
     live    text[];
     change  record;
 BEGIN
+    PERFORM check_changes(doc->'changes');
+    IF doc ? 'wait' THEN
+        PERFORM set_config('lock_timeout', doc->>'wait', true);
+    END IF;
     PERFORM FROM job WHERE id IN (
         SELECT each->>1 FROM jsonb_array_elements(doc->'changes') AS each
         UNION ALL SELECT doc #>> '{fence,0}'
-    ) ORDER BY id FOR SHARE;
+    ) ORDER BY id FOR NO KEY UPDATE;
     IF doc ? 'fence' AND NOT EXISTS (
         SELECT FROM job WHERE id = doc #>> '{fence,0}' AND fence = (doc #>> '{fence,1}')::bigint
                           AND lease_until > 0

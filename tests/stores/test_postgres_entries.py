@@ -1,0 +1,151 @@
+"""Entries on PostgreSQL: who waits for whom, and what the database refuses by itself."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from fairlead.core.clock import SECOND
+from fairlead.core.entries import Change, Wanted
+from fairlead.core.errors import ConfigError, StoreUnavailable
+from fairlead.core.store import Store
+from fairlead.stores import store_for
+from fairlead.stores.postgres.address import Address
+from tests.servers.postgres import PostgresServer
+from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
+from tests.words import claim, new_job
+
+
+@contextmanager
+def held(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody's transaction that has locked every job."""
+    address = Address.of(url)
+    with psycopg.connect(**address.parameters) as holder:
+        holder.execute(f"SELECT FROM {address.quoted_schema}.job FOR UPDATE".encode())
+        yield holder
+
+
+async def until_waiting(server: PostgresServer, number: int) -> None:
+    """Wait until so many writes wait for somebody's lock."""
+    question = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND query LIKE '%%write_entries%%'"
+    )
+    async with asyncio.timeout(20):
+        while server.execute(question) != [(number,)]:
+            await asyncio.sleep(0.02)
+
+
+async def test_two_who_write_to_the_same_jobs_in_opposite_order_wait_in_turn(
+    fresh_url: str, postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    """Else each would have a share of a job that the other wants to change."""
+    stores = [store_for(fresh_url) for _ in range(2)]
+    jobs = [new_job() for _ in range(4)]
+    await stores[0].put(jobs)
+    changes = [Change("saved", "a", "1", owner=job.id) for job in jobs]
+    before = postgres_server.log.count("deadlock detected")
+    with held(postgres_url):
+        writing = [
+            asyncio.ensure_future(store.entries.write(each))
+            for store, each in zip(stores, (changes, changes[::-1]), strict=True)
+        ]
+        await until_waiting(postgres_server, 2)
+    first, second = await asyncio.gather(*writing)
+    for one, other in zip(first, second[::-1], strict=True):
+        assert one is not None
+        assert other is not None
+        assert one != other, "one came after the other"
+    assert postgres_server.log.count("deadlock detected") == before
+    for store in stores:
+        await store.close()
+
+
+async def test_a_write_that_waits_keeps_nobody_waiting(
+    shop: Store, postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    """As while a handler's own transaction is open: heartbeats, other entries and acts go on."""
+    await shop.put([new_job(), new_job(queue="other")])
+    [job] = await claim(shop)
+    with held(postgres_url):
+        writing = asyncio.ensure_future(
+            shop.entries.write([Change("saved", "a", "1", owner=job.id)])
+        )
+        await until_waiting(postgres_server, 1)
+        async with asyncio.timeout(5):
+            [kept] = await shop.extend([(job.id, job.fence)], 20 * SECOND)
+            assert kept.id == job.id
+            assert await shop.held("w1")
+            assert None not in await shop.entries.write([Change("once", "b", "1")])
+            assert await shop.entries.read(Wanted("saved", job.id)) == []
+        assert not writing.done()
+    assert None not in await writing
+
+
+async def test_a_write_that_waits_too_long_says_for_what(fresh_url: str, postgres_url: str) -> None:
+    store = store_for(f"{fresh_url}&timeout=1")
+    job = new_job()
+    await store.put([job])
+    change = Change("saved", "a", "1", owner=job.id)
+    told = (
+        "lock timeout; a transaction that is still open has put the same job or locked it, .*; "
+        r"keep blocks of job.commit\(\) short, or look for it in pg_stat_activity"
+    )
+    with held(postgres_url), pytest.raises(StoreUnavailable, match=told):
+        await store.entries.write([change])
+    assert None not in await store.entries.write([change])
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["", "", "a", "1", None, None, None],
+        ["k" * 65, "", "a", "1", None, None, None],
+        ["a b", "", "a", "1", None, None, None],
+        ["...", "", "a", "1", None, None, None],
+        [7, "", "a", "1", None, None, None],
+        [None, "", "a", "1", None, None, None],
+        ["k", None, "a", "1", None, None, None],
+        ["k", "ä", "a", "1", None, None, None],
+        ["k", "x" * 37, "a", "1", None, None, None],
+        ["k", "", "", "1", None, None, None],
+        ["k", "", "ä" * 257, "1", None, None, None],
+        ["k", "", {"a": 1}, "1", None, None, None],
+        ["k", "", "a", "ä" * 32_769, None, None, None],
+        ["k", "", "a", ["1"], None, None, None],
+        ["k", "", "a", 10**6, None, None, None],
+        ["k", "", "a", "1", None, -1, None],
+        ["k", "", "a", "1", None, None, 2**60 + 1],
+        ["k"],
+    ],
+)
+def test_the_database_refuses_what_no_program_of_ours_writes(
+    yard: Yard,  # noqa: F811
+    change: list[object],
+) -> None:
+    """The limits are those of core/entries.py; who has the right to write may not use our programs."""
+    good = ["k", "", "good", "1", None, None, None]
+    with yard.connection("worker") as connection:
+        call = f"SELECT {yard.schema}.write_entries(%s)".encode()
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute(call, [json.dumps({"changes": [good, change]})])
+        assert raised.value.sqlstate == "JQ001"
+        text = json.dumps({"changes": [good] * 1_001})
+        with pytest.raises(psycopg.Error, match="at most 1,000 entries"):
+            connection.execute(call, [text])
+        read = f"SELECT {yard.schema}.read_entries(%s)".encode()
+        wanted = {"kind": "k", "owner": "", "prefix": "", "after": "", "limit": 10}
+        assert connection.execute(read, [json.dumps(wanted)]).fetchall() == []
+
+
+async def test_what_the_database_refuses_is_told_as_the_callers_fault(
+    shop: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.core.entries.LONGEST_KEY", 1_000)
+    with pytest.raises(ConfigError, match="its key has 1 to 512 bytes"):
+        await shop.entries.write([Change("step", "x" * 600, "1")])
