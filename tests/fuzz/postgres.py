@@ -40,7 +40,7 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
     "verbs": ("revision", "applied_at"),
 }
 _TEXTS: dict[str, tuple[str, ...]] = {
-    "job": ("id", "queue", "task", "payload", "options", "worker", "cancel", "put_by"),
+    "job": ("id", "queue", "task", "payload", "options", "worker", "cancel", "put_by", "park_key"),
     "finished": (
         "id",
         "queue",

@@ -273,7 +273,7 @@ async def test_a_claim_parks_nothing_that_somebody_took_after_it_was_met(
     running, again = await claim(moved, slots=2, lease=20)
     await moved.settle([failed(again, clock.now())])
     ids = [job.id for job in jobs]
-    [[parked]] = owner.execute("SELECT leave_out(%s, %s)", [ids, clock.now()]).fetchall()
+    [[parked]] = owner.execute("SELECT park_unknown(%s, %s)", [ids, clock.now()]).fetchall()
     assert parked == [[jobs[2].id, "t", 1, "mail", None, 1]]
     assert [each.id for each in await moved.extend([(running.id, running.fence)], SECOND)] == [
         running.id

@@ -44,7 +44,7 @@ CHANGES = (
     "INSERT INTO {schema}.job (id, queue, task, version, payload) VALUES ('1', 'mail', 't', 1, '{{}}')",
     "COPY {schema}.job (id, queue, task, version, payload, options) FROM STDIN",
     "SELECT {schema}.take_back('{{}}', NULL, '0', 'f', true, 0)",
-    "SELECT {schema}.add_all('{{}}', 0)",
+    "SELECT {schema}.enter_new('{{}}', 0)",
     "SELECT {schema}.note('[]', 0, 0)",
     "UPDATE {schema}.retention SET before = 9000000000000000",
     "UPDATE {schema}.verbs SET revision = 1000000",

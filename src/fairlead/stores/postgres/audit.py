@@ -62,6 +62,9 @@ _WORDS: Mapping[str, Words] = {
         "job {} has a lease of more than a year", "ended the lease of job {}; it runs again"
     ),
     "no place": Words("job {} is parked for no known reason", "put job {} into the order"),
+    "park key": Words(
+        "job {} is parked for something else than it says", "wrote anew for what job {} waits"
+    ),
     "early": Words("job {} stands in the order before it is due", "parked job {} until it is due"),
     "shared deaths": Words(
         "job {} cannot have shared so many deaths of processes", "lets job {} run alone"

@@ -22,58 +22,35 @@ BEGIN
     RETURN marked || waiting;
 END $$;
 
-CREATE OR REPLACE FUNCTION revive_all(ids text[], states text[], at bigint, own integer) RETURNS text[]
-LANGUAGE plpgsql
+-- Let waiting jobs run now and not later, with their count begun anew.
+CREATE OR REPLACE FUNCTION hasten(ids text[], at bigint, own integer) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
-    hastened text[] := '{}';
-    lifted   text[];
+    hastened text[];
+    places   tid[];
 BEGIN
-    IF 'waiting' = ANY (states) THEN
-        WITH sooner AS (
-            UPDATE job SET
-                order_at = at - head_start(run_at, order_at), run_at = at,
-                expires_at = CASE WHEN expires_at > at THEN expires_at END,
-                parked = CASE WHEN parked = 1 THEN 3 ELSE parked END,
-                shared_deaths = CASE WHEN crashes > 0 THEN greatest(shared_deaths, 3)
-                                     ELSE shared_deaths END,
-                attempt = 0, crashes = 0
-            WHERE id = ANY (ids) AND lease_until = 0 AND run_at > at AND may_touch(own, level)
-            RETURNING id
-        )
-        SELECT coalesce(array_agg(id), '{}') INTO hastened FROM sooner;
-    END IF;
-    WITH ended AS (
-        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               fence, crashes, errors, put_by, level, attached
-        FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
-        UNION ALL
-        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-               fence, crashes, errors, put_by, level, attached
-        FROM finished WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
-                        AND finished_at >= (SELECT since FROM kept)
-    ), back AS (
-        INSERT INTO job
-            (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
-             options, fence, shared_deaths, errors, put_by, level, attached)
-        SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), 3, at,
-               at - head_start(run_at, order_at),
-               CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
-               options, instant(fence), CASE WHEN crashes > 0 THEN 3 ELSE 0 END, errors,
-               put_by, level_of(level), attached
-        FROM ended
-        ON CONFLICT (id) DO NOTHING
-        RETURNING id
+    WITH sooner AS (
+        UPDATE job SET
+            order_at = at - head_start(run_at, order_at), run_at = at,
+            expires_at = CASE WHEN expires_at > at THEN expires_at END,
+            shared_deaths = CASE WHEN crashes > 0 THEN greatest(shared_deaths, 3)
+                                 ELSE shared_deaths END,
+            attempt = 0, crashes = 0
+        WHERE id = ANY (ids) AND lease_until = 0 AND run_at > at AND may_touch(own, level)
+        RETURNING id, ctid AS place, parked
     )
-    SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
-    PERFORM unpack_entries(id, entries) FROM (
-        SELECT id, entries, attached FROM dead WHERE id = ANY (lifted)
-        UNION ALL SELECT id, entries, attached FROM finished
-        WHERE id = ANY (lifted) AND finished_at >= (SELECT since FROM kept)
-    ) AS ended WHERE attached & 1 <> 0;
-    PERFORM forget(lifted, states, own);
-    RETURN hastened || lifted;
+    SELECT coalesce(array_agg(id), '{}'), array_agg(place) FILTER (WHERE parked = 1)
+    INTO hastened, places FROM sooner;
+    PERFORM bring_back(places);
+    RETURN hastened;
 END $$;
+
+CREATE OR REPLACE FUNCTION revive_all(ids text[], states text[], at bigint, own integer) RETURNS text[]
+LANGUAGE sql
+AS $$
+    SELECT CASE WHEN 'waiting' = ANY (states) THEN hasten(ids, at, own) ELSE '{}' END
+           || enter_again(ids, states, at, own)
+$$;
 
 -- Let jobs run again. Who puts the id of an ended job keeps it until the end of his transaction: that one is
 -- left as it is, and the others are revived.
@@ -95,25 +72,6 @@ EXCEPTION WHEN lock_not_available THEN
         END;
     END LOOP;
     RETURN touched;
-END $$;
-
-CREATE OR REPLACE FUNCTION forget(ids text[], states text[], own integer) RETURNS text[] LANGUAGE plpgsql
-AS $$
-DECLARE
-    gone text[];
-BEGIN
-    WITH buried AS (
-        DELETE FROM dead
-        WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level) RETURNING id
-    ), ended AS (
-        DELETE FROM finished
-        WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
-          AND finished_at >= (SELECT since FROM kept)
-        RETURNING id
-    )
-    SELECT coalesce(array_agg(id), '{}') INTO gone
-    FROM (SELECT id FROM ended UNION ALL SELECT id FROM buried) AS each;
-    RETURN gone;
 END $$;
 
 CREATE OR REPLACE FUNCTION edit(ids text[], was text, payload_ text, version_ integer, own integer)

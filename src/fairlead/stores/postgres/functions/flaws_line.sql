@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION line_kinds() RETURNS text[] LANGUAGE sql IMMUTABLE
 AS $$
     SELECT ARRAY[
         'live and finished', 'live and dead', 'finished and dead', 'finished twice', 'unsound',
-        'half running', 'running and parked', 'no fence', 'long lease', 'no place', 'early',
+        'half running', 'running and parked', 'no fence', 'long lease', 'no place', 'park key', 'early',
         'head start', 'shared deaths', 'level', 'errors', 'options'
     ]
 $$;
@@ -52,6 +52,10 @@ BEGIN
     WHEN 'no place' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND parked NOT IN (0, 1, 2, 3)
             ORDER BY id LIMIT most;
+    WHEN 'park key' THEN
+        RETURN QUERY SELECT id FROM job WHERE id >= start
+            AND park_key IS DISTINCT FROM CASE WHEN parked = 2 THEN kind_key(task, version) END
+            ORDER BY id LIMIT most;
     WHEN 'early' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start
             AND parked IN (0, 3) AND lease_until = 0 AND run_at > at + 3600000000
@@ -75,26 +79,20 @@ BEGIN
     END CASE;
 END $$;
 
--- Make a dead letter of a job in the line, and say why.
-CREATE OR REPLACE FUNCTION entomb(whose text, new_id text, why text, at bigint) RETURNS void LANGUAGE sql
+-- Give a job in the line another id, with its entries.
+CREATE OR REPLACE FUNCTION rename_job(whose text, new_id text) RETURNS text LANGUAGE sql
 AS $$
-    WITH gone AS (SELECT * FROM mended WHERE id = whose FOR UPDATE), removed AS (
-        DELETE FROM job WHERE id = whose
-    )
-    INSERT INTO dead
-        (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
-         attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
-         attached, entries)
-    SELECT new_id, sound_name(queue), sound_name(task), version, run_at, order_at, expires_at, enqueued_at,
-           payload, options, attempt, crashes, instant(fence), worker, claimed_at,
-           with_error(sound_errors(errors), json_build_object(
-               'attempt', attempt, 'outcome', 'failed', 'worker', worker, 'claimed_at', claimed_at,
-               'started_at', NULL, 'finished_at', at, 'error', 'Unreadable', 'message',
-               'the stored row is damaged: ' || why || '; `fairlead dead replay` lets it run again',
-               'fingerprint', '89e45653b9f8c718'
-           )::text), at, 'unreadable', put_by, level, attached,
-           CASE WHEN attached & 1 <> 0 THEN pack_entries(id) END
-    FROM gone
+    UPDATE job SET id = new_id WHERE id = whose;
+    UPDATE entry SET owner = new_id WHERE owner = whose AND owner <> '';
+    SELECT new_id
+$$;
+
+-- Let a job stand where it should: in the order, or parked until it is due.
+CREATE OR REPLACE FUNCTION place_anew(whose text, at bigint) RETURNS void LANGUAGE sql
+AS $$
+    SELECT CASE WHEN run_at > at AND lease_until = 0 THEN park(ARRAY[place], 1, NULL) END,
+           CASE WHEN run_at <= at OR lease_until > 0 THEN bring_back(ARRAY[place]) END
+    FROM (SELECT ctid AS place, run_at, lease_until FROM job WHERE id = whose FOR UPDATE) AS job
 $$;
 
 -- Mend one of them, see mend.
@@ -104,7 +102,7 @@ BEGIN
     CASE what
     WHEN 'live and finished' THEN
         IF EXISTS (SELECT FROM finished_record WHERE id = whose) THEN
-            PERFORM entomb(whose, gen_random_uuid()::text, 'it is finished as well', at);
+            PERFORM entomb(rename_job(whose, gen_random_uuid()::text), 'it is finished as well', at);
         END IF;
     WHEN 'live and dead', 'finished and dead' THEN
         UPDATE dead SET id = gen_random_uuid()
@@ -126,8 +124,9 @@ BEGIN
         UPDATE job SET worker = NULL, claimed_at = NULL, lost = false
         WHERE id = whose AND lease_until = 0;
     WHEN 'running and parked', 'no place', 'early' THEN
-        UPDATE job SET parked = CASE WHEN run_at > at AND lease_until = 0 THEN 1 ELSE 3 END
-        WHERE id = whose;
+        PERFORM place_anew(whose, at);
+    WHEN 'park key' THEN
+        UPDATE job SET park_key = CASE WHEN parked = 2 THEN kind_key(task, version) END WHERE id = whose;
     WHEN 'no fence' THEN
         UPDATE job SET fence = at WHERE id = whose AND fence = 0;
     WHEN 'long lease' THEN
@@ -137,13 +136,14 @@ BEGIN
     WHEN 'level' THEN
         UPDATE job SET level = level_of(level) WHERE id = whose;
     WHEN 'head start' THEN
-        UPDATE job SET order_at = run_at, parked = CASE WHEN parked = 0 THEN 3 ELSE parked END
+        UPDATE job SET order_at = run_at
         WHERE id = whose AND abs(run_at::numeric - order_at) > 86400000000;
+        PERFORM bring_back(ARRAY(SELECT ctid FROM job WHERE id = whose AND parked = 0));
     WHEN 'errors' THEN
         UPDATE job SET errors = sound_errors(errors) WHERE id = whose;
     WHEN 'options' THEN
         IF EXISTS (SELECT FROM job WHERE id = whose AND NOT is_options(options) FOR UPDATE) THEN
-            PERFORM entomb(whose, whose, 'its options cannot be read', at);
+            PERFORM entomb(whose, 'its options cannot be read', at);
         END IF;
     END CASE;
 END $$;

@@ -10,15 +10,15 @@ DECLARE
     expired boolean;
 BEGIN
     SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
-           EXISTS (SELECT FROM job WHERE parked = 2),
+           EXISTS (SELECT FROM job WHERE parked = 2 AND park_key IS NOT NULL),
            EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0
                                      AND may_touch(own, level))
     INTO due, unknown, expired;
     IF due THEN
-        stirred := promote(at, most);
+        stirred := bring_back_due(at, most);
     END IF;
     IF unknown THEN
-        stirred := stirred || bring_back(known, most);
+        stirred := stirred || bring_back_known(known, most);
     END IF;
     stirred := stirred || bring_back_limited(at, most);
     IF expired THEN

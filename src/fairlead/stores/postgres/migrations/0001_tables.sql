@@ -2,7 +2,8 @@
 -- attempt, worker, claimed_at, lost), and finds room in the page for it, so no index changes.
 -- order_at is run_at minus the head start. parked: 0 in the order, 1 not due, 2 no capable worker,
 -- 3 in the order too, but out of turn: given back, promoted, with a head start. The ones out of turn
--- have an index of their own, because claims go along the order from where they were.
+-- have an index of their own, because claims go along the order from where they were. park_key says for
+-- what a job waits that is parked for another reason than its time.
 -- put_by is the user that the database knows the producer as: a producer sees its own jobs only.
 -- level is the least that a program must have to do anything with the job, and attached says what it has
 -- besides its own row (core/job.py).
@@ -32,7 +33,8 @@ CREATE TABLE job (
     worker      text,
     cancel      text,
     errors      text[],
-    put_by      text
+    put_by      text,
+    park_key    text COLLATE "C"
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
@@ -43,7 +45,7 @@ CREATE TABLE job (
 CREATE INDEX job_order   ON job (queue, order_at, id) WITH (deduplicate_items = off) WHERE parked = 0;
 CREATE INDEX job_aside   ON job (queue, order_at, id) WHERE parked = 3;
 CREATE INDEX job_due     ON job (run_at)              WHERE parked = 1;
-CREATE INDEX job_unknown ON job (task, version)       WHERE parked = 2;
+CREATE INDEX job_parked  ON job (parked, park_key, order_at, id) WHERE park_key IS NOT NULL;
 CREATE INDEX job_expires ON job (expires_at)          WHERE expires_at IS NOT NULL;
 
 -- Where the order of a queue begins to hold live jobs: below the mark are only dead index entries,

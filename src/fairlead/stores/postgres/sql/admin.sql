@@ -107,7 +107,7 @@ FROM (
      ORDER BY order_at, id LIMIT %(limit)s)
     UNION ALL
     (SELECT * FROM {schema}.job
-     WHERE parked = 2 AND queue = %(queue)s AND lease_until <= %(now)s AND run_at <= %(now)s
+     WHERE parked = 2 AND park_key IS NOT NULL AND queue = %(queue)s AND lease_until <= %(now)s AND run_at <= %(now)s
        AND (%(capable)s::jsonb IS NULL OR (%(capable)s::jsonb->>task)::integer >= version)
      ORDER BY order_at, id LIMIT %(limit)s)
 ) AS each
@@ -121,7 +121,8 @@ WHERE mine.id = %(id)s AND other.parked IN (0, 1, 3) AND other.lease_until = 0
   AND (other.order_at, other.id) < (mine.order_at, mine.id)
 
 -- name: unknown
-SELECT task, version, count(*) FROM {schema}.job WHERE parked = 2 GROUP BY task, version
+SELECT task, version, count(*) FROM {schema}.job
+WHERE parked = 2 AND park_key IS NOT NULL GROUP BY task, version
 
 -- name: paused
 SELECT queue FROM {schema}.paused

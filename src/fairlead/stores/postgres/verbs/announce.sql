@@ -20,5 +20,5 @@ BEGIN
     ON CONFLICT (id) DO UPDATE SET
         capable = excluded.capable, pools = excluded.pools, processes = excluded.processes,
         live_until = excluded.live_until, level = excluded.level;
-    RETURN json_build_array(cardinality(bring_back(told->1, (doc->>'batch')::integer)));
+    RETURN json_build_array(cardinality(bring_back_known(told->1, (doc->>'batch')::integer)));
 END $$;

@@ -52,7 +52,7 @@ BEGIN
         allowed := admitted(found, at);
     END IF;
     RETURN NEXT jsonb_build_array(
-        at, leave_out(chosen.strange, at), chosen.gated,
+        at, park_unknown(chosen.strange, at), chosen.gated,
         ARRAY(SELECT name FROM unnest(chosen.asked)
               WHERE most IS NOT NULL AND look AND coalesce(chosen.gated->name->1, 'null') = 'null'),
         ARRAY(SELECT name FROM unnest(chosen.others)), chosen.stirred, chosen.looked,

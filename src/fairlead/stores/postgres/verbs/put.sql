@@ -26,7 +26,7 @@ BEGIN
         IF doc ? 'kinds' THEN
             PERFORM refuse_put('a put has a job or kinds, not both');
         END IF;
-        place := add_one(doc->'job', at);
+        place := enter_one(doc->'job', at);
         low := doc #>> '{job,3}';
         high := low;
         shaped := is_shaped(low);
@@ -38,7 +38,7 @@ BEGIN
         IF asked IS NULL OR (doc @? 'strict $.kinds ? (@.type() == "array")') IS NOT TRUE THEN
             PERFORM refuse_put('a put has a job, or kinds and a count');
         END IF;
-        SELECT * INTO fresh, had, low, high, shaped, place FROM add_many(doc, asked, at);
+        SELECT * INTO fresh, had, low, high, shaped, place FROM enter_many(doc, asked, at);
         IF had <> asked THEN
             PERFORM refuse_put(
                 format('a put says how many jobs it has: it has %s, not %s', had, asked)

@@ -19,15 +19,12 @@ DECLARE
     written text[];
     place   bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM day WHERE first = at / 86400000000 * 86400000000) THEN
-        PERFORM open_day(at);
-    END IF;
     IF doc ? 'patient' THEN
         PERFORM FROM jsonb_array_elements(doc->'kinds') AS kind
         CROSS JOIN jsonb_array_elements(kind->11) AS run
         CROSS JOIN LATERAL (SELECT FROM job WHERE id = run->>0 FOR UPDATE) AS held;
     END IF;
-    SELECT * INTO written, place FROM write_ends(doc, ruled, own, at);
+    SELECT * INTO written, place FROM leave(doc, true, ruled, own, at);
     IF doc ? 'tell' THEN
         PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
     END IF;

@@ -29,7 +29,8 @@ BEGIN
         FROM worker CROSS JOIN jsonb_each_text(known_tasks(capable)) WHERE live_until > at GROUP BY key
     ) AS each;
     counts := ARRAY[
-        cardinality(promote(at, most)), cardinality(bring_back(known, most)), expire(at, most, told_level(doc))
+        cardinality(bring_back_due(at, most)), cardinality(bring_back_known(known, most)),
+        expire(at, most, told_level(doc))
     ];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
     IF past > stamp() + 86400000000 THEN

@@ -1,6 +1,8 @@
--- Add one job, and return its place; null if its id is known. Most puts are of one, and most of those
+-- Into the line: enter_one and enter_many for what is put, enter_again for what ended.
+
+-- Let one job in, and return its place; null if its id is known. Most puts are of one, and most of those
 -- have no terms: what is not told is neither read nor checked.
-CREATE OR REPLACE FUNCTION add_one(told jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION enter_one(told jsonb, at bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
     queue_   text    := told->>0;
@@ -32,8 +34,8 @@ BEGIN
     RETURN place;
 END $$;
 
--- Add the jobs of a put as if all were new, which is twice as quick, and say whether they are.
-CREATE OR REPLACE FUNCTION add_all(doc jsonb, at bigint) RETURNS boolean LANGUAGE plpgsql
+-- Let the jobs of a put in as if all were new, which is twice as quick, and say whether they are.
+CREATE OR REPLACE FUNCTION enter_new(doc jsonb, at bigint) RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO job
@@ -47,17 +49,17 @@ EXCEPTION WHEN unique_violation THEN
     RETURN false;
 END $$;
 
--- Add the jobs of a put of many, whether they are new or not. Returns which were added, null if all were; how
+-- Let the jobs of a put of many in, whether they are new or not. Returns which were added, null if all were; how
 -- many the put has; the first and the last of their ids, whether all have the shape of ours, and the first
 -- place, if it is known.
-CREATE OR REPLACE FUNCTION add_many(
+CREATE OR REPLACE FUNCTION enter_many(
     doc jsonb, asked integer, at bigint, OUT fresh text[], OUT had integer, OUT low text, OUT high text,
     OUT shaped boolean, OUT place bigint
 ) LANGUAGE plpgsql
 AS $$
 BEGIN
     -- Not if they are few: the try is a transaction in that of a caller, who may put often in it.
-    IF asked >= 50 AND add_all(doc, at) THEN
+    IF asked >= 50 AND enter_new(doc, at) THEN
         SELECT min(id COLLATE "C"), max(id COLLATE "C"), bool_and(is_shaped(id)), count(*)
         INTO low, high, shaped, had
         FROM ids_of(doc) AS id;
@@ -80,4 +82,43 @@ BEGIN
             fresh := NULL;
         END IF;
     END IF;
+END $$;
+
+-- Let jobs in that ended in one of these states, due now, with their entries. One whose id is in the line stays.
+CREATE OR REPLACE FUNCTION enter_again(ids text[], states text[], at bigint, own integer) RETURNS text[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    lifted text[];
+BEGIN
+    WITH ended AS (
+        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+               fence, crashes, errors, put_by, level, attached
+        FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
+        UNION ALL
+        SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
+               fence, crashes, errors, put_by, level, attached
+        FROM finished WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
+                        AND finished_at >= (SELECT since FROM kept)
+    ), back AS (
+        INSERT INTO job
+            (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,
+             options, fence, shared_deaths, errors, put_by, level, attached)
+        SELECT id, sound_name(queue), sound_name(task), greatest(version, 0), parked_again(at, at), at,
+               at - head_start(run_at, order_at),
+               CASE WHEN expires_at > at THEN instant(expires_at) END, instant(enqueued_at), payload,
+               options, instant(fence), CASE WHEN crashes > 0 THEN 3 ELSE 0 END, errors,
+               put_by, level_of(level), attached
+        FROM ended
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id
+    )
+    SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
+    PERFORM unpack_entries(id, entries) FROM (
+        SELECT id, entries, attached FROM dead WHERE id = ANY (lifted)
+        UNION ALL SELECT id, entries, attached FROM finished
+        WHERE id = ANY (lifted) AND finished_at >= (SELECT since FROM kept)
+    ) AS ended WHERE attached & 1 <> 0;
+    PERFORM forget(lifted, states, own);
+    RETURN lifted;
 END $$;

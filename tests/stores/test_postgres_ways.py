@@ -1,0 +1,87 @@
+"""The ways of a job on PostgreSQL: into the line, out of it, aside and back; every verb takes them."""
+
+import re
+
+import psycopg
+import pytest
+
+from fairlead.core.clock import ManualClock
+from fairlead.core.store import Store
+from fairlead.stores.postgres.catalog import ORDER, text_of
+from tests.words import by, claim, failed, new_job, plan
+
+TEXTS = {name: text_of(name) for name in ORDER}
+
+
+def files_with(pattern: str) -> set[str]:
+    """The files of functions whose text has this."""
+    return {name for name, text in TEXTS.items() if re.search(pattern, text)}
+
+
+def test_there_is_one_way_in_and_one_way_out() -> None:
+    assert files_with(r"INSERT INTO job\b") == {"functions/enter"}
+    # A put takes back what it let in just now, if that is known already.
+    assert files_with(r"DELETE FROM job\b") == {"functions/leave", "functions/known"}
+    assert files_with(r"INSERT INTO (finished|dead)\b") == {"functions/leave"}
+    assert TEXTS["functions/leave"].count("DELETE FROM job ") == 1
+    assert TEXTS["functions/leave"].count("INSERT INTO finished") == 1
+    assert TEXTS["functions/leave"].count("INSERT INTO dead") == 1
+
+
+def test_there_is_one_way_aside_and_one_back() -> None:
+    found = {
+        (name, value)
+        for name, text in TEXTS.items()
+        for update in re.findall(r"UPDATE job SET.*?(?:WHERE|FROM)", text, re.DOTALL)
+        for value in re.findall(r"(?:SET|,)\s+parked = (\w+)", update)
+    }
+    assert found == {
+        ("functions/park", "reason"),
+        ("functions/park", "3"),
+        ("functions/leave", "parked_again"),  # What ran and waits again, beside what leaves.
+    }
+
+
+async def test_a_worker_brings_back_what_it_knows_and_no_later_version(
+    store: Store, clock: ManualClock
+) -> None:
+    """Versions are numbers: 10 is not between 1 and 9."""
+    versions = [2, 9, 10, 100]
+    await store.put([new_job("old", version=version) for version in versions])
+    await store.put([new_job("old 2", version=1), new_job("ol", version=1)])
+    assert len((await store.claim(plan(capable={"t": 1}))).parked) == 6
+    assert {job.version for job in await claim(store, capable={"old": 9})} == {2, 9}
+    assert {job.version for job in await claim(store, capable={"old": 99})} == {10}
+    rest = {(job.task, job.version) for job in await claim(store)}
+    assert rest == {("old", 100), ("old 2", 1), ("ol", 1)}
+
+
+async def test_a_run_that_was_parked_as_lost_and_fails_late_waits_for_its_time_only(
+    store: Store, clock: ManualClock
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store, lease=20)
+    clock.advance(30)
+    [parked] = (await store.claim(plan(capable={"other": 1}))).parked
+    assert parked.id == job.id
+    assert set(await store.settle([failed(job, clock.now())])) == {job.id}
+    clock.advance(60)
+    assert [again.id for again in await claim(store, capable={"t": 1})] == [job.id]
+
+
+@pytest.mark.parametrize(
+    ("damage", "task"),
+    [("park_key = NULL", "strange"), ("park_key = 'x'", "strange"), ("park_key = 'x'", "t")],
+)
+async def test_a_job_that_is_parked_for_something_else_is_found_and_mended(
+    shop: Store, owner: psycopg.Connection, damage: str, task: str
+) -> None:
+    job = new_job(task)
+    await shop.put([job])
+    await shop.claim(plan(capable={"u": 1})) if task == "strange" else None
+    owner.execute(f"UPDATE job SET {damage}".encode())
+    [finding] = await shop.admin.audit()
+    assert finding.problem == f"job {job.id} is parked for something else than it says"
+    assert await shop.admin.repair(by()) == [f"wrote anew for what job {job.id} waits"]
+    assert await shop.admin.audit() == []
+    assert [run.id for run in await claim(shop, capable={task: 1})] == [job.id]
