@@ -49,7 +49,7 @@ chaos: servers ## Kill worker trees every second under 20,000 jobs, and other lo
 	@$(BIN)/python -m pytest -q -m chaos tests
 
 cluster: servers ## The tests of all stores on a Redis cluster of three nodes, and its own long tests.
-	@FAIRLEAD_STORES=cluster $(BIN)/python -m pytest -q tests/stores tests/face tests/runtime tests/system/test_redis_names.py -k cluster
+	@FAIRLEAD_STORES=cluster $(BIN)/python -m pytest -q tests/stores tests/versions tests/face tests/runtime tests/system/test_redis_names.py -k cluster
 	@$(BIN)/python -m pytest -q -m chaos tests -k cluster
 
 powercut: $(READY) ## Cut the power under an ext4 file system (root and loop devices needed).

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SUITES = ("core", "simulation", "stores", "face", "runtime", "insight", "cli", "test_log.py")
+SUITES = (
+    *("core", "simulation", "stores", "versions", "face", "runtime", "insight", "cli"),
+    "test_log.py",
+)
 NO_SERVERS = "not postgres and not redis and not cluster"
 ASK = "import sqlite3, ssl, sys; print(*sys.version_info[:3])"
 

@@ -45,19 +45,34 @@ def working_tree(folder: Path) -> Build:
     return Build("new", source)
 
 
-def commit(name: str, folder: Path) -> Build:
+class NoSource(Exception):
+    """Git does not have the source of a commit; says why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"git has no source at {name!r}: {why}")
+
+
+def take_out(name: str, folder: Path) -> None:
     """Take the source of a commit out of git."""
-    packed = subprocess.run(
-        ["git", "archive", f"{name}:src"], cwd=ROOT, capture_output=True, check=False
-    )
+    command = ["git", "archive", f"{name}:src"]
+    try:
+        packed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    except OSError as problem:
+        raise NoSource(name, str(problem)) from problem
     if packed.returncode:
-        raise SystemExit(
-            f"git has no source at {name!r}: {packed.stderr.decode().strip()}; "
-            "name a commit, as in make bench-compare BASE=HEAD~1"
-        )
-    source = folder / "b"
+        raise NoSource(name, packed.stderr.decode().strip())
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as files:
-        files.extractall(source, filter="data")
+        files.extractall(folder, filter="data")
+
+
+def commit(name: str, folder: Path) -> Build:
+    """Take the source of a commit out of git, for who named it on the command line."""
+    source = folder / "b"
+    try:
+        take_out(name, source)
+    except NoSource as problem:
+        told = f"{problem}; name a commit, as in make bench-compare BASE=HEAD~1"
+        raise SystemExit(told) from None
     return Build("base", source)
 
 

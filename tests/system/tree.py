@@ -23,7 +23,6 @@ from fairlead.core.job import Attempt, JobRecord
 
 Value = TypeVar("Value")
 COMMAND = "from fairlead.cli.main import main; main()"
-SOURCE = Path(__file__).with_name("shop.py")
 
 LIGHT = ("--pool", "loop", "--pool", "thread")
 ALL_POOLS = (*LIGHT, "--pool", "process")
@@ -185,6 +184,9 @@ class Shop:
     When a test leaves it, all must be in order: `finish` says what that means.
     """
 
+    source = Path(__file__).with_name("shop.py")
+    """The app of its workers."""
+
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         self.accepted: list[JobId] = []
@@ -194,7 +196,7 @@ class Shop:
         """Jobs whose runs may overlap, because the lease of the first has passed."""
         self.trees: list[Tree] = []
         self.url = url or f"sqlite:///{folder}/jobs.db"
-        shutil.copy(SOURCE, folder / "shop.py")
+        shutil.copy(self.source, folder / "shop.py")
         self.module = self._load()
         self.app: Fairlead = self.module.app
         self.app.open()
