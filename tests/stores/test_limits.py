@@ -194,22 +194,18 @@ BEGIN
         FROM job WHERE ctid = ANY (jobs)
     ) AS ranked;
     places := coalesce(places, '{{}}');
-    UPDATE job SET parked = 4 WHERE ctid = ANY (jobs) AND ctid <> ALL (places);
+    PERFORM park(array_agg(ctid), 4, array_agg(task))
+    FROM job WHERE ctid = ANY (jobs) AND ctid <> ALL (places);
     RETURN places;
 END $$;
 CREATE OR REPLACE FUNCTION bring_back_limited(at bigint, most integer) RETURNS text[]
-LANGUAGE plpgsql AS $$
-DECLARE
-    moved text[];
-BEGIN
-    WITH moving AS (
-        UPDATE job SET parked = 3 WHERE parked = 4 AND {MOST} > (
-            SELECT count(*) FROM job AS r WHERE r.task = job.task AND r.lease_until > 0
-        ) RETURNING queue
-    )
-    SELECT coalesce(array_agg(queue), '{{}}') INTO moved FROM moving;
-    RETURN moved;
-END $$;
+LANGUAGE sql AS $$
+    SELECT bring_back(ARRAY(
+        SELECT ctid FROM job WHERE parked = 4 AND park_key IS NOT NULL AND {MOST} > (
+            SELECT count(*) FROM job AS r WHERE r.task = job.park_key AND r.lease_until > 0
+        ) LIMIT most FOR UPDATE SKIP LOCKED
+    ))
+$$;
 """
 """The limit on PostgreSQL. Two claims at once wait for each other, and count one after the other."""
 
