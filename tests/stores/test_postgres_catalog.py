@@ -93,7 +93,7 @@ def test_a_verb_takes_a_text_and_returns_texts_for_good(yard: Yard) -> None:  # 
         f"JOIN pg_proc AS p ON p.oid = to_regprocedure('{yard.schema}.' || verb)"
     )
     verbs = {name: told for name, *told in rows if name not in FOR_PEOPLE}
-    assert len(verbs) == 18
+    assert len(verbs) == 19
     for name, (takes, returns, definer) in verbs.items():
         assert takes == "batch text", name
         assert returns in ("text", "SETOF text"), name

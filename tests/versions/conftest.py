@@ -34,7 +34,7 @@ PLACES = [
 
 SERVING_STORES = ["sqlite", "postgres"]
 """The stores whose steps say which programs they serve: others serve nobody who is older."""
-TELLING_STORES = ["sqlite"]
+TELLING_STORES = ["sqlite", "postgres"]
 """Those that tell a program that is at work, too, as soon as they serve it no longer."""
 
 

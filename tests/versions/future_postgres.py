@@ -2,14 +2,17 @@
 
 import json
 import re
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 
+from fairlead.core.admin import Migration
 from fairlead.stores.postgres import catalog
 from fairlead.stores.postgres import migrate as migrating
 from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import connect
 from fairlead.stores.postgres.migrate import migrate, newest
 from tests.versions.future import Future
 
@@ -106,10 +109,22 @@ class PostgresFuture(Future):
         assert json.loads(answer)[-1] == {"new": [1]}
 
     def step(self, serves: int) -> None:
-        self._raw.execute("INSERT INTO migration VALUES (%s, 0, %s)", [newest() + 2, serves])
+        # The first of them is there already if the newer program is.
+        steps = [
+            Migration(newest() + 1, "next", "SELECT 1"),
+            Migration(newest() + 2, "later", "SELECT 1", serves=serves),
+        ]
+        with closing(connect(self._address)) as connection:
+            for step in steps:
+                migrating._apply_step(connection, self._address, step)
 
     def take_back(self) -> None:
         self._raw.execute("DELETE FROM migration WHERE number > %s", [newest() + 1])
+        self._raw.execute(f"COMMENT ON TABLE migration IS 'up to step {newest()}'".encode())
+        self._raw.execute(
+            "CREATE OR REPLACE FUNCTION least_level() RETURNS integer LANGUAGE sql STABLE "
+            "AS 'SELECT 1'"
+        )
 
     def grow(self) -> None:
         for table in TABLES:

@@ -80,7 +80,7 @@ async def _settle(store: Store, job: NewJob) -> object:
 
 VERBS: dict[str, Verb] = {
     "put": lambda store, _: store.put([new_job()]),
-    "claim": lambda store, _: store.claim(plan()),
+    "claim": lambda store, _: store.claim(plan(level=store.level)),
     "extend": lambda store, job: store.extend([(job.id, 1)], DAY),
     "settle": _settle,
     "held": lambda store, _: store.held("w1"),

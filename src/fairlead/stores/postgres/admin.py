@@ -1,7 +1,8 @@
 """What people ask of the server: look, count, cancel, revive, delete, pause."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
@@ -42,7 +43,7 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.audit import audit, repair
 from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.lacking import find_lacking
-from fairlead.stores.postgres.lane import AsyncConnection, Lane, apart
+from fairlead.stores.postgres.lane import AsyncConnection, Lane
 from fairlead.stores.postgres.line import to_json
 from fairlead.stores.postgres.migrate import applied
 from fairlead.stores.postgres.replies import announced_of, attempt_of, touched_of
@@ -92,9 +93,26 @@ class PostgresAdmin(Admin):
     def _at(self) -> int | None:
         return self._clock.now() if self._clock else None
 
+    def _doc(self, **doc: object) -> str:
+        return to_json({"level": self._level(), **doc})
+
+    @asynccontextmanager
+    async def _apart(
+        self, connection: AsyncConnection, *, one_state: bool = False
+    ) -> AsyncIterator[None]:
+        """Begin a transaction as `lane.apart` does, if the schema still serves this program.
+
+        All of it may be by one state of the store.
+        """
+        async with connection.transaction():
+            if one_state:
+                await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            await connection.execute(self._sql["apart"], [self._doc()])
+            yield
+
     async def _rows(self, statement: str, **values: object) -> list[Any]:
         async def asked(connection: AsyncConnection) -> list[Any]:
-            async with apart(connection):
+            async with self._apart(connection):
                 cursor = connection.cursor(binary=True)
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
@@ -102,11 +120,11 @@ class PostgresAdmin(Admin):
         return await (await self._people()).run(asked)
 
     async def _told(self, lane: Lane, verb: str, **doc: object) -> list[str]:
-        return [text for (text,) in await lane.ask(self._sql[verb], to_json(doc))]
+        return [text for (text,) in await lane.ask(self._sql[verb], self._doc(**doc))]
 
     async def _records(self, statement: str, **values: object) -> list[JobRecord]:
         async def asked(connection: AsyncConnection) -> list[dict[str, Any]]:
-            async with apart(connection):
+            async with self._apart(connection):
                 cursor = connection.cursor(binary=True, row_factory=dict_row)
                 await cursor.execute(self._sql[statement], values)
                 return await cursor.fetchall()
@@ -169,8 +187,7 @@ class PostgresAdmin(Admin):
         """Return what a claim with this plan would look at, by one state of the store."""
 
         async def asked(connection: AsyncConnection) -> Snapshot:
-            async with apart(connection):
-                await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            async with self._apart(connection, one_state=True):
                 return await self._snapshot(connection, plan, limit)
 
         return await (await self._people()).run(asked)
@@ -209,7 +226,7 @@ class PostgresAdmin(Admin):
     async def act(self, deed: Deed, by: Action) -> list[str]:
         """Do what a person wants done; again, if there is no answer."""
         verb, doc = _told_as(deed)
-        text = to_json({"at": self._at(), "level": self._level(), "by": astuple(by), **doc})
+        text = self._doc(at=self._at(), by=astuple(by), **doc)
         lane = (await self._session()).acts
         [(answer,)] = await self._surely(lambda: lane.ask(self._sql[verb], text), by)
         if verb == "noted":
@@ -227,7 +244,9 @@ class PostgresAdmin(Admin):
         lane = await self._people()
         lacking = await find_lacking(lane, self._address)
         try:
-            return lacking + await audit(lane, self._address.quoted_schema, self._at())
+            return lacking + await audit(
+                lane, self._address.quoted_schema, self._at(), self._level()
+            )
         except StoreError:
             if not lacking:
                 raise
@@ -236,7 +255,7 @@ class PostgresAdmin(Admin):
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
         lane, schema = await self._people(), self._address.quoted_schema
-        done = await self._surely(lambda: repair(lane, schema, self._at(), by), by)
+        done = await self._surely(lambda: repair(lane, schema, self._at(), self._level(), by), by)
         self._changed()
         return done
 

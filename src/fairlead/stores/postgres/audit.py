@@ -153,9 +153,9 @@ def _told(words: str, whose: str) -> str:
     return words.format(whose if len(whose) <= _LONGEST else f"{whose[:_LONGEST]}…")
 
 
-async def audit(lane: Lane, schema: str, at: int | None) -> list[Finding]:
+async def audit(lane: Lane, schema: str, at: int | None, level: int) -> list[Finding]:
     """Return every damage, by one state; of each kind the first, and how many more."""
-    text = msgspec.json.encode({"at": at, "most": MOST_TOLD}).decode()
+    text = msgspec.json.encode({"at": at, "level": level, "most": MOST_TOLD}).decode()
     rows = [flaw_of(told) for (told,) in await lane.ask(statements(schema)["flaws"], text)]
     findings = [Finding(_told(_words(f.what).found, f.whose), _REMEDY) for f in rows]
     for what, number in {f.what: f.number for f in rows}.items():
@@ -165,13 +165,13 @@ async def audit(lane: Lane, schema: str, at: int | None) -> list[Finding]:
     return findings
 
 
-async def repair(lane: Lane, schema: str, at: int | None, by: Action) -> list[str]:
+async def repair(lane: Lane, schema: str, at: int | None, level: int, by: Action) -> list[str]:
     """Mend what can be mended; says what was done, and what could not be, and why.
 
     What is mended may show another damage, so it goes through all again until there is
     nothing new.
     """
-    doc = {"at": at, "batch": BATCH, "by": msgspec.structs.astuple(by)}
+    doc = {"at": at, "level": level, "batch": BATCH, "by": msgspec.structs.astuple(by)}
     done: dict[tuple[str, str], None] = {}
     met: dict[tuple[str, str], str | None] = {}
     for _ in range(_MOST_ROUNDS):

@@ -20,7 +20,7 @@ from functools import cache
 from importlib.resources import files
 
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.statements import statements
+from fairlead.stores.postgres.statements import migrations, statements
 
 REVISION = 1
 """Which functions these are. It grows by one in each release that changes one of them.
@@ -74,6 +74,7 @@ ORDER = (
     "verbs/upkeep",
     "verbs/read_entries",
     "verbs/write_entries",
+    "verbs/served",
     "verbs/find",
     "verbs/attempts",
     "verbs/live_workers",
@@ -111,6 +112,12 @@ def _digest(names: Iterable[str]) -> str:
     return hashlib.sha256(texts.encode()).hexdigest()
 
 
+def serve(address: Address, levels: Iterable[int]) -> str:
+    """Return what lets verbs refuse programs below the highest of these levels, from now on."""
+    least = max(levels)
+    return f"SET LOCAL fairlead.least = '{least}';\n{statements(address.quoted_schema)['serve']}"
+
+
 def script(address: Address, *, views: bool = True) -> str:
     """Return what replaces all functions, and views if they changed; for one transaction.
 
@@ -125,6 +132,7 @@ def script(address: Address, *, views: bool = True) -> str:
             f"SET LOCAL fairlead.functions = '{functions_digest()}';",
             f"SET LOCAL fairlead.views_digest = '{views_digest()}';",
             f"SET LOCAL fairlead.views = '{' '.join(made)}';",
+            serve(address, [step.serves for step in migrations()]),
             apply["before_verbs"],
             *(text_of(name).replace("{schema}", address.quoted_schema) for name in names),
             apply["after_verbs"],

@@ -49,8 +49,9 @@ class PostgresEntries(Entries):
 
     async def read(self, wanted: Wanted) -> list[Entry]:
         """Return entries that have not expired."""
-        doc: dict[str, Any] = {"at": self._at(), "kind": wanted.kind, "owner": wanted.owner or ""}
-        doc |= {"limit": wanted.limit, "prefix": wanted.prefix, "after": wanted.after}
+        doc: dict[str, Any] = {"at": self._at(), "level": self._level(), "kind": wanted.kind}
+        doc |= {"owner": wanted.owner or "", "limit": wanted.limit}
+        doc |= {"prefix": wanted.prefix, "after": wanted.after}
         if wanted.keys is not None:
             doc["keys"] = wanted.keys
         elif wanted.due_before is not None:

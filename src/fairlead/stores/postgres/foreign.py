@@ -132,7 +132,7 @@ def _plain(connection: Any) -> Executor:  # noqa: ANN401 (as above)
 def explained(problem: Exception) -> Exception:
     """Tell what we refuse, and who lacks our schema or our leave; the rest is theirs."""
     match _state(problem):
-        case "JQ001" | "JQ002" as code:
+        case "JQ001" | "JQ002" | "JQ003" as code:
             return refusal(code, told(problem))
         case "3F000" | "42883" | "42P01":
             return ConfigError(

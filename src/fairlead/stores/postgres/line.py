@@ -1,6 +1,6 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -9,7 +9,7 @@ from fairlead.core.asking import Asking, in_turns
 from fairlead.core.clock import Clock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Job, NewJob, State
+from fairlead.core.job import LEVEL, Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import LOOK, Claim, ClaimPlan
 from fairlead.core.store import BATCH, Extended, Upkeep
@@ -46,13 +46,20 @@ def to_json(value: object) -> str:
 
 
 def put_text(
-    jobs: Sequence[NewJob], at: int | None, tell: str | None, patience: float | None = None
+    jobs: Sequence[NewJob],
+    at: int | None,
+    tell: str | None,
+    patience: float | None = None,
+    *,
+    level: int = LEVEL,
 ) -> str:
     """Return the one parameter of a put. Jobs that are alike share what they have in common.
 
     With a patience it may wait for somebody else's transaction.
     """
     doc: dict[str, object] = {"at": at}
+    if level != 1:  # Who tells none has the first.
+        doc["level"] = level
     if patience is not None:
         doc["wait"] = lock_wait(patience)
     if len(jobs) == 1:
@@ -110,15 +117,20 @@ def _kinds(jobs: Sequence[NewJob]) -> list[tuple[object, ...]]:
 
 
 def put_parts(
-    jobs: Sequence[NewJob], at: int | None, tell: str | None, patience: float | None = None
+    jobs: Sequence[NewJob],
+    at: int | None,
+    tell: str | None,
+    patience: float | None = None,
+    *,
+    level: int,
 ) -> list[tuple[Sequence[NewJob], str]]:
     """Return the puts that a put takes, each with its jobs: one, unless it would be too long."""
-    text = put_text(jobs, at, tell, patience)
+    text = put_text(jobs, at, tell, patience, level=level)
     if len(text) <= _LONGEST_PUT or len(jobs) == 1:
         return [(jobs, text)]
     half = len(jobs) // 2
     halves = (jobs[:half], jobs[half:])
-    return [part for some in halves for part in put_parts(some, at, tell, patience)]
+    return [part for some in halves for part in put_parts(some, at, tell, patience, level=level)]
 
 
 def _in_order(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -175,14 +187,21 @@ def settle_text(
 class PostgresLine:
     """Claim, extend, settle, announce and upkeep, each on the lane it is given."""
 
-    def __init__(self, schema: str, clock: Clock | None) -> None:
+    def __init__(self, schema: str, clock: Clock | None, level: Callable[[], int]) -> None:
         self._sql = statements(schema)
         self._clock = clock
+        self._level = level
         self.heads = Heads(clock)
 
     def at(self) -> int | None:
         """Return the instant of a test's clock; None means the server's own."""
         return self._clock.now() if self._clock else None
+
+    def put_parts(
+        self, jobs: Sequence[NewJob], tell: str | None, patience: float | None = None
+    ) -> list[tuple[Sequence[NewJob], str]]:
+        """Return the puts that a put takes, each with its jobs."""
+        return put_parts(jobs, self.at(), tell, patience, level=self._level())
 
     async def put(
         self,
@@ -192,7 +211,7 @@ class PostgresLine:
         patience: float | None = None,
     ) -> list[bool]:
         """Add jobs, all or none. With a patience they may wait so long for others' transactions."""
-        parts = put_parts(jobs, self.at(), tell, patience)
+        parts = self.put_parts(jobs, tell, patience)
         if len(parts) == 1:
             [(answer,)] = await lane.ask(self._sql["put"], parts[0][1])
             return self._added(jobs, fresh_ones(jobs, answer))
@@ -219,7 +238,7 @@ class PostgresLine:
         patience: float | None = None,
     ) -> list[bool]:
         """Add jobs from synchronous code, all or none."""
-        parts = put_parts(jobs, self.at(), tell, patience)
+        parts = self.put_parts(jobs, tell, patience)
 
         def put(connection: Connection) -> list[bool]:
             fresh = []
@@ -345,7 +364,9 @@ class PostgresLine:
         self, lane: Lane, leases: Sequence[tuple[JobId, int]], lease: int
     ) -> tuple[list[Extended], list[JobId]]:
         """Renew leases under their current fence; returns what is held, and what is locked."""
-        text = to_json({"at": self.at(), "lease": lease, "runs": list(leases)})
+        text = to_json(
+            {"at": self.at(), "level": self._level(), "lease": lease, "runs": list(leases)}
+        )
         [(answer,)] = await lane.ask(self._sql["extend"], text)
         self.heads.look()
         held = held_of(answer)
@@ -353,7 +374,8 @@ class PostgresLine:
 
     async def extend_late(self, lane: Lane, pair: tuple[JobId, int], lease: int) -> None:
         """Renew one lease as soon as the job is locked no more, before anybody can claim it."""
-        doc = {"at": self.at(), "lease": lease, "runs": [pair], "patient": True}
+        doc = {"at": self.at(), "level": self._level(), "lease": lease, "runs": [pair]}
+        doc["patient"] = True
         await lane.ask(self._sql["extend"], to_json(doc))
 
     async def settle(
@@ -362,7 +384,6 @@ class PostgresLine:
         settlements: Sequence[Settlement],
         tell: str | None,
         *,
-        level: int,
         patient: bool = False,
     ) -> tuple[dict[JobId, Settlement], list[Settlement]]:
         """Write what became of running jobs; returns what was, and what is locked just now.
@@ -377,7 +398,9 @@ class PostgresLine:
         async def write(
             some: list[Settlement], *, ruled: bool = False
         ) -> tuple[dict[JobId, Settlement], dict[JobId, str], list[Settlement]]:
-            text = settle_text(some, self.at(), tell, level=level, ruled=ruled, patient=patient)
+            text = settle_text(
+                some, self.at(), tell, level=self._level(), ruled=ruled, patient=patient
+            )
             return await self._settle(lane, some, text)
 
         written, asked, busy = await write(given)
@@ -401,32 +424,37 @@ class PostgresLine:
         written = {job_id: current[job_id] for job_id in rest.written}
         return written, rest.asked, [current[job_id] for job_id in rest.busy]
 
-    def end_text(self, settlement: Settlement, level: int) -> str:
+    def end_text(self, settlement: Settlement) -> str:
         """Return the one parameter of a settle that is the last statement of a transaction."""
-        return settle_text([settlement], self.at(), level=level, patient=True)
+        return settle_text([settlement], self.at(), level=self._level(), patient=True)
 
     async def held(self, lane: Lane, worker: str) -> list[Job]:
         """Return the running jobs that this worker claimed."""
-        rows = await lane.ask(self._sql["held"], to_json({"worker": worker}))
+        rows = await lane.ask(
+            self._sql["held"], to_json({"level": self._level(), "worker": worker})
+        )
         return [leased_of(told, worker, 0, 0).job for (told,) in rows]
 
     async def announce(self, lane: Lane, worker: Worker, lease: int) -> None:
         """Say that a worker lives, and which tasks it knows."""
         pools = to_json(worker.pools)
         told = (worker.id, dict(worker.capable), pools, worker.processes, worker.level)
-        doc = {"at": self.at(), "worker": told, "lease": lease, "batch": BATCH}
+        doc = {"at": self.at(), "level": self._level(), "worker": told, "lease": lease}
+        doc["batch"] = BATCH
         [(answer,)] = await lane.ask(self._sql["announce"], to_json(doc))
         self.heads.look(anew=bool(brought_back_of(answer).number))
 
     async def due(self, lane: Lane) -> tuple[int | None, int]:
         """Return when the next parked job falls due, and the present instant."""
-        [(answer,)] = await lane.ask(self._sql["due"], to_json({"at": self.at()}))
+        [(answer,)] = await lane.ask(
+            self._sql["due"], to_json({"at": self.at(), "level": self._level()})
+        )
         due = due_of(answer)
         return due.next_at, due.now
 
-    async def upkeep(self, lane: Lane, keep: int, level: int) -> Upkeep:
+    async def upkeep(self, lane: Lane, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        doc = {"at": self.at(), "level": level, "keep": keep, "batch": BATCH}
+        doc = {"at": self.at(), "level": self._level(), "keep": keep, "batch": BATCH}
         [(answer,)] = await lane.ask(self._sql["upkeep"], to_json(doc))
         done = upkeep_of(answer)
         self.heads.look(anew=bool(done.promoted or done.brought_back))

@@ -19,7 +19,13 @@ from fairlead.core.admin import VERBS, Migration
 from fairlead.core.errors import StoreUnavailable
 from fairlead.core.job import HIGHEST, LEVEL
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.catalog import REVISION, functions_digest, script, views_digest
+from fairlead.stores.postgres.catalog import (
+    REVISION,
+    functions_digest,
+    script,
+    serve,
+    views_digest,
+)
 from fairlead.stores.postgres.durability import Durability, durability_of
 from fairlead.stores.postgres.lane import NO_PATH, Connection, connect, finish
 from fairlead.stores.postgres.owners import check_owners, guard
@@ -161,14 +167,15 @@ def applied(address: Address, level: int = LEVEL) -> list[Migration]:
 
 def _step_script(address: Address, step: Migration) -> str:
     """Return a step as `psql` takes it, for those who apply schemas by other means."""
-    add, tell = _notes(step)
-    return _for_psql(address, f"{_TABLE};", step.sql.strip(), f"{add};", f"{tell};")
+    notes = (f"{each};" for each in _notes(address, step))
+    return _for_psql(address, f"{_TABLE};", step.sql.strip(), *notes)
 
 
-def _notes(step: Migration) -> tuple[str, ...]:
-    """Return what writes down that a step was applied."""
+def _notes(address: Address, step: Migration) -> list[str]:
+    """Return what writes down that a step was applied, and whom it serves."""
     told = (each.replace("{number}", str(step.number)) for each in (_ADD, _TELL))
-    return tuple(each.replace("{serves}", str(step.serves)) for each in told)
+    noted = [each.replace("{serves}", str(step.serves)) for each in told]
+    return [*noted, serve(address, [step.serves]).rstrip(";")]
 
 
 def _verbs_script(address: Address) -> str:
@@ -331,7 +338,7 @@ def _apply(connection: Connection, address: Address, step: Migration) -> None:
         if step.number in _noted(connection, address):
             return
         connection.execute(step.sql.encode())
-        for told in _notes(step):
+        for told in _notes(address, step):
             connection.execute(told.encode())
 
 

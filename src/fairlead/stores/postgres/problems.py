@@ -9,6 +9,7 @@ from fairlead.core.errors import (
     ConfigError,
     EnqueueError,
     FairleadError,
+    SchemaOutdated,
     StoreDenied,
     StoreFull,
     StoreRefused,
@@ -16,6 +17,7 @@ from fairlead.core.errors import (
     Unanswered,
 )
 from fairlead.stores.postgres.address import Address, told
+from fairlead.stores.postgres.statements import migrations
 
 
 def typed(problem: psycopg.Error, address: Address, *, asked: bool = False) -> FairleadError:
@@ -58,14 +60,16 @@ def _is_silence(problem: psycopg.Error) -> bool:
     return ended and (problem.sqlstate or "08").startswith(("08", "57P"))
 
 
-OURS = ("JQ001", "JQ002")
-"""What our own functions in the database refuse: something that is done, or a job that is put."""
+OURS = ("JQ001", "JQ002", "JQ003")
+"""What our own functions refuse: something that is done, a job that is put, or a program."""
 
 
 def refusal(code: str | None, words: str) -> FairleadError:
     """Return what our own functions refuse, in their words, as an error of the caller's."""
     if code == "JQ002":
         return EnqueueError(f"the database refuses this job: {words}")
+    if code == "JQ003" and (step := re.search(r"at step (\d+)", words)):
+        return SchemaOutdated(int(step[1]), migrations()[-1].number)
     return ConfigError(words)
 
 

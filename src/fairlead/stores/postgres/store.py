@@ -24,7 +24,7 @@ from fairlead.stores.postgres.admin import PostgresAdmin
 from fairlead.stores.postgres.entries import PostgresEntries
 from fairlead.stores.postgres.foreign import Caller, check
 from fairlead.stores.postgres.lane import AsyncConnection, BlockingLanes, Connection
-from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones, put_parts
+from fairlead.stores.postgres.line import PostgresLine, end_of, fresh_ones
 from fairlead.stores.postgres.migrate import migrate
 from fairlead.stores.postgres.puts import Puts
 from fairlead.stores.postgres.session import Session
@@ -49,7 +49,7 @@ class PostgresStore(Store):
         self._clock = clock
         self._sql = statements(address.quoted_schema)
         self._caller = Caller(address, self._sql)
-        self._line = PostgresLine(address.quoted_schema, clock)
+        self._line = PostgresLine(address.quoted_schema, clock, lambda: self.level)
         self.admin = PostgresAdmin(address, clock, self._session, lambda: self.level, self._changed)
         self.entries = PostgresEntries(address, clock, self._session, lambda: self.level)
         self._is_open = False
@@ -145,7 +145,7 @@ class PostgresStore(Store):
             return []
         # These become visible when the caller commits, whenever that is.
         self._line.heads.look()
-        return put_parts(jobs, self._line.at(), self._crier.word(jobs))
+        return self._line.put_parts(jobs, self._crier.word(jobs))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -171,12 +171,12 @@ class PostgresStore(Store):
 
         def run() -> Settlement | None:
             check(connection, is_async=False)
-            text = self._line.end_text(settlement, self.level)
+            text = self._line.end_text(settlement)
             return end_of(settlement, self._caller.call(connection, "settle", text))
 
         async def arun() -> Settlement | None:
             check(connection, is_async=True)
-            text = self._line.end_text(settlement, self.level)
+            text = self._line.end_text(settlement)
             return end_of(settlement, await self._caller.acall(connection, "settle", text))
 
         return Within(run, arun)
@@ -204,16 +204,16 @@ class PostgresStore(Store):
         lane = (await self._session()).ends
         again = any(settlement.state is State.WAITING for settlement in settlements)
         word = self._bell.word(WORK if again else ENDED)
-        written, busy = await self._line.settle(lane, settlements, word, level=self.level)
+        written, busy = await self._line.settle(lane, settlements, word)
         for pause in _BUSY_PAUSES:
             if not busy:
                 break
             await asyncio.sleep(pause)
-            more, busy = await self._line.settle(lane, busy, None, level=self.level)
+            more, busy = await self._line.settle(lane, busy, None)
             written |= more
         if busy:
             # Not to be dropped as if the lease were lost: who stands in line has his turn.
-            last = self._line.settle(lane, busy, None, level=self.level, patient=True)
+            last = self._line.settle(lane, busy, None, patient=True)
             written |= (await last)[0]
         self.news.bump(WORK if again else ENDED)
         return written
@@ -238,7 +238,7 @@ class PostgresStore(Store):
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
         lane = (await self._session()).people
-        done = await self._line.upkeep(lane, keep, self.level)
+        done = await self._line.upkeep(lane, keep)
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done

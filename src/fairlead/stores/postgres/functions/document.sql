@@ -11,6 +11,21 @@ AS $$
     SELECT CASE WHEN octet_length(batch) > 33554432 THEN too_long(batch, code) ELSE batch::jsonb END
 $$;
 
--- The level of the program that gives a document.
-CREATE OR REPLACE FUNCTION told_level(doc jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
-AS $$ SELECT coalesce((doc->>'level')::integer, 1) $$;
+-- Refuse a program that the schema serves no longer.
+CREATE OR REPLACE FUNCTION refuse_program(level integer) RETURNS integer LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RAISE 'the schema is at step %, which serves programs of level %, not of level %',
+        (SELECT max(number) FROM migration WHERE number <= 9999), least_level(), level
+        USING ERRCODE = 'JQ003';
+END $$;
+
+-- The level of the program that gives a document; who tells none has the first. Every verb asks for it before it does
+-- anything: least_level says which programs are served, and is replaced by the step that changes that (sql/apply.sql).
+-- It is a number by the time that a plan is made, so it costs nothing to ask.
+CREATE OR REPLACE FUNCTION told_level(doc jsonb) RETURNS integer LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN coalesce((doc->>'level')::integer, 1) >= least_level()
+                THEN coalesce((doc->>'level')::integer, 1)
+                ELSE refuse_program(coalesce((doc->>'level')::integer, 1)) END
+$$;

@@ -20,6 +20,10 @@ AND (%(error)s::text IS NULL OR (
 -- name: finished_since
 (SELECT * FROM {schema}.finished_record WHERE finished_at >= %(since)s::bigint) AS finished_record
 
+-- name: apart
+-- What people's questions begin with, see lane.NO_PATH.
+SELECT {schema}.served(%s), pg_catalog.set_config('search_path'::pg_catalog.text, ''::pg_catalog.text, true)
+
 -- name: find
 SELECT {schema}.find(%s)
 

@@ -1,3 +1,28 @@
+-- name: serve
+-- The least level of the programs that the schema serves, as a function without a question to a table: verbs ask for it
+-- in each call, and it is a part of their plans, which are made anew when it is replaced. A step replaces it when it is
+-- applied, so that from its commit on no verb does anything for a program that it does not serve. It never sinks.
+DO $serve$
+DECLARE
+    least integer := current_setting('fairlead.least');
+    whose text;
+BEGIN
+    IF to_regprocedure('least_level()') IS NOT NULL THEN
+        EXECUTE 'SELECT greatest($1, least_level())' INTO least USING least;
+    END IF;
+    EXECUTE format(
+        'CREATE OR REPLACE FUNCTION least_level() RETURNS integer LANGUAGE sql STABLE AS %L',
+        format('SELECT %s', least)
+    );
+    FOR whose IN
+        SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
+        FROM pg_proc CROSS JOIN aclexplode(coalesce(proacl, acldefault('f', proowner)))
+        WHERE pg_proc.oid = to_regprocedure('least_level()') AND grantee <> proowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION least_level() FROM %s CASCADE', whose);
+    END LOOP;
+END $serve$;
+
 -- name: before_verbs
 -- What is done before functions and views are replaced: remember what there was, and who was allowed what. A
 -- role counts as one of a kind if it may call all the verbs of that kind that there are.

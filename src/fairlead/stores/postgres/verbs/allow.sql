@@ -15,7 +15,7 @@ AS $$
         ]
         WHEN 'tester' THEN ARRAY['moment(bigint)']
         WHEN 'operator' THEN ARRAY[
-            'find(text)', 'attempts(text)', 'due(text)', 'live_workers(text)', 'act(text)',
+            'served(text)', 'find(text)', 'attempts(text)', 'due(text)', 'live_workers(text)', 'act(text)',
             'noted(text)', 'upkeep(text)', 'retain(interval, text)', 'flaws(text)',
             'repair(text)', 'strays(text)', 'read_entries(text)', 'write_entries(text)', 'tags_of(text)', 'last_of(text[])', 'stamp()'
         ]

@@ -8,6 +8,7 @@ DECLARE
     at   bigint := coalesce(moment((doc->>'at')::bigint), stamp());
     term bigint := (doc->>'lease')::bigint;
     told jsonb  := doc->'worker';
+    own  integer := told_level(doc);
 BEGIN
     IF coalesce(octet_length(told->>0), 0) NOT BETWEEN 1 AND 1000
         OR coalesce(term, -1) NOT BETWEEN 0 AND 31622400000000

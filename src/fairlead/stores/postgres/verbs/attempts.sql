@@ -4,11 +4,13 @@ CREATE OR REPLACE FUNCTION attempts(batch text) RETURNS SETOF text LANGUAGE plpg
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
 DECLARE
-    wanted text   := document(batch)->>'id';
-    since  bigint := 0;
+    doc    jsonb   := document(batch);
+    own    integer := told_level(doc);
+    wanted text    := doc->>'id';
+    since  bigint  := 0;
 BEGIN
     IF NOT sees_all() THEN
-        SELECT max((own::json->>'enqueued_at')::bigint) INTO since FROM find(batch) AS own;
+        SELECT max((mine::json->>'enqueued_at')::bigint) INTO since FROM find(batch) AS mine;
     END IF;
     RETURN QUERY
     SELECT json_build_array(

@@ -25,6 +25,7 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET j
 AS $$
 DECLARE
     doc     jsonb   := document(batch);
+    own     integer := told_level(doc);
     at      bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     term    bigint  := (doc->>'lease')::bigint;
     who     text    := doc->>'worker';
@@ -48,7 +49,7 @@ BEGIN
         PERFORM bury(chosen.damaged, at);
     END IF;
     IF EXISTS (SELECT FROM unnest(chosen.asked) WHERE had > 0) THEN
-        found := candidates(chosen.asked, at, spare, able, told_level(doc));
+        found := candidates(chosen.asked, at, spare, able, own);
         allowed := admitted(found, at);
     END IF;
     RETURN NEXT jsonb_build_array(

@@ -4,7 +4,9 @@ CREATE OR REPLACE FUNCTION due(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
 DECLARE
-    at      bigint := coalesce((document(batch)->>'at')::bigint, stamp());
+    doc     jsonb   := document(batch);
+    own     integer := told_level(doc);
+    at      bigint  := coalesce((doc->>'at')::bigint, stamp());
     next_at bigint;
 BEGIN
     IF sees_all() THEN

@@ -7,7 +7,8 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
-    doc   jsonb  := document(batch);
+    doc   jsonb   := document(batch);
+    own   integer := told_level(doc);
     at    bigint;
     done  text[];
 BEGIN

@@ -4,7 +4,9 @@ CREATE OR REPLACE FUNCTION find(batch text) RETURNS SETOF text LANGUAGE plpgsql 
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
 DECLARE
-    wanted text    := document(batch)->>'id';
+    doc    jsonb   := document(batch);
+    own    integer := told_level(doc);
+    wanted text    := doc->>'id';
     all_   boolean := sees_all();
 BEGIN
     RETURN QUERY

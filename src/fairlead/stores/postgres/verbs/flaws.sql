@@ -6,6 +6,7 @@ SET jit = off
 AS $$
 DECLARE
     doc  jsonb   := document(batch);
+    own  integer := told_level(doc);
     at   bigint  := coalesce((doc->>'at')::bigint, stamp());
     most integer := (doc->>'most')::integer;
     what text;

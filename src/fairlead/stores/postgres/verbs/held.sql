@@ -7,7 +7,9 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 SET jit = off
 AS $$
 DECLARE
-    who   text := document(batch)->>'worker';
+    doc   jsonb   := document(batch);
+    own   integer := told_level(doc);
+    who   text    := doc->>'worker';
     line  queue;
     low   bigint;
     seen  record;

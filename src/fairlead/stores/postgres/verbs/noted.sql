@@ -4,6 +4,7 @@ SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
 DECLARE
     doc  jsonb   := document(batch);
+    own  integer := told_level(doc);
     at   bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     mark text    := call_mark(doc);
     done integer := doc->>'count';

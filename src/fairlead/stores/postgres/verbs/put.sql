@@ -9,6 +9,7 @@ SET jit = off
 AS $$
 DECLARE
     doc    jsonb   := document(batch, 'JQ002');
+    own    integer := told_level(doc);
     at     bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     asked  integer := 1;
     had    integer;

@@ -8,6 +8,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     doc   jsonb   := document(batch);
+    own   integer := told_level(doc);
     at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     kind_ text    := doc->>'kind';
     whose text    := doc->>'owner';

@@ -6,6 +6,7 @@ SET lock_timeout = '20ms' SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     doc   jsonb   := document(batch);
+    own   integer := told_level(doc);
     at    bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     most  integer := greatest(1, least(1000, (doc->>'batch')::integer));
     kinds text[]  := flaw_kinds();

@@ -7,6 +7,7 @@ SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
 DECLARE
     doc    jsonb   := document(batch);
+    own    integer := told_level(doc);
     at     bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     most   integer := greatest(1, least((doc->>'batch')::integer, 100000));
     keep_  bigint  := (doc->>'keep')::bigint;
@@ -30,7 +31,7 @@ BEGIN
     ) AS each;
     counts := ARRAY[
         cardinality(bring_back_due(at, most)), cardinality(bring_back_known(known, most)),
-        expire(at, most, told_level(doc))
+        expire(at, most, own)
     ];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
     IF past > stamp() + 86400000000 THEN
