@@ -14,6 +14,7 @@ import redis
 
 from fairlead.core.ids import JobId
 from fairlead.stores.redis.address import Address
+from fairlead.stores.redis.entries import slot_of
 from fairlead.stores.redis.keys import HASHES, PARTS, Keys
 from tests.fuzz.victim import NUMBERS, TEXTS, Damage, Victim
 
@@ -97,7 +98,17 @@ ACT = {
     "job_id": "text",
     "answers": "text",
 }
+ENTRY = {
+    "kind": "text",
+    "key": "text",
+    "version": "number",
+    "due_at": "number",
+    "expires_at": "number",
+    "value": "text",
+}
 ARRAYS = {
+    "entry": ENTRY,
+    "loose": ENTRY,
     "body": BODY,
     "standing": STANDING,
     "past": PAST,
@@ -105,6 +116,7 @@ ARRAYS = {
     "worker": WORKER,
     "act": ACT,
 }
+ENTRY_MARKS = ("owned", "listed", "awaited", "passing")
 SCORED = ("ready", "due", "leases", "lost", "parked", "expiring", "done", "cancelled", "dead")
 
 NESTED = b"\x91" * 3_000 + b"\xc0"
@@ -238,22 +250,26 @@ class RedisVictim(Victim):
     @property
     def damages(self) -> Sequence[Damage]:
         """Every field with every value; whole values, scores, members and types."""
-        return list(self._all())
+        return [*self._in_values(), *self._in_orders(), *self._in_names()]
 
-    def _all(self) -> Iterator[Damage]:
+    def _in_values(self) -> Iterator[Damage]:
         for name, fields in ARRAYS.items():
             for field, kind in fields.items():
                 for each in (*VALUES[kind], *RAW):
                     yield Damage(f"{name}.{field}", each)
             yield from (Damage(f"{name}.whole", kind) for kind in WHOLE)
+
+    def _in_orders(self) -> Iterator[Damage]:
         for part in SCORED:
             # Whoever ended long ago is forgotten.
             field = "finished_at" if part in ("done", "cancelled") else "score"
-            yield from (Damage(f"{part}.{field}", kind) for kind in SCORES)
-            yield from (Damage(f"{part}.member", kind) for kind in MEMBERS)
+            yield from _of_member(part, field)
             yield Damage(f"{part}.twice", "a mark")
-        yield from (Damage("acts.score", kind) for kind in SCORES)
-        for field in ("acts.member", "queues.member", "strays.id", "workers.id", "bodies.id"):
+        for part in ("acts", *ENTRY_MARKS):
+            yield from _of_member(part)
+
+    def _in_names(self) -> Iterator[Damage]:
+        for field in ("queues.member", "strays.id", "workers.id", "bodies.id"):
             yield from (Damage(field, kind) for kind in MEMBERS)
         yield from (Damage("strays.queue", kind) for kind in MEMBERS if MEMBERS[kind] is not None)
         for field in ("log_start", "apart", "later"):
@@ -261,8 +277,8 @@ class RedisVictim(Victim):
         yield from (Damage("paused.since", kind) for kind in COUNTS)
         for field in ("schema.version", "schema.at", "number.value", "batch.time"):
             yield from (Damage(field, kind) for kind in COUNTS)
-        yield from (Damage("errors.whole", kind) for kind in WHOLE)
-        yield from (Damage("batch.whole", kind) for kind in WHOLE)
+        for field in ("errors.whole", "batch.whole"):
+            yield from (Damage(field, kind) for kind in WHOLE)
         yield from (Damage("gone.whole", kind) for kind in WHOLE if kind != "missing")
         for names, wanted in ((OWN, "own"), (SHARED, "shared")):
             for name, right in names.items():
@@ -287,6 +303,7 @@ class RedisVictim(Victim):
             "batch": self._batch,
             **dict.fromkeys(SCORED, self._mark),
             "acts": self._acts,
+            **dict.fromkeys(ENTRY_MARKS, self._entry_mark),
             **dict.fromkeys(ARRAYS, self._array),
         }
         try:
@@ -336,6 +353,14 @@ class RedisVictim(Victim):
         if place == "act":
             key = self._key("acted", random.choice([QUEUE, STOPPED]))
             return key, random.choice(sorted(self._redis.hkeys(key)) or [b""])
+        if place in ("entry", "loose"):
+            name = random.choice("ab")
+            part, queue = (
+                ("entries", QUEUE) if place == "entry" else ("loose", slot_of("kind", name))
+            )
+            fields = self._redis.hkeys(self._key(part, queue))
+            names = [each for each in fields if b"healthy" not in each]
+            return self._key(part, queue), random.choice(sorted(names) or [b""])
         parts = {"body": "bodies", "standing": "standings", "past": "errors"}
         return self._key(parts[place]), job_id
 
@@ -408,6 +433,18 @@ class RedisVictim(Victim):
             return self._do("ZADD", key, SCORES[kind], action)
         return self._renamed(key, action, MEMBERS[kind], 1)
 
+    def _entry_mark(self, place: str, field: str, kind: str, _job: bytes, random: Random) -> bool:
+        """Damage where an entry stands, one of a job or one of nobody."""
+        queue = QUEUE if place == "owned" else slot_of("kind", random.choice("ab"))
+        key = self._key(place, queue)
+        members = [each for each in self._redis.zrange(key, 0, -1) if b"healthy" not in each]
+        if not members:
+            return False
+        member = random.choice(sorted(members))
+        if field == "score":
+            return self._do("ZADD", key, SCORES[kind], member)
+        return self._renamed(key, member, MEMBERS[kind], 0)
+
     def _rename(self, _place: str, _field: str, kind: str, job_id: bytes, _random: Random) -> bool:
         """Give the body of a job to another id, or to another one as well."""
         body = self._redis.hget(self._key("bodies"), job_id)
@@ -462,6 +499,11 @@ class RedisVictim(Victim):
         command, *words = TYPES[kind]
         is_gone = self._do("DEL", key)
         return self._do(command, key, *words) or is_gone
+
+
+def _of_member(part: str, field: str = "score") -> Iterator[Damage]:
+    yield from (Damage(f"{part}.{field}", kind) for kind in SCORES)
+    yield from (Damage(f"{part}.member", kind) for kind in MEMBERS)
 
 
 def split(text: bytes) -> list[bytes]:

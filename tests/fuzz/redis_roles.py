@@ -32,9 +32,9 @@ from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.entries import SLOTS
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.lane import Wire
 from fairlead.stores.redis.store import RedisStore
 from fairlead.stores.redis.talk import Command, Conversation
+from fairlead.stores.redis.wire import Wire
 from tests.fuzz.documents import VALUES, Path, changed, places
 from tests.fuzz.redis import QUEUE, RedisVictim, pack
 from tests.fuzz.rounds import exercise
@@ -112,16 +112,17 @@ async def _refuse(url: str) -> None:
 
 
 async def _mend(url: str) -> None:
-    """Damage a job and a line of the attempt log, and let them be mended."""
+    """Damage a job, a line of the attempt log and all entries, and let them be mended."""
     keys, [node] = Keys(Address.of(url).prefix), Address.of(url).nodes
     owner: Any = redis.Redis(host=node.host, port=node.port)
     owner.hset(
         keys.key(QUEUE, "standings"), owner.zrange(keys.key(QUEUE, "done"), 0, 0)[0], "damaged"
     )
     owner.lset(keys.key(QUEUE, "log"), 0, "damaged")
-    loose = [keys.key(slot, "loose") for slot in SLOTS]
-    [(key, field)] = [(key, field) for key in loose for field in owner.hkeys(key)]
-    owner.hset(key, field, "damaged")
+    small = [*(keys.key(slot, "loose") for slot in SLOTS), keys.key(QUEUE, "entries")]
+    for key in small:
+        for field in owner.hkeys(key):
+            owner.hset(key, field, "damaged")
     store = store_for(url)
     assert len(await store.admin.repair(Action(str(new_id()), "fuzz", "repair", "the fuzz"))) >= 2
     await store.close()

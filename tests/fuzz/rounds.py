@@ -124,9 +124,9 @@ async def exercise(url: str) -> None:
     await deeds.waiting(store)
     await store.extend([(jobs[0].id, 1)], 1)
     await store.entries.write(
-        [Change("kind", "a", "1", due_at=1), Change("kind", "b", "2", owner=jobs[1].id)]
+        [Change("other", "a", "1", due_at=1), Change("other", "b", "2", owner=jobs[1].id)]
     )
-    for wanted in (Wanted("kind"), Wanted("kind", jobs[1].id), Wanted("kind", due_before=2)):
+    for wanted in (Wanted("other"), Wanted("other", jobs[1].id), Wanted("other", due_before=2)):
         assert len(await store.entries.read(wanted)) == 1
     await store.upkeep(3600 * SECOND)
     await deeds.note(store, _action("note"), 1, jobs[0].id)
@@ -137,6 +137,9 @@ async def exercise(url: str) -> None:
     many = tuple(Queue(f"empty-{number}") for number in range(40))
     await store.claim(ClaimPlan("fuzz", many, 1, SECOND))
     await app.aclose()
+
+
+HEALTHY_KEY = "healthy"
 
 
 def _app(url: str) -> Fairlead:
@@ -180,6 +183,10 @@ class _Round:
         await store.put(now_on)
         claimed = {each.id: each for each in await claim(store, Queue("mail"), worker="ghost/1")}
         now = next(iter(claimed.values())).claimed_at
+        await store.entries.write(
+            [Change("step", key, '"v"', owner=ids[s]) for s in ("done", "dead") for key in "ab"]
+            + [Change("kind", key, '"v"', due_at=1, expires_at=2**52) for key in "ab"]
+        )
         await store.settle(
             [
                 done(claimed[ids["done"]], '"ok"'),
@@ -189,6 +196,9 @@ class _Round:
         )
         lost = claimed[ids["lost"]]
         await store.extend([(lost.id, lost.fence)], 0)
+        await store.entries.write(
+            [Change("step", "a", '"v"', owner=ids[s], due_at=1) for s in ("running", "retrying")]
+        )
         await store.put([job("parked", "nobody-knows-it")])
         await claim(store, Queue("mail"), worker="ghost/2", capable={"other": 1}, spare_lost=True)
         await store.put([job("cancelled")])
@@ -211,6 +221,10 @@ class _Round:
             for n in range(HEALTHY)
         ]
         await self._store.put(jobs)
+        await self._store.entries.write(
+            [Change("step", "healthy", '"v"', owner=job.id) for job in jobs]
+            + [Change("kind", HEALTHY_KEY, '"v"', due_at=2)]
+        )
         self._healthy += [job.id for job in jobs]
 
     async def check(
@@ -222,6 +236,7 @@ class _Round:
             self.problems.append("the audit does not find it")
         await self._work()
         await self._look(victims.values())
+        await self._look_at_entries(victims.values())
         after = await self._try("audit", self._store.admin.audit) or []
         checkup = await self._try("doctor", lambda: examine(self._store, self._app))
         if checkup is not None and after and not checkup.findings:
@@ -298,6 +313,24 @@ class _Round:
             await self._try("audit_log of", lambda i=job_id: store.admin.audit_log(job_id=i))
             if await self._try("find", lambda i=job_id: store.admin.find(i)) is not None:
                 await self._try("explain", lambda i=job_id: explain(store, i))
+
+    async def _look_at_entries(self, victims: Collection[JobId]) -> None:
+        """Read those of every job, and those of nobody; healthy ones must be there."""
+        read = self._store.entries.read
+        for job_id in victims:
+            await self._try("entries of", lambda i=job_id: read(Wanted("step", i)))
+        for job_id in self._healthy:
+            found = await self._try("entries", lambda i=job_id: read(Wanted("step", i)))
+            if [each.key for each in found or ()] != ["healthy"]:
+                self.problems.append(f"a healthy job has lost its entries: {found}")
+        for wanted in (
+            Wanted("kind"),
+            Wanted("kind", due_before=3),
+            Wanted("kind", keys=(HEALTHY_KEY,)),
+        ):
+            found = await self._try("entries of nobody", lambda w=wanted: read(w))
+            if HEALTHY_KEY not in [each.key for each in found or ()]:
+                self.problems.append(f"a healthy entry is not found by {wanted}")
 
     async def _try(self, what: str, look: Callable[[], Awaitable[Answer]]) -> Answer | None:
         try:

@@ -36,7 +36,7 @@ from fairlead.stores.redis.talk import Command, Conversation, call, moment, pres
 LONGEST_LEASE = 366 * 86_400 * SECOND
 """No worker asks for more; what says more was written by somebody else."""
 _PARTS = (
-    *("bodies", "standings", "errors", "entries"),
+    *("bodies", "standings", "errors"),
     *("ready", "due", "leases", "lost", "parked", "expiring"),
     *("done", "cancelled", "dead"),
 )
@@ -58,6 +58,7 @@ class Kind(StrEnum):
     GONE = "gone"
     ACT = "act"
     ENTRY = "entry"
+    OWNED = "entry of a job"
 
 
 class Damage(NamedTuple):
@@ -95,6 +96,8 @@ def damages(keys: Keys, queues: Queues, clock: Clock | None) -> Conversation[lis
             wrong += yield from _check_settings(keys, queue)
             for part in _PARTS:
                 wrong += yield from _check(keys, queue, part, clock)
+            for part in ("entries", "owned"):
+                wrong += yield from _check_entries(keys, "check_owned", queue, part, Kind.OWNED)
             wrong += yield from _check_log(keys, queue, now)
             wrong += yield from _check_gone(keys, queue)
             wrong += yield from _check_acts(keys, queue)
@@ -197,15 +200,23 @@ def _check_slot(keys: Keys, slot: str) -> Conversation[list[Damage]]:
     """Check the entries of a slot, and their marks."""
     found: list[Damage] = []
     for part in SLOT:
-        cursor = b"0"
-        while True:
-            [[cursor, wrong]] = yield [call(keys, "check_loose", slot, part, cursor)]
-            for name, problem in zip(wrong[::2], wrong[1::2], strict=True):
-                told = f"entry {shown(name)} {problem.decode()}"
-                found.append(Damage(Kind.ENTRY, told, slot, name, part.encode()))
-            if cursor == b"0":
-                break
+        found += yield from _check_entries(keys, "check_loose", slot, part, Kind.ENTRY)
     return found
+
+
+def _check_entries(
+    keys: Keys, verb: str, queue: str, part: str, kind: Kind
+) -> Conversation[list[Damage]]:
+    """Check the entries, or the marks of entries, under one key."""
+    found: list[Damage] = []
+    cursor = b"0"
+    while True:
+        [[cursor, wrong]] = yield [call(keys, verb, queue, part, cursor)]
+        for name, problem in zip(wrong[::2], wrong[1::2], strict=True):
+            told = f"entry {shown(name)} {problem.decode()}"
+            found.append(Damage(kind, told, queue, name, part.encode()))
+        if cursor == b"0":
+            return found
 
 
 # What is of one queue

@@ -1,9 +1,9 @@
 """Small values beside the jobs: those of a job in its queue, those of nobody spread over slots.
 
-What belongs to a job lies in its queue from the first write until the job is forgotten, so the
-job's ways out and back need not touch it. What belongs to nobody is in one of a fixed number of
-slots, by a sum of its name: so in a cluster all nodes share it, and a range is read from all slots
-at once.
+What belongs to a job lies in its queue from the first write until the job is forgotten, each entry
+by itself: so a write costs what it writes, and the job's ways out and back need not touch it.
+What belongs to nobody is in one of a fixed number of slots, by a sum of its name: so in a cluster
+all nodes share it, and a range is read from all slots at once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ from fairlead.stores.redis.keys import SLOTS, Keys
 from fairlead.stores.redis.lane import Lane
 from fairlead.stores.redis.layout import LATEST, Small, change_of
 from fairlead.stores.redis.queues import Queues
-from fairlead.stores.redis.records import pack, raws_of
+from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import (
     MOST_AT_ONCE,
@@ -96,12 +96,38 @@ class RedisEntries(Entries):
 
     def _of_job(self, wanted: Wanted, owner: JobId) -> Conversation[list[Entry]]:
         for queue in (yield from self._queues.where([owner])):
-            asked = ("HGET", self._keys.key(queue, "entries"), owner)
-            now, [text] = yield from self._now_and([asked])
-            if text is not None:
-                return meant(wanted, _entries(raws_of(text), owner), now)
+            if wanted.keys is not None:
+                found = yield from self._owned_by_key(wanted, owner, queue)
+            else:
+                found = yield from self._owned_in_order(wanted, owner, queue)
+            if found:
+                return found
             self._queues.drop([owner])  # It may be elsewhere by now.
         return []
+
+    def _owned_by_key(self, wanted: Wanted, owner: JobId, queue: str) -> Conversation[list[Entry]]:
+        names = [f"{owner}\0{wanted.kind}\0{key}" for key in dict.fromkeys(wanted.keys or ())]
+        key = self._keys.key(queue, "entries")
+        asked = [("HMGET", key, *some) for some in pieces(names, _KEYS_AT_ONCE)]
+        return (yield from self._kept(wanted, asked, owner))
+
+    def _owned_in_order(
+        self, wanted: Wanted, owner: JobId, queue: str
+    ) -> Conversation[list[Entry]]:
+        place, end = _span(replace(wanted, due_before=None), f"{owner}\0")
+        found: list[Entry] = []
+        while True:
+            words = (self._at(), place, end, wanted.limit)
+            [answer] = yield from spared([call(self._keys, "read_owned", queue, *words)], None)
+            if answer is None:
+                return []  # Somebody damaged the keys, and the audit tells of that.
+            now, last, texts = answer
+            found += _entries(texts, owner)
+            chosen = meant(wanted, found, now)
+            is_full = len(chosen) == wanted.limit and wanted.due_before is None
+            if is_full or not last:
+                return chosen
+            place = b"(" + last
 
     def _by_key(self, wanted: Wanted, keys: Iterable[str]) -> Conversation[list[Entry]]:
         by_slot: dict[str, list[bytes]] = {}
@@ -112,9 +138,15 @@ class RedisEntries(Entries):
             for slot, names in by_slot.items()
             for some in pieces(names, _KEYS_AT_ONCE)
         ]
+        return (yield from self._kept(wanted, asked))
+
+    def _kept(
+        self, wanted: Wanted, asked: Sequence[Command], owner: JobId | None = None
+    ) -> Conversation[list[Entry]]:
+        """Return those of the entries that commands answer which are wanted."""
         now, answers = yield from self._now_and(asked)
         texts = (text for answer in answers for text in answer or () if text is not None)
-        return meant(wanted, _entries(texts), now)
+        return meant(wanted, _entries(texts, owner), now)
 
     def _now_and(self, asked: Sequence[Command]) -> Conversation[tuple[int, list[Any]]]:
         """Return what time it is, and the answers to commands."""
@@ -125,7 +157,8 @@ class RedisEntries(Entries):
 
     def _in_order(self, wanted: Wanted) -> Conversation[list[Entry]]:
         """Read a range: of each slot its share, and more of those that have more before the end."""
-        part, first, end = _span(wanted)
+        part = "listed" if wanted.due_before is None else "awaited"
+        first, end = _span(wanted)
         places = dict.fromkeys(SLOTS, first)
         share = min(wanted.limit, wanted.limit * 3 // (2 * len(SLOTS)) + 4)
         shared = (self._at(), part, end, share)
@@ -240,11 +273,8 @@ class RedisEntries(Entries):
 
     # Upkeep
 
-    async def prune(self) -> int:
+    def prune(self) -> Conversation[int]:
         """Remove some of what has expired; returns how many."""
-        return await (await self._lane()).hold(self._prune())
-
-    def _prune(self) -> Conversation[int]:
         pruned, slots = 0, list(SLOTS)
         while slots and pruned < BATCH:
             parts = [Part(slot, jobs=_STEP) for slot in slots]
@@ -311,15 +341,15 @@ def _entries(texts: Iterable[Any], owner: JobId | None = None) -> Iterator[Entry
             )
 
 
-def _span(wanted: Wanted) -> tuple[str, bytes, bytes]:
-    """Return in which order a range is, and where it begins and ends, as ZRANGEBYLEX has it."""
-    kind = wanted.kind.encode() + b"\0"
+def _span(wanted: Wanted, before: str = "") -> tuple[bytes, bytes]:
+    """Return where a range begins and ends, as ZRANGEBYLEX has it; `before` stands before kinds."""
+    kind = f"{before}{wanted.kind}\0".encode()
     if wanted.due_before is not None:
-        before = min(max(0, wanted.due_before), LATEST + 1)
-        return "awaited", b"[" + kind, b"(" + kind + _digits(before)
+        until = min(max(0, wanted.due_before), LATEST + 1)
+        return b"[" + kind, b"(" + kind + _digits(until)
     prefix, after = wanted.prefix.encode(), wanted.after.encode()
     first = b"(" + kind + after if after and after >= prefix else b"[" + kind + prefix
-    return "listed", first, b"(" + kind + prefix + b"\xff"  # No UTF-8 has such a byte.
+    return first, b"(" + kind + prefix + b"\xff"  # No UTF-8 has such a byte.
 
 
 def _place(entry: Entry, part: str) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 from fairlead.stores.redis.keys import HASHES, JOBS, LINE, PARTS, SLOT
 from fairlead.stores.redis.layout import in_lua
 
+_OF_ENTRIES = ("bodies", "standings", "ready", "due", "entries", "owned")
 _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "announce": (),
     "count": (),
@@ -24,7 +25,8 @@ _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "extend": ("standings", "leases", "lost"),
     "records": ("bodies", "standings", "errors", "ready", "due"),
     "glance": ("bodies", "ready", "due", "leases", "lost", "parked", "expiring", "paused"),
-    "write_entries": ("bodies", "standings", "ready", "due", "entries"),
+    **dict.fromkeys(("write_entries", "check_owned", "mend_owned"), _OF_ENTRIES),
+    "read_owned": ("entries", "owned"),
     **dict.fromkeys(("check", "repair", "upkeep"), JOBS),
     **dict.fromkeys(("cancel", "edit", "note", "pause", "revive"), (*LINE, "acts", "acted")),
     "delete": PARTS,
@@ -76,6 +78,7 @@ _ROLES = {
     **dict.fromkeys(("claim", "extend", "settle", "announce", "upkeep"), WORKER),
     **dict.fromkeys(("park", "bring_back", "refuse", "reopen", "glance"), WORKER),
     **dict.fromkeys(("write_entries", "write_loose", "read_loose", "prune_loose"), WORKER),
+    "read_owned": WORKER,
 }
 
 

@@ -10,7 +10,7 @@ LINE = (
     *("log", "paused", "settings"),
 )
 """The keys of one queue that its jobs are kept under, in the order in which functions get them."""
-JOBS = (*LINE, "entries")
+JOBS = (*LINE, "entries", "owned")
 """Those, and what belongs to its jobs."""
 PARTS = (*JOBS, "acts", "acted")
 """All keys of one queue: those, and what people did there."""

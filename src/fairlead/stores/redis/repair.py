@@ -58,6 +58,7 @@ class Repair:
             Kind.GONE: self._forget_gone,
             Kind.ACT: self._mend_act,
             Kind.ENTRY: self._mend_entry,
+            Kind.OWNED: self._mend_owned,
         }
 
     def all(self) -> Conversation[list[str]]:
@@ -189,6 +190,10 @@ class Repair:
     def _mend_entry(self, damage: Damage) -> Conversation[str | None]:
         asked = call(self._keys, "mend_loose", damage.queue, damage.more, damage.name)
         [said] = yield [asked]
+        return _WORDS_OF_ENTRIES.get(said)
+
+    def _mend_owned(self, damage: Damage) -> Conversation[str | None]:
+        [said] = yield [call(self._keys, "mend_owned", damage.queue, damage.name)]
         return _WORDS_OF_ENTRIES.get(said)
 
     def _mend_act(self, damage: Damage) -> Conversation[str | None]:

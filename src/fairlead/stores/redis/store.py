@@ -56,6 +56,7 @@ class _Session:
         self.leases = Lane(address, nodes)
         self.ends = Lane(address, nodes)
         self.looks = Lane(address, nodes)
+        self.small = Lane(address, nodes)  # Entries: many large ones would hold up looks.
         self.people = Lane(address, nodes, PEOPLE_SECONDS)
         self._gathers: dict[str, Gather[NewJob, bool]] = {}
         self.listener: Listener | None = None
@@ -80,7 +81,7 @@ class _Session:
 
     def _lanes(self) -> tuple[Lane, ...]:
         lines = (self.puts, self.repeats, self.claims, self.leases, self.ends)
-        return *lines, self.looks, self.people
+        return *lines, self.looks, self.small, self.people
 
     async def finished(self) -> None:
         """Wait for what was handed over."""
@@ -121,7 +122,7 @@ class RedisStore(Untransacted):
             self._served,
             self._changed,
         )
-        self.entries = RedisEntries(self.keys, self._queues, clock, self._looks, self._served)
+        self.entries = RedisEntries(self.keys, self._queues, clock, self._small, self._served)
         self._is_open = False
         self.begin()
         _stores.add(self)
@@ -165,8 +166,8 @@ class RedisStore(Untransacted):
             await self.open()
         return self._sessions.here()
 
-    async def _looks(self) -> Lane:
-        return (await self._session()).looks
+    async def _small(self) -> Lane:
+        return (await self._session()).small
 
     def _changed(self) -> None:
         """Take note that jobs may have come to stand elsewhere."""
@@ -288,8 +289,9 @@ class RedisStore(Untransacted):
 
     async def upkeep(self, keep: int) -> Upkeep:
         """Do one bounded round of housekeeping."""
-        done = await (await self._session()).looks.hold(self._line.upkeep(keep, self.level))
-        done = replace(done, pruned_entries=await self.entries.prune())
+        looks = (await self._session()).looks
+        done = await looks.hold(self._line.upkeep(keep, self.level))
+        done = replace(done, pruned_entries=await looks.hold(self.entries.prune()))
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done

@@ -3,7 +3,7 @@ local check = { HOUR = 3600 * 1000000, YEAR = 366 * 86400 * 1000000 }
 
 -- Take note of the keys of this call, and count what it reads from now on.
 function check.begin()
-  check.hashes = { bodies = bodies, standings = standings, errors = errors, entries = entries }
+  check.hashes = { bodies = bodies, standings = standings, errors = errors }
   check.orders = { ready = ready, due = due, leases = leases, lost = lost }
   check.left = 1000000
 end
@@ -82,21 +82,6 @@ function check.history(text)
   return sound, #pasts == #sound
 end
 
--- The entries of a job that are sound, each as it is packed, and whether these are all.
-function check.entries(text)
-  local is_read, found = pcall(entries_in, text or head_of(0))
-  if not is_read or not found then return {}, false end
-  local sound = {}
-  for n = 1, #found do
-    local fields = entry.of(found[n])
-    if fields and check.is_readable(fields[ENTRY.KIND]) and check.is_readable(fields[ENTRY.KEY])
-        and check.is_readable(fields[ENTRY.VALUE]) then
-      sound[#sound + 1] = found[n]
-    end
-  end
-  return sound, #found == #sound
-end
-
 -- The place a job has and its score there, or what is wrong with that.
 function check.place(id, standing)
   local places, name, score = 0, nil, nil
@@ -165,6 +150,10 @@ function check.wrong_expiry(id, watched)
   return nil
 end
 
+function check.has_entries(id)
+  return #call('ZRANGEBYLEX', owned, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 1) > 0
+end
+
 -- What is wrong with a job; nil if nothing is.
 function check.wrong(id, part, now)
   local text = check.get(bodies, id)
@@ -175,10 +164,7 @@ function check.wrong(id, part, now)
   if known and not standing then return 'cannot be read' end
   local _, is_whole_history = check.history(check.get(errors, id))
   if not is_whole_history then return 'has a history that cannot be read' end
-  local owned = check.get(entries, id)
-  local _, are_all_entries = check.entries(owned)
-  if not are_all_entries then return 'has entries that cannot be read' end
-  if owned and not (standing and may_own(standing)) then return 'has entries, and does not tell' end
+  if not (standing and may_own(standing)) and check.has_entries(id) then return 'has entries, and does not tell' end
   local place, score, problem = check.place(id, standing)
   if problem then return problem end
   local body = check.body(text)
@@ -192,6 +178,34 @@ function check.wrong(id, part, now)
   local watched = not (standing and standing[STANDING.LEASE_UNTIL] > 0) and body[BODY.EXPIRES_AT] or nil
   return standing and check.wrong_standing(place, standing, body, now)
     or check.wrong_place(place, score, standing, body, now) or check.wrong_expiry(id, watched)
+end
+
+-- Check some members of a key; answers the cursor to go on with, and of each that is wrong its name and what is wrong.
+function check.page(command, key, cursor, question)
+  local page, found = call(command, key, cursor, 'COUNT', 10), {}
+  for n = 1, #page[2], 2 do
+    local problem = question(page[2][n])
+    if problem then
+      found[#found + 1] = page[2][n]
+      found[#found + 1] = problem
+    end
+  end
+  return { page[1], found }
+end
+
+-- What is wrong with an entry of a job; nil if nothing is.
+function check.owned(name)
+  local id = entry.owner_of(name)
+  if id == '' or call('HEXISTS', bodies, id) == 0 then return 'belongs to no job' end
+  local text = call('HGET', entries, name)
+  if not text then return 'is not there, but is listed' end
+  local fields = entry.of(text)
+  if not fields or id .. '\0' .. entry.name_of(fields) ~= name or not check.is_readable(name)
+      or not check.is_readable(fields[ENTRY.VALUE]) then
+    return 'cannot be read'
+  end
+  if call('ZSCORE', owned, name) ~= '0' then return 'is not listed' end
+  return nil
 end
 
 -- What is wrong with one member of a key of a slot; nil if nothing is.

@@ -23,7 +23,12 @@ for _, id in ipairs(ids) do
       if #numbers > 0 then call('HSET', gone, id, cmsgpack.pack(numbers)) end
     end
     call('ZREM', final[standing[STANDING.STATE]], id)
-    forget({ id }, may_own(standing) and { id } or {})
+    while may_own(standing) do
+      local count = lose_entries(id)
+      left = left - count * ENTRY_BYTES
+      if count < MOST then break end
+    end
+    forget({ id })
     touched[#touched + 1] = id
   end
 end

@@ -1,5 +1,5 @@
--- Entries: small values beside the jobs. Those of a job are one list in its queue. Those of nobody are spread over slots,
--- each of which has the keys of `SLOT` in keys.py.
+-- Entries: small values beside the jobs. Those of a job are in its queue, each by itself, so that a write costs what it
+-- writes. Those of nobody are spread over slots, each of which has the keys of `SLOT` in keys.py.
 local entry = { MOST_KEY = 512, MOST_VALUE = 65536 }
 
 -- Whether the fields of an entry are sound; by pcall.
@@ -53,6 +53,24 @@ function entry.changed(old, change, now)
   return version, is_there and old.head .. fields .. old.rest or @ENTRY .. fields
 end
 
+-- Some entries of an order, as they are kept, and the last member that it came to, '' if there are no more. What an order
+-- has is looked for by its text, which takes all of it to have the same score.
+function entry.read(order, hash, first, past, most, named)
+  level_out(order, MOST)
+  local members = call('ZRANGEBYLEX', order, first, past, 'LIMIT', 0, most)
+  local texts, last, left = {}, '', MOST_READ
+  for n = 1, #members do
+    texts[n] = call('HGET', hash, named and named(members[n]) or members[n]) or ''
+    left = left - #texts[n]
+    if left < 0 or n == most then
+      last = members[n]
+      break
+    end
+  end
+  spend(#texts, MOST_READ - left)
+  return last, texts
+end
+
 -- Of a job
 
 function entry.runs_under(id, fence)
@@ -60,48 +78,41 @@ function entry.runs_under(id, fence)
   return standing and standing[STANDING.LEASE_UNTIL] > 0 and standing[STANDING.FENCE] == fence
 end
 
--- What a job has, each as it is packed, and by name where that is in the list; what has expired is left out, what
--- cannot be read is left for the repair. False if the job may have no entries: it is not live, or above the level.
-function entry.owned(id, level, now)
-  local standing = is_text(id) and live(id)
-  if not standing or standing[STANDING.LEVEL] > level then return false end
-  local is_read, found = pcall(entries_in, call('HGET', entries, id) or head_of(0))
-  local list = { standing = standing, texts = {}, at = {} }
-  for _, text in ipairs(is_read and found or {}) do
-    local old = entry.of(text)
-    if not old or entry.is_there(old, now) then
-      list.texts[#list.texts + 1] = text
-      if old then list.at[entry.name_of(old)] = #list.texts end
+-- How a live job stands that may have entries; false if it is not live, or above the level.
+function entry.owner(id, level)
+  local standing = is_id(id) and live(id)
+  return standing and standing[STANDING.LEVEL] <= level and standing or false
+end
+
+-- Under which name a job has an entry.
+function entry.owned_as(id, kind, key)
+  return id .. '\0' .. kind .. '\0' .. key
+end
+
+-- The job that has an entry of this name; '' if nobody can.
+function entry.owner_of(name)
+  return string.match(name, '^([^%z]+)%z[^%z]+%z[^%z]+$') or ''
+end
+
+-- Write what became of entries, by name: their texts, or false for those that are gone.
+function entry.write_owned(changed)
+  local kept, listing, gone_names = {}, {}, {}
+  for name, text in pairs(changed) do
+    if text then
+      kept[#kept + 1], kept[#kept + 2] = name, text
+      listing[#listing + 1], listing[#listing + 2] = 0, name
+    else
+      gone_names[#gone_names + 1] = name
     end
   end
-  return list
+  many('HSET', entries, kept)
+  many('ZADD', owned, listing)
+  many('HDEL', entries, gone_names)
+  many('ZREM', owned, gone_names)
 end
 
-function entry.change_owned(list, change, now)
-  local name = change[CHANGE.KIND] .. '\0' .. change[CHANGE.KEY]
-  local at = list.at[name] or #list.texts + 1
-  local version, text = entry.changed(entry.of(list.texts[at]), change, now)
-  if version then
-    list.texts[at], list.at[name], list.is_changed = text or false, at, true
-  end
-  return version
-end
-
--- A job that was never claimed has a standing from here on: that tells what it takes with it when it is forgotten.
-function entry.write_owned(id, list)
-  local left = {}
-  for n = 1, #list.texts do
-    if list.texts[n] then left[#left + 1] = list.texts[n] end
-  end
-  if #left == 0 then
-    call('HDEL', entries, id)
-    return
-  end
-  call('HSET', entries, id, list_of(left))
-  entry.attach(id, list.standing)
-end
-
--- Let a standing say that its job has entries, if it does not.
+-- Let a standing say that its job has entries, if it does not. A job that was never claimed has a standing from here on: that
+-- tells what it takes with it when it is forgotten.
 function entry.attach(id, standing)
   local attached = standing[STANDING.ATTACHED]
   if attached % 2 == 1 then return end

@@ -22,7 +22,8 @@
 --   paused    HASH  since -> instant        no further job may start
 --   settings  HASH                          log_start: how many entries of the log are gone;
 --                                           apart: 1 if a job ever came with a priority
---   entries   HASH  id -> [entry]           what belongs to jobs; their standings tell that they have some (attached)
+--   entries   HASH  id,kind,key -> entry    what belongs to jobs; their standings tell that they have some (attached)
+--   owned     ZSET  id,kind,key             the same in order
 --   acts      ZSET  action by number        what people did here, in order
 --   acted     HASH  action -> line          and what that was
 --
@@ -41,7 +42,7 @@
 -- their place. Times are microseconds, which a number of Lua holds exactly until the year 2255.
 
 local bodies, standings, errors, ready, due, leases, lost, parked, expiring
-local done, cancelled, dead, gone, log, paused, settings, entries, acts, acted
+local done, cancelled, dead, gone, log, paused, settings, entries, owned, acts, acted
 local loose, listed, awaited, passing
 
 local final = {} -- The keys of the final states, by state.

@@ -204,13 +204,29 @@ local function may_own(standing)
   return not standing or standing[STANDING.ATTACHED] % 2 == 1
 end
 
--- Out of the line and the queue: nothing is left of these jobs but their lines of the log. `owners` are those of them
--- that may have entries.
-local function forget(ids, owners)
+-- Put members of a set back that is looked through by their text, which takes all of them to have the same score.
+local function level_out(set, most)
+  for _, span in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
+    for _, member in ipairs(call('ZRANGEBYSCORE', set, span[1], span[2], 'LIMIT', 0, most)) do
+      call('ZADD', set, 0, member)
+    end
+  end
+end
+
+-- Remove entries of a job, a bounded number of them; answers how many.
+local function lose_entries(id)
+  level_out(owned, MOST)
+  local names = call('ZRANGEBYLEX', owned, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, MOST)
+  many('HDEL', entries, names)
+  many('ZREM', owned, names)
+  return #names
+end
+
+-- Out of the line and the queue: nothing is left of these jobs but their lines of the log. Their entries are gone already.
+local function forget(ids)
   many('HDEL', bodies, ids)
   many('HDEL', standings, ids)
   many('HDEL', errors, ids)
-  many('HDEL', entries, owners)
 end
 
 -- Put a damaged job aside that was taken from its place: a dead letter if something is left of it, and
@@ -276,13 +292,4 @@ local function bring_back(members, now, claim)
   end
   many('ZREM', parked, members)
   spend(#members, 0)
-end
-
--- Members are looked for by their text, which takes all of them to have the same score.
-local function level_parked(most)
-  for _, span in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
-    for _, member in ipairs(call('ZRANGEBYSCORE', parked, span[1], span[2], 'LIMIT', 0, most)) do
-      call('ZADD', parked, 0, member)
-    end
-  end
 end

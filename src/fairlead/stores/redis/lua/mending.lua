@@ -13,7 +13,8 @@ end
 
 function mending.forget(id, member)
   mending.take_away(id, member, nil)
-  forget({ id }, { id })
+  repeat until lose_entries(id) < MOST
+  forget({ id })
 end
 
 -- Make a dead letter of a job under a name that people can call.
@@ -35,15 +36,9 @@ function mending.mend_history(id)
   if #sound > 0 then call('HSET', errors, id, list_of(sound)) else call('HDEL', errors, id) end
 end
 
-function mending.mend_entries(id)
-  local sound, are_all = check.entries(call('HGET', entries, id))
-  if are_all then return end
-  if #sound > 0 then call('HSET', entries, id, list_of(sound)) else call('HDEL', entries, id) end
-end
-
 -- Let a job tell of the entries that it has.
 function mending.attach_entries(id)
-  if call('HEXISTS', entries, id) == 0 then return end
+  if not check.has_entries(id) then return end
   local standing = ended_of(call('HGET', standings, id)) or live(id)
   if standing then entry.attach(id, standing) end
 end
@@ -140,7 +135,6 @@ end
 function mending.mend_job(id, member, text, is_odd, now)
   mending.mend_history(id)
   mending.mend_lines(id)
-  mending.mend_entries(id)
   mending.attach_entries(id)
   local body, standing = check.body(text), check.standing(call('HGET', standings, id))
   local has_ended = standing and standing[STANDING.STATE]
@@ -194,4 +188,20 @@ function mending.mend_loose(part, member)
   call('HSET', loose, name, packed(fields, #ENTRY))
   entry.mark(name, fields)
   return 'right'
+end
+
+-- The same for an entry of a job.
+function mending.mend_owned(name)
+  local problem = check.owned(name)
+  -- It is met in both keys, and may be gone from them by now.
+  local is_there = call('HEXISTS', entries, name) == 1 or call('ZSCORE', owned, name)
+  if not problem or not is_there then return '' end
+  if problem == 'is not listed' then
+    call('ZADD', owned, 0, name)
+    mending.attach_entries(entry.owner_of(name))
+    return 'right'
+  end
+  call('HDEL', entries, name)
+  call('ZREM', owned, name)
+  return 'removed'
 end

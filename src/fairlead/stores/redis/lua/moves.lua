@@ -163,9 +163,13 @@ local function is_past(id, level)
   return text or call('HEXISTS', bodies, id) == 0, bytes, true
 end
 
--- Forget jobs that ended before some instant; answers their ids. What is above the level is stepped over.
+-- As many bytes as to remove an entry is worth.
+local ENTRY_BYTES = 1000
+
+-- Forget jobs that ended before some instant; answers their ids. What is above the level is stepped over, and what has more
+-- entries than one call may remove is left for the next.
 local function prune(before, most, level)
-  local old, owners, past = {}, {}, '(' .. string.format('%.0f', before)
+  local old, past = {}, '(' .. string.format('%.0f', before)
   for _, key in ipairs({ done, cancelled }) do
     local stays, left, passed = 0, MOST_READ, {}
     while #old + #passed < most and stays < LOOK and left > 0 do
@@ -173,16 +177,16 @@ local function prune(before, most, level)
       if #ids == 0 then break end
       for n = 1, #ids do
         local may_go, bytes, may_own_some = is_past(ids[n], level)
-        left = left - bytes
-        if may_go then passed[#passed + 1] = ids[n] else stays = stays + 1 end
-        if may_go and may_own_some then owners[#owners + 1] = ids[n] end
+        local count = may_go and may_own_some and lose_entries(ids[n]) or 0
+        left = left - bytes - count * ENTRY_BYTES
+        if may_go and count < MOST then passed[#passed + 1] = ids[n] else stays = stays + 1 end
         if left < 0 then break end
       end
     end
     many('ZREM', key, passed)
     for n = 1, #passed do old[#old + 1] = passed[n] end
   end
-  forget(old, owners)
+  forget(old)
   return old
 end
 

@@ -36,7 +36,7 @@ end
 -- Bring back jobs that were parked, now that somebody knows their tasks.
 local function bring_known(capable, now, most, claim)
   if call('ZCARD', parked) == 0 then return 0 end
-  level_parked(most)
+  level_out(parked, most)
   local members = known_by(capable, most)
   bring_back(members, now, claim)
   return #members

@@ -6,13 +6,26 @@
 local now, level = clock(ARGV[1]), count_of(ARGV[2])
 local changes = entry.changes_in(ARGV[5])
 if ARGV[3] ~= '' and not entry.runs_under(ARGV[3], tonumber(ARGV[4])) then return 0 end
-local answers, lists = {}, {}
+local owners, names, answers, changed = {}, {}, {}, {}
 for n = 1, #changes do
   local owner = changes[n][CHANGE.OWNER] or ''
-  if lists[owner] == nil then lists[owner] = entry.owned(owner, level, now) end
-  answers[n] = lists[owner] and entry.change_owned(lists[owner], changes[n], now)
+  if owners[owner] == nil then owners[owner] = entry.owner(owner, level) end
+  names[n] = entry.owned_as(owner, changes[n][CHANGE.KIND], changes[n][CHANGE.KEY])
 end
-for owner, list in pairs(lists) do
-  if list and list.is_changed then entry.write_owned(owner, list) end
+local texts = many('HMGET', entries, names)
+for n = 1, #changes do
+  local standing, name, version, text = owners[changes[n][CHANGE.OWNER] or ''], names[n], false, nil
+  if standing then
+    local known = changed[name]
+    if known == nil then known = texts[n] end
+    version, text = entry.changed(entry.of(known), changes[n], now)
+  end
+  answers[n] = version
+  if version then changed[name] = text or false end
+  if text then standing.owns = true end
+end
+entry.write_owned(changed)
+for owner, standing in pairs(owners) do
+  if standing and standing.owns then entry.attach(owner, standing) end
 end
 return answers

@@ -1,0 +1,5 @@
+#!lua flags=allow-oom
+-- Put an entry of a job of this queue right, or remove it.
+--   ARGV: its name
+--   answers right or removed, '' if nothing was wrong
+return mending.mend_owned(ARGV[1])

@@ -1,0 +1,228 @@
+"""Entries on Redis: each of a job's by itself, bounded steps, and damage that harms only itself (I22)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis
+
+from fairlead.core.acts import FINAL
+from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.entries import Change, Wanted
+from fairlead.core.ids import JobId
+from fairlead.stores import store_for
+from fairlead.stores.redis.entries import slot_of
+from fairlead.stores.redis.store import RedisStore
+from tests import deeds
+from tests.servers.redis import RedisServer
+from tests.words import by, claim, done, new_job
+
+MANY = 2_500
+"""More than one call removes."""
+
+
+@pytest.fixture
+async def store(redis_url: str, clock: ManualClock) -> AsyncIterator[RedisStore]:
+    store = store_for(redis_url, clock)
+    assert isinstance(store, RedisStore)
+    yield store
+    assert await store.admin.audit() == []
+    await store.close()
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> Any:
+    return redis.Redis(port=redis_server.port)
+
+
+async def owner(store: RedisStore) -> JobId:
+    job = new_job()
+    await store.put([job])
+    return job.id
+
+
+async def keys_of(store: RedisStore, job_id: JobId) -> list[str]:
+    return [each.key for each in await store.entries.read(Wanted("step", job_id))]
+
+
+async def with_many(store: RedisStore) -> JobId:
+    """A done job with many entries."""
+    job_id = await owner(store)
+    for first in range(0, MANY, 500):
+        names = [f"{number:05}" for number in range(first, first + 500)]
+        await store.entries.write([Change("step", name, "1", owner=job_id) for name in names])
+    [job] = await claim(store)
+    await store.settle([done(job)])
+    return job_id
+
+
+async def test_a_write_costs_what_it_writes(store: RedisStore, server: Any) -> None:
+    """What the job has already is not written again: 200 of 1 KB are 200 KB, not 20 MB."""
+    job_id = await owner(store)
+    before = server.info("persistence")["aof_current_size"]
+    for number in range(200):
+        await store.entries.write([Change("step", f"{number:04}", f'"{"x" * 1000}"', owner=job_id)])
+    assert server.info("persistence")["aof_current_size"] - before < 200 * 2_000
+    assert len(await keys_of(store, job_id)) == 200
+
+
+async def test_a_large_write_holds_up_no_look_and_no_heartbeat(store: RedisStore) -> None:
+    """They have a connection of their own; and one call writes a megabyte at most."""
+    job_id = await owner(store)
+    session = await store._session()
+    async with session.looks._turn, session.leases._turn, asyncio.timeout(10):
+        await store.entries.write([Change("step", "a", "1", owner=job_id)])
+        assert await keys_of(store, job_id) == ["a"]
+
+
+async def test_those_of_a_job_are_read_in_pages(store: RedisStore) -> None:
+    first, second = await owner(store), await owner(store)
+    names = [f"{number:03}" for number in range(30)]
+    for job_id in (first, second):
+        await store.entries.write([Change("step", name, "1", owner=job_id) for name in names])
+        await store.entries.write([Change("other", "x", "1", owner=job_id)])
+    found: list[str] = []
+    while page := await store.entries.read(
+        Wanted("step", second, after=found[-1] if found else "", limit=7)
+    ):
+        found += [each.key for each in page]
+    assert found == names
+    some = await store.entries.read(Wanted("step", second, prefix="02"))
+    assert [each.key for each in some] == names[20:]
+
+
+async def test_what_expired_hides_nothing_behind_it(store: RedisStore, clock: ManualClock) -> None:
+    job_id = await owner(store)
+    soon = clock.now() + SECOND
+    await store.entries.write(
+        [Change("step", f"{n:02}", "1", owner=job_id, expires_at=soon) for n in range(10)]
+        + [Change("step", "z", "1", owner=job_id, due_at=5)]
+    )
+    clock.advance(2)
+    for wanted in (Wanted("step", job_id, limit=3), Wanted("step", job_id, due_before=9, limit=3)):
+        assert [each.key for each in await store.entries.read(wanted)] == ["z"]
+
+
+async def test_many_are_forgotten_in_bounded_steps(
+    store: RedisStore, clock: ManualClock, server: Any
+) -> None:
+    """The job goes with the last of them; what nobody owns is never left behind."""
+    job_id = await with_many(store)
+    clock.advance(100)
+    left = []
+    while await store.admin.find(job_id) is not None:
+        left.append(server.zcard(store.keys.key("mail", "owned")))
+        await store.upkeep(SECOND)
+    assert left == [MANY, MANY - 1_000, MANY - 2_000]
+    assert server.exists(store.keys.key("mail", "entries"), store.keys.key("mail", "owned")) == 0
+
+
+async def test_all_are_deleted_with_their_job(store: RedisStore, server: Any) -> None:
+    job_id = await with_many(store)
+    other = await owner(store)
+    await store.entries.write([Change("step", "a", "1", owner=other)])
+    assert await deeds.delete(store, [job_id], FINAL, by()) == [job_id]
+    assert server.zcard(store.keys.key("mail", "owned")) == 1
+    assert await keys_of(store, other) == ["a"]
+
+
+# Damage
+
+
+@pytest.mark.parametrize("score", ["-1", "7", "inf", "-inf"])
+async def test_a_damaged_mark_hides_no_entry_of_another_job(
+    store: RedisStore, server: Any, score: str
+) -> None:
+    """Ranges are looked for by text, which takes all marks to have the same score."""
+    jobs = sorted([await owner(store) for _ in range(5)])
+    for job_id in jobs:
+        await store.entries.write([Change("step", "a", "1", owner=job_id)])
+    damaged = f"{jobs[2]}\0step\0a"
+    server.zadd(store.keys.key("mail", "owned"), {damaged: score})
+    for job_id in jobs:
+        assert await keys_of(store, job_id) == ["a"]
+
+
+@pytest.mark.parametrize("score", ["-1", "7", "inf", "-inf"])
+async def test_a_damaged_mark_hides_no_entry_of_nobody(
+    store: RedisStore, server: Any, score: str
+) -> None:
+    slot = slot_of("kind", "k")
+    names = [name for name in map(str, range(200)) if slot_of("kind", name) == slot]
+    await store.entries.write([Change("kind", name, "1", due_at=1) for name in names])
+    for part, mark in (("listed", "kind\0"), ("awaited", "kind\0" + "1".zfill(16) + "\0")):
+        server.zadd(store.keys.key(slot, part), {mark + sorted(names)[2]: score})
+    for wanted in (Wanted("kind"), Wanted("kind", due_before=2)):
+        assert [each.key for each in await store.entries.read(wanted)] == sorted(names)
+
+
+async def test_a_mark_that_is_damaged_leaves_nothing_behind(
+    store: RedisStore, clock: ManualClock, server: Any
+) -> None:
+    """Else who puts the same id again would find what another job left."""
+    job_id = await owner(store)
+    await store.entries.write([Change("step", name, "1", owner=job_id) for name in "abc"])
+    [job] = await claim(store)
+    await store.settle([done(job)])
+    server.zadd(store.keys.key("mail", "owned"), {f"{job_id}\0step\0b": 9})
+    clock.advance(100)
+    await store.upkeep(SECOND)
+    assert server.exists(store.keys.key("mail", "entries"), store.keys.key("mail", "owned")) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("{job}\0step\0a", b"\xc1", "cannot be read"),
+        ("{job}\0step\0b", None, "cannot be read"),  # It says of itself that it is another.
+        ("nobody\0step\0a", None, "belongs to no job"),
+        ("{job}\0step", None, "belongs to no job"),
+        ("", None, "belongs to no job"),
+    ],
+)
+async def test_an_entry_that_cannot_be_is_told_and_removed(
+    store: RedisStore, server: Any, name: str, text: bytes | None, told: str
+) -> None:
+    job_id, other = await owner(store), await owner(store)
+    for each in (job_id, other):
+        await store.entries.write([Change("step", "a", "1", owner=each)])
+    hash_key, set_key = store.keys.key("mail", "entries"), store.keys.key("mail", "owned")
+    sound = server.hget(hash_key, f"{job_id}\0step\0a")
+    server.hset(hash_key, name.format(job=job_id), text or sound)
+    server.zadd(set_key, {name.format(job=job_id): 0})
+    assert await keys_of(store, other) == ["a"]
+    [finding] = await store.admin.audit()
+    assert told in finding.problem
+    [mended] = await store.admin.repair(by("repair"))
+    assert mended.endswith("removed it")
+    assert await keys_of(store, other) == ["a"]
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+async def test_an_entry_and_its_mark_are_there_together(
+    store: RedisStore, server: Any, is_listed: bool
+) -> None:
+    job_id = await owner(store)
+    await store.entries.write([Change("step", "a", "1", owner=job_id)])
+    name = f"{job_id}\0step\0a"
+    if is_listed:
+        server.hdel(store.keys.key("mail", "entries"), name)
+    else:
+        server.zrem(store.keys.key("mail", "owned"), name)
+    [finding] = await store.admin.audit()
+    assert ("is not there, but is listed" if is_listed else "is not listed") in finding.problem
+    [mended] = await store.admin.repair(by("repair"))
+    assert mended.endswith("removed it" if is_listed else "put it right")
+    assert await keys_of(store, job_id) == ([] if is_listed else ["a"])
+
+
+async def test_a_job_tells_again_of_the_entries_it_has(store: RedisStore, server: Any) -> None:
+    """Else they would stay when it is forgotten."""
+    job_id = await owner(store)
+    await store.entries.write([Change("step", "a", "1", owner=job_id)])
+    server.hdel(store.keys.key("mail", "standings"), job_id)
+    [finding] = await store.admin.audit()
+    assert "has entries, and does not tell" in finding.problem
+    await store.admin.repair(by("repair"))
+    assert await keys_of(store, job_id) == ["a"]
