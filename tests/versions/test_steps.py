@@ -20,7 +20,7 @@ from fairlead.stores.statements import numbered_steps
 from fairlead.stores.steps import check_served
 from tests import deeds
 from tests.versions.conftest import SERVING_STORES, TELLING_STORES, Place
-from tests.words import by, new_job, plan
+from tests.words import by, claim, done, new_job, plan
 
 TOLD = "upgrade this program"
 DAY = 86_400 * SECOND
@@ -67,7 +67,13 @@ def test_a_step_says_in_its_file_whom_it_serves(tmp_path: Path) -> None:
 # A step comes while programs are at work
 
 SERVING = pytest.mark.parametrize("plain_place", SERVING_STORES, indirect=True)
-TELLING = pytest.mark.parametrize("plain_place", TELLING_STORES, indirect=True)
+
+ENDING = pytest.mark.parametrize(
+    "plain_place", [name for name in SERVING_STORES if name != "sqlite"], indirect=True
+)
+"""Where verbs are the store's own, or what they touch never changes; the tables of a file may."""
+ENDS = ("extend", "settle", "held")
+"""What a program needs to end what it has claimed."""
 
 Verb = Callable[[Store, NewJob], Awaitable[Any]]
 
@@ -105,9 +111,17 @@ async def store(plain_place: Place, clock: ManualClock) -> AsyncIterator[Store]:
     await store.close()
 
 
-@TELLING
+@pytest.mark.parametrize(
+    ("plain_place", "verb"),
+    [
+        (place, verb)
+        for place in TELLING_STORES
+        for verb in VERBS
+        if place == "sqlite" or verb not in ENDS
+    ],
+    indirect=["plain_place"],
+)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
-@pytest.mark.parametrize("verb", VERBS)
 async def test_a_program_that_is_no_longer_served_changes_nothing_more(
     store: Store, plain_place: Place, clock: ManualClock, verb: str, warm: bool
 ) -> None:
@@ -127,6 +141,23 @@ async def test_a_program_that_is_no_longer_served_changes_nothing_more(
     await newer.close()
     store.level = 2
     await VERBS[verb](store, job)
+
+
+@ENDING
+async def test_what_a_program_has_claimed_comes_to_its_end_though_it_is_no_longer_served(
+    store: Store, plain_place: Place
+) -> None:
+    """A worker drains: what it runs is settled as it ended, and is neither lost nor repeated."""
+    await store.put([new_job()])
+    [job] = await claim(store)
+    plain_place.future.step(serves=2)
+    assert [each.id for each in await store.extend([(job.id, job.fence)], DAY)] == [job.id]
+    assert [each.id for each in await store.held("w1")] == [job.id]
+    assert set(await store.settle([done(job)])) == {job.id}
+    store.level = 2
+    record = await store.admin.find(job.id)
+    assert record is not None
+    assert (record.state, record.attempt) == (State.DONE, 1)
 
 
 @SERVING

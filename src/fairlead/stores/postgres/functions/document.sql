@@ -20,12 +20,16 @@ BEGIN
         USING ERRCODE = 'JQ003';
 END $$;
 
--- The level of the program that gives a document; who tells none has the first. Every verb asks for it before it does
--- anything: least_level says which programs are served, and is replaced by the step that changes that (sql/apply.sql).
--- It is a number by the time that a plan is made, so it costs nothing to ask.
+-- The level of the program that gives a document; who tells none has the first.
+CREATE OR REPLACE FUNCTION own_level(doc jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$ SELECT coalesce((doc->>'level')::integer, 1) $$;
+
+-- The same, if the schema serves that program. Every verb asks for it before it does anything, but those by which a
+-- program ends what it has claimed: extend, settle and held touch only jobs of its level, under its fence.
+-- least_level says which programs are served, and is replaced by the step that changes that (sql/apply.sql). It is a number
+-- by the time that a plan is made, so it costs nothing to ask.
 CREATE OR REPLACE FUNCTION told_level(doc jsonb) RETURNS integer LANGUAGE sql STABLE
 AS $$
-    SELECT CASE WHEN coalesce((doc->>'level')::integer, 1) >= least_level()
-                THEN coalesce((doc->>'level')::integer, 1)
-                ELSE refuse_program(coalesce((doc->>'level')::integer, 1)) END
+    SELECT CASE WHEN own_level(doc) >= least_level() THEN own_level(doc)
+                ELSE refuse_program(own_level(doc)) END
 $$;

@@ -8,7 +8,6 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 DECLARE
     doc   jsonb   := document(batch);
-    own   integer := told_level(doc);
     at    bigint;
     done  text[];
 BEGIN

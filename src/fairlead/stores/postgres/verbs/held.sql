@@ -8,7 +8,6 @@ SET jit = off
 AS $$
 DECLARE
     doc   jsonb   := document(batch);
-    own   integer := told_level(doc);
     who   text    := doc->>'worker';
     line  queue;
     low   bigint;

@@ -15,7 +15,7 @@ DECLARE
     doc     jsonb   := document(batch);
     at      bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     ruled   boolean := doc ? 'ruled';
-    own     integer := told_level(doc);
+    own     integer := own_level(doc);
     written text[];
     place   bigint;
 BEGIN
