@@ -23,6 +23,9 @@ SQLITE = "stores/sqlite"
 POSTGRES = "stores/postgres"
 REDIS = "stores/redis"
 PG_DAMAGE = "tests/stores/test_postgres_damage.py"
+PG_ENTRIES = "tests/stores/test_postgres_entries.py"
+PG_SERVED = "tests/versions/test_postgres.py"
+WAYS = "tests/stores/test_postgres_ways.py"
 LOCKS = "tests/system/test_postgres_locks.py"
 QUEUES = "tests/stores/test_postgres_queues.py"
 DAMAGE = "tests/stores/test_sqlite_damage.py"
@@ -4234,6 +4237,221 @@ MUTANTS = [
         "{task: version for task, version in told.items() if type(version) is int}",
         "told if all(type(v) is int for v in told.values()) else {}",
         NEWER_FILES,
+    ),
+    # PostgreSQL: entries
+    Mutant(
+        "two who write entries of the same jobs wait in turn, PostgreSQL",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        "ORDER BY id FOR NO KEY UPDATE",
+        "ORDER BY id FOR SHARE",
+        f"{PG_ENTRIES}::test_two_who_write_to_the_same_jobs_in_opposite_order_wait_in_turn",
+    ),
+    Mutant(
+        "a write of entries that waits holds up no heartbeat, PostgreSQL",
+        f"{POSTGRES}/entries.py",
+        'await patient.run(lambda lane: lane.ask(self._sql["write_entries"], text))',
+        'await (await self._session()).leases.ask(self._sql["write_entries"], text)',
+        f"{PG_ENTRIES}::test_a_write_that_waits_keeps_nobody_waiting",
+    ),
+    Mutant(
+        "a write of entries that waits too long says for what, PostgreSQL",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        "    IF doc ? 'wait' THEN\n",
+        "    IF false THEN\n",
+        f"{PG_ENTRIES}::test_a_write_that_waits_too_long_says_for_what",
+    ),
+    Mutant(
+        "the database refuses what cannot be an entry",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        "    PERFORM check_changes(doc->'changes');\n",
+        "",
+        f"{PG_ENTRIES}::test_the_database_refuses_what_no_program_of_ours_writes",
+    ),
+    Mutant(
+        "no value is larger than an entry may be, in the database either",
+        f"{POSTGRES}/functions/entries.sql",
+        "coalesce(octet_length(value), 0) <= 65536",
+        "coalesce(char_length(value), 0) <= 65536",
+        f"{PG_ENTRIES}::test_the_database_refuses_what_no_program_of_ours_writes",
+    ),
+    Mutant(
+        "who lost its lease writes no entry, PostgreSQL (I6)",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        " AND fence = (doc #>> '{fence,1}')::bigint\n",
+        "\n",
+        "tests/stores/test_entries.py::test_who_lost_its_lease_writes_nothing",
+    ),
+    Mutant(
+        "nobody owns what has no job, PostgreSQL",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        "IF change.owner = '' OR change.owner = ANY (live) THEN",
+        "IF true THEN",
+        "tests/stores/test_entries.py::test_nobody_owns_what_has_no_job",
+    ),
+    Mutant(
+        "a job says that it has entries, PostgreSQL",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        "    UPDATE job SET attached = attached | 1\n",
+        "    UPDATE job SET attached = attached\n",
+        "tests/stores/test_entries.py::test_it_goes_with_its_job_and_comes_back_with_it",
+    ),
+    Mutant(
+        "an ended job keeps its entries, PostgreSQL",
+        f"{POSTGRES}/functions/leave.sql",
+        "THEN pack_entries(job.id) END AS entries",
+        "THEN left(pack_entries(job.id), 0) END AS entries",
+        "tests/stores/test_entries.py::test_it_goes_with_its_job_and_comes_back_with_it",
+    ),
+    Mutant(
+        "a job that waits again keeps its entries where they are, PostgreSQL",
+        f"{POSTGRES}/functions/leave.sql",
+        "CASE WHEN job.attached & 1 <> 0 AND given.state <> 'waiting'",
+        "CASE WHEN job.attached & 1 <> 0",
+        "tests/stores/test_entries.py::test_it_stays_while_its_job_fails_and_waits_again",
+    ),
+    Mutant(
+        "a revived job has its entries again, PostgreSQL",
+        f"{POSTGRES}/functions/enter.sql",
+        "    PERFORM unpack_entries(id, entries) FROM (",
+        "    PERFORM id FROM (",
+        "tests/stores/test_entries.py::test_it_goes_with_its_job_and_comes_back_with_it",
+    ),
+    Mutant(
+        "an entry that cannot be read is found, PostgreSQL",
+        f"{POSTGRES}/functions/flaws_entries.sql",
+        "              AND is_entry(kind, owner, key, value, version, due_at, expires_at) IS NOT TRUE\n"
+        "            ORDER",
+        "              AND false\n            ORDER",
+        f"{PG_ENTRIES}::test_an_entry_that_cannot_be_read_is_found_and_removed",
+    ),
+    Mutant(
+        "an entry whose job is gone is found, PostgreSQL",
+        f"{POSTGRES}/functions/flaws_entries.sql",
+        "              AND owner <> '' AND NOT EXISTS (SELECT FROM job WHERE id = owner)\n"
+        "            ORDER",
+        "              AND false\n            ORDER",
+        f"{PG_ENTRIES}::test_an_entry_whose_job_is_gone_is_found_and_removed",
+    ),
+    Mutant(
+        "a job that does not say that it has entries is put right, PostgreSQL",
+        f"{POSTGRES}/functions/flaws_entries.sql",
+        "        UPDATE job SET attached = attached | 1\n",
+        "        UPDATE job SET attached = attached\n",
+        f"{PG_ENTRIES}::test_a_job_that_does_not_say_what_it_has_is_found_and_put_right",
+    ),
+    Mutant(
+        "of damaged entries of an ended job the readable ones are kept, PostgreSQL",
+        f"{POSTGRES}/functions/entries.sql",
+        "FROM json_array_elements(packed::json) AS each WHERE is_packed(each) IS TRUE;",
+        "FROM json_array_elements(packed::json) AS each;",
+        f"{PG_ENTRIES}::test_entries_of_an_ended_job_that_cannot_be_read_are_found_and_mended",
+    ),
+    # PostgreSQL: the ways of a job
+    Mutant(
+        "only runs have lines in the attempt log, PostgreSQL",
+        f"{POSTGRES}/functions/leave.sql",
+        "FROM ended WHERE ran ORDER BY ord",
+        "FROM ended ORDER BY ord",
+        "tests/stores/test_entries.py::test_it_goes_with_a_job_that_is_cancelled_or_expires",
+    ),
+    Mutant(
+        "a run that waits again is parked for its time only, PostgreSQL",
+        f"{POSTGRES}/functions/leave.sql",
+        "parked = parked_again(ended.again_at, at), park_key = NULL,",
+        "parked = parked_again(ended.again_at, at),",
+        f"{WAYS}::test_a_run_that_was_parked_as_lost_and_fails_late_waits_for_its_time_only",
+    ),
+    Mutant(
+        "who comes back into the order waits for nothing any more, PostgreSQL",
+        f"{POSTGRES}/functions/park.sql",
+        "SET parked = 3, park_key = NULL WHERE",
+        "SET parked = 3 WHERE",
+        f"{WAYS}::test_a_worker_brings_back_what_it_knows_and_no_later_version",
+    ),
+    Mutant(
+        "versions of parked jobs are compared as numbers, PostgreSQL",
+        f"{POSTGRES}/functions/park.sql",
+        "lpad(greatest(version, 0)::text, 10, '0')",
+        "version::text",
+        f"{WAYS}::test_a_worker_brings_back_what_it_knows_and_no_later_version",
+    ),
+    Mutant(
+        "a worker brings back no job of a task whose name looks like its own, PostgreSQL",
+        f"{POSTGRES}/functions/park.sql",
+        "WHERE parked = 2 AND job.task = k.task\n",
+        "WHERE parked = 2\n",
+        f"{WAYS}::test_a_worker_brings_back_what_it_knows_and_no_later_version",
+    ),
+    Mutant(
+        "a job that is parked for something else than it says is found, PostgreSQL",
+        f"{POSTGRES}/functions/flaws_line.sql",
+        "AND park_key IS DISTINCT FROM CASE",
+        "AND park_key <> CASE",
+        f"{WAYS}::test_a_job_that_is_parked_for_something_else_is_found_and_mended",
+    ),
+    Mutant(
+        "a waiting job that a person hastens is in the order, PostgreSQL",
+        f"{POSTGRES}/functions/acts.sql",
+        "    PERFORM bring_back(places);\n",
+        "",
+        f"{LEVELS}::test_an_older_program_does_not_hurry_it",
+    ),
+    Mutant(
+        "a live job that is finished as well takes its entries along, PostgreSQL",
+        f"{POSTGRES}/functions/flaws_line.sql",
+        "    UPDATE entry SET owner = new_id WHERE owner = whose AND owner <> '';\n",
+        "",
+        f"{WAYS}::test_a_job_that_gets_another_id_keeps_its_entries",
+    ),
+    # PostgreSQL: whom the schema serves
+    Mutant(
+        "verbs refuse a program that is no longer served, PostgreSQL (P14)",
+        f"{POSTGRES}/functions/document.sql",
+        ">= least_level()\n",
+        ">= 0\n",
+        PG_SERVED,
+    ),
+    Mutant(
+        "a step says to running programs whom it serves, PostgreSQL (P14)",
+        f"{POSTGRES}/migrate.py",
+        'return [*noted, serve(address, [step.serves]).rstrip(";")]',
+        "return noted",
+        PG_SERVED,
+    ),
+    Mutant(
+        "functions that are replaced serve nobody more, PostgreSQL (P14)",
+        f"{POSTGRES}/sql/apply.sql",
+        "'SELECT greatest($1, least_level())'",
+        "'SELECT $1'",
+        PG_SERVED,
+    ),
+    Mutant(
+        "nobody else may call what says whom the schema serves",
+        f"{POSTGRES}/sql/apply.sql",
+        "        EXECUTE format('REVOKE ALL ON FUNCTION least_level() FROM %s CASCADE', whose);\n",
+        "        NULL;\n",
+        PG_SERVED,
+    ),
+    Mutant(
+        "who is refused by the database is told to upgrade, PostgreSQL (P14)",
+        f"{POSTGRES}/problems.py",
+        'if code == "JQ003" and',
+        'if code == "JQ009" and',
+        PG_SERVED,
+    ),
+    Mutant(
+        "people's questions are refused too when a program is too old, PostgreSQL (P14)",
+        f"{POSTGRES}/admin.py",
+        'await connection.execute(self._sql["apart"], [self._doc()])',
+        'await connection.execute(self._sql["apart"], [to_json({"level": 1000})])',
+        f"{PG_SERVED}::test_people_are_told_too",
+    ),
+    Mutant(
+        "functions of another program are told apart from tables",
+        "cli/desk.py",
+        "if lacking and lacking[0].name == VERBS:",
+        "if lacking and lacking[0].name == VERBS and False:",
+        "tests/cli/test_migrate.py::test_functions_of_another_program_are_told_apart_from_tables",
     ),
 ]
 

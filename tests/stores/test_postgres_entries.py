@@ -12,12 +12,16 @@ import pytest
 from fairlead.core.clock import SECOND
 from fairlead.core.entries import Change, Wanted
 from fairlead.core.errors import ConfigError, StoreUnavailable
+from fairlead.core.ids import JobId
+from fairlead.core.job import State
+from fairlead.core.outcome import Settlement
 from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.postgres.address import Address
+from tests import deeds
 from tests.servers.postgres import PostgresServer
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
-from tests.words import claim, new_job
+from tests.words import by, claim, new_job
 
 
 @contextmanager
@@ -149,3 +153,115 @@ async def test_what_the_database_refuses_is_told_as_the_callers_fault(
     monkeypatch.setattr("fairlead.core.entries.LONGEST_KEY", 1_000)
     with pytest.raises(ConfigError, match="its key has 1 to 512 bytes"):
         await shop.entries.write([Change("step", "x" * 600, "1")])
+
+
+# Damage
+
+
+async def owned(store: Store, state: State | None) -> JobId:
+    """Put a job with two entries, and bring it to its end if one is named."""
+    await store.put([new_job()])
+    [job] = await claim(store)
+    changes = [Change("saved", key, f'"{key}"', owner=job.id) for key in ("a", "b")]
+    assert None not in await store.entries.write(changes)
+    if state is not None:
+        await store.settle([Settlement(job.id, job.fence, state, "done", reason="because")])
+    return job.id
+
+
+async def values(store: Store, owner: JobId | None) -> dict[str, str]:
+    return {each.key: each.value for each in await store.entries.read(Wanted("saved", owner))}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "kind = 'no kind'",
+        "key = ''",
+        "key = repeat('k', 600)",
+        "value = repeat('v', 70000)",
+        "version = -1",
+        "due_at = -1",
+        "expires_at = 2000000000000000000",
+    ],
+)
+async def test_an_entry_that_cannot_be_read_is_found_and_removed(
+    shop: Store, owner: psycopg.Connection, damage: str
+) -> None:
+    await shop.entries.write([Change("saved", key, "1") for key in ("bad", "good")])
+    owner.execute(f"UPDATE entry SET {damage} WHERE key = 'bad'".encode())
+    [finding] = await shop.admin.audit()
+    assert finding.problem.startswith("entry ")
+    assert finding.problem.endswith(" cannot be read")
+    [told] = await shop.admin.repair(by())
+    assert told.startswith("removed entry ")
+    assert await shop.admin.audit() == []
+    assert await values(shop, None) == {"good": "1"}
+
+
+async def test_an_entry_whose_job_is_gone_is_found_and_removed(
+    shop: Store, owner: psycopg.Connection
+) -> None:
+    job, kept = await owned(shop, None), await owned(shop, None)
+    owner.execute("DELETE FROM job WHERE id = %s", [job])
+    assert [each.problem for each in await shop.admin.audit()] == [
+        f"entry saved {job} {key} belongs to a job that is not in the line" for key in "ab"
+    ]
+    assert await shop.admin.repair(by()) == [
+        f"removed entry saved {job} {key}, which nobody owns" for key in "ab"
+    ]
+    assert await values(shop, job) == {}
+    assert len(await values(shop, kept)) == 2
+
+
+@pytest.mark.parametrize(
+    ("attached", "problem"),
+    [
+        (0, "job {} does not say that it has entries"),
+        (8, "job {} does not say that it has entries"),
+        (-2, "job {} cannot have what it says that it has"),
+    ],
+)
+async def test_a_job_that_does_not_say_what_it_has_is_found_and_put_right(
+    shop: Store, owner: psycopg.Connection, attached: int, problem: str
+) -> None:
+    """Else its entries would stay behind when it ends."""
+    job = await owned(shop, None)
+    owner.execute("UPDATE job SET attached = %s", [attached])
+    assert problem.format(job) in [each.problem for each in await shop.admin.audit()]
+    await shop.admin.repair(by())
+    assert await shop.admin.audit() == []
+    assert owner.execute("SELECT attached FROM job").fetchall() == [(max(attached, 0) | 1,)]
+    await deeds.revive(shop, [job], [State.WAITING], by())
+    assert len(await values(shop, job)) == 2
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD])
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        ("entries = '{'", {}),
+        ("entries = '7'", {}),
+        ("entries = repeat('[', 20000)", {}),
+        ("entries = replace(entries, '\"a\"', '7')", {"b": '"b"'}),
+        ("entries = regexp_replace(entries, '[0-9]{16}', '-1')", {"b": '"b"'}),
+        ("attached = 0", {"a": '"a"', "b": '"b"'}),
+        ("attached = -32768", {"a": '"a"', "b": '"b"'}),
+    ],
+)
+async def test_entries_of_an_ended_job_that_cannot_be_read_are_found_and_mended(
+    shop: Store, owner: psycopg.Connection, state: State, damage: str, left: dict[str, str]
+) -> None:
+    job = await owned(shop, state)
+    table = "dead" if state is State.DEAD else "finished"
+    owner.execute(f"UPDATE {table} SET {damage}".encode())
+    await values(shop, job)  # Whoever reads them gets what can be read.
+    problems = [each.problem for each in await shop.admin.audit()]
+    if '"1"' not in damage:
+        whom = "dead letter" if state is State.DEAD else "finished job"
+        assert any(each.startswith(f"{whom} {job} has ") for each in problems)
+    await shop.admin.repair(by())
+    assert await shop.admin.audit() == []
+    assert await values(shop, job) == left
+    await deeds.revive(shop, [job], [state], by())
+    assert await values(shop, job) == left

@@ -5,10 +5,14 @@ import re
 import psycopg
 import pytest
 
+from fairlead.core.admin import Filter
 from fairlead.core.clock import ManualClock
+from fairlead.core.entries import Change, Wanted
+from fairlead.core.job import State
 from fairlead.core.store import Store
 from fairlead.stores.postgres.catalog import ORDER, text_of
-from tests.words import by, claim, failed, new_job, plan
+from tests import deeds
+from tests.words import by, claim, done, failed, new_job, plan
 
 TEXTS = {name: text_of(name) for name in ORDER}
 
@@ -48,12 +52,13 @@ async def test_a_worker_brings_back_what_it_knows_and_no_later_version(
     """Versions are numbers: 10 is not between 1 and 9."""
     versions = [2, 9, 10, 100]
     await store.put([new_job("old", version=version) for version in versions])
-    await store.put([new_job("old 2", version=1), new_job("ol", version=1)])
-    assert len((await store.claim(plan(capable={"t": 1}))).parked) == 6
+    others = ["old 2", "ol", "old 0000000005"]
+    await store.put([new_job(task) for task in others])
+    assert len((await store.claim(plan(capable={"t": 1}))).parked) == 7
     assert {job.version for job in await claim(store, capable={"old": 9})} == {2, 9}
     assert {job.version for job in await claim(store, capable={"old": 99})} == {10}
     rest = {(job.task, job.version) for job in await claim(store)}
-    assert rest == {("old", 100), ("old 2", 1), ("ol", 1)}
+    assert rest == {("old", 100), *((task, 1) for task in others)}
 
 
 async def test_a_run_that_was_parked_as_lost_and_fails_late_waits_for_its_time_only(
@@ -85,3 +90,21 @@ async def test_a_job_that_is_parked_for_something_else_is_found_and_mended(
     assert await shop.admin.repair(by()) == [f"wrote anew for what job {job.id} waits"]
     assert await shop.admin.audit() == []
     assert [run.id for run in await claim(shop, capable={task: 1})] == [job.id]
+
+
+async def test_a_job_that_gets_another_id_keeps_its_entries(
+    shop: Store, owner: psycopg.Connection
+) -> None:
+    """As one that is finished as well, when the repair makes a dead letter of it."""
+    await shop.put([new_job()])
+    [job] = await claim(shop)
+    await shop.settle([done(job)])
+    owner.execute("CREATE TEMP TABLE ended AS SELECT * FROM finished")
+    await deeds.revive(shop, [job.id], [State.DONE], by())
+    await shop.entries.write([Change("saved", "a", "1", owner=job.id)])
+    owner.execute("INSERT INTO finished SELECT * FROM ended")
+    [told] = await shop.admin.repair(by())
+    assert told.endswith("to the dead letters, under a new id")
+    [letter] = await shop.admin.jobs(Filter(states=(State.DEAD,)))
+    [kept] = await shop.entries.read(Wanted("saved", letter.id))
+    assert (kept.key, kept.value) == ("a", "1")

@@ -13,7 +13,7 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.migrate import migrate
 from tests.servers.postgres import PostgresServer
 from tests.versions.conftest import Place
-from tests.words import claim, done, new_job
+from tests.words import claim, done, new_job, plan
 
 TOLD = "the store's schema is version 3, this program needs 1; upgrade this program"
 
@@ -84,3 +84,15 @@ async def test_nobody_else_may_say_whom_the_schema_serves(
         mine.rollback()
         rows = mine.execute(f"SELECT {schema}.strays('{{}}')".encode()).fetchall()
     assert rows == []
+
+
+async def test_people_are_told_too(store: Store, plain_place: Place) -> None:
+    """Their questions are statements of our own, which a newer schema may answer otherwise."""
+    plain_place.future.step(serves=2)
+    asked = plan(capable={"t": 1})
+    questions = (store.admin.count, store.admin.audit_log, lambda: store.admin.recent(0))
+    for question in (*questions, lambda: store.admin.snapshot(asked, 10)):
+        with pytest.raises(SchemaOutdated, match=TOLD):
+            await question()
+    store.level = 2
+    assert await store.admin.count() == {}

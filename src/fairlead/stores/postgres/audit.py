@@ -101,6 +101,24 @@ _WORDS: Mapping[str, Words] = {
     "finished options": Words(
         "finished job {} has options that cannot be read", "removed the options of finished job {}"
     ),
+    "dead entries": Words(
+        "dead letter {} has entries that cannot be read, or does not say that it has them",
+        "kept what can be read of dead letter {}'s entries",
+    ),
+    "finished entries": Words(
+        "finished job {} has entries that cannot be read, or does not say that it has them",
+        "kept what can be read of finished job {}'s entries",
+    ),
+    "entry": Words("entry {} cannot be read", "removed entry {}"),
+    "entry owner": Words(
+        "entry {} belongs to a job that is not in the line", "removed entry {}, which nobody owns"
+    ),
+    "attached": Words(
+        "job {} cannot have what it says that it has", "wrote that job {} has nothing besides"
+    ),
+    "has entries": Words(
+        "job {} does not say that it has entries", "wrote that job {} has entries"
+    ),
     "one fence twice": Words(
         "job {} has two lines for one fence in the attempt log",
         "removed the later of job {}'s two lines in the attempt log",

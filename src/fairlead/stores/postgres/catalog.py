@@ -62,6 +62,7 @@ ORDER = (
     "functions/sound",
     "functions/flaws_line",
     "functions/flaws_ended",
+    "functions/flaws_entries",
     "functions/flaws_other",
     "functions/flaw_kinds",
     "verbs/put",

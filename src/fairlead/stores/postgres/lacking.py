@@ -43,6 +43,7 @@ def expected() -> dict[str, Part]:
     """Return everything that there should be, by its name."""
     scripts = "\n".join([*(step.sql for step in migrations()), *map(text_of, ORDER)])
     found = {"migration_pkey": _key("migration", "number", "PRIMARY KEY")}
+    found["least_level"] = Part("function")  # See sql/apply.sql.
     for made in _MADE.finditer(scripts):
         found[made[2]] = Part(made[1].lower())
     for index in _INDEX.finditer(scripts):

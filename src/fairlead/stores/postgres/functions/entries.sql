@@ -91,17 +91,37 @@ BEGIN
     RETURN packed;
 END $$;
 
--- The entries in such a text; none, if somebody damaged it.
+-- Whether something in such a text is an entry.
+CREATE OR REPLACE FUNCTION is_packed(each json) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE
+        WHEN json_typeof(each) <> 'array' OR json_typeof(each->0) <> 'string'
+            OR json_typeof(each->1) <> 'string' OR json_typeof(each->2) <> 'string' THEN false
+        WHEN concat_ws(' ', each->>3, each->>5, each->>6) ~ '^[0-9]{1,19}( [0-9]{1,19})*$' AND each->>3 IS NOT NULL
+            THEN greatest((each->>3)::numeric, (each->>5)::numeric, (each->>6)::numeric) <= 1152921504606846976
+                 AND is_entry(each->>0, '', each->>1, each->>2, 0, NULL, NULL)
+        ELSE false
+    END
+$$;
+
+-- The entries in such a text, as far as they can be read; none, if it is no list.
 CREATE OR REPLACE FUNCTION entries_in(packed text) RETURNS SETOF json LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     RETURN QUERY SELECT json_build_array(
         each->0, each->1, each->2, (each->>3)::bigint, each->4, (each->>5)::bigint, (each->>6)::bigint
-    ) FROM json_array_elements(packed::json) AS each
-    WHERE json_typeof(each->0) = 'string' AND json_typeof(each->1) = 'string'
-      AND json_typeof(each->2) = 'string';
-EXCEPTION WHEN data_exception THEN
+    ) FROM json_array_elements(packed::json) AS each WHERE is_packed(each) IS TRUE;
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN;
+END $$;
+
+-- Whether all of it can be read.
+CREATE OR REPLACE FUNCTION are_packed(packed text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RETURN (SELECT coalesce(bool_and(is_packed(each) IS TRUE), true) FROM json_array_elements(packed::json) AS each);
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+    RETURN false;
 END $$;
 
 -- Give a job that comes back its entries.

@@ -3,7 +3,8 @@ CREATE OR REPLACE FUNCTION ended_kinds() RETURNS text[] LANGUAGE sql IMMUTABLE
 AS $$
     SELECT ARRAY[
         'unsound dead', 'no reason', 'dead errors', 'dead options', 'unsound finished', 'not final',
-        'finished errors', 'finished options', 'one fence twice', 'unsound attempt'
+        'finished errors', 'finished options', 'dead entries', 'finished entries', 'one fence twice',
+        'unsound attempt'
     ]
 $$;
 
@@ -11,16 +12,14 @@ $$;
 CREATE OR REPLACE FUNCTION flaws_ended(kind text, start text, at bigint, most integer)
 RETURNS TABLE (whose text) LANGUAGE plpgsql STABLE
 AS $$
-DECLARE
-    a_day CONSTANT bigint := 86400000000;
-    last_ CONSTANT bigint := 1152921504606846976;
 BEGIN
     CASE kind
     WHEN 'unsound dead' THEN
         RETURN QUERY SELECT id FROM dead WHERE id >= start
             AND (in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
                            crashes, fence, claimed_at) IS NOT TRUE
-                 OR finished_at NOT BETWEEN 0 AND last_ OR level <> level_of(level))
+                 OR finished_at NOT BETWEEN 0 AND 1152921504606846976 OR level <> level_of(level)
+                 OR attached < 0)
             ORDER BY id LIMIT most;
     WHEN 'no reason' THEN
         RETURN QUERY SELECT id FROM dead WHERE id >= start AND reason IS NULL ORDER BY id LIMIT most;
@@ -37,7 +36,7 @@ BEGIN
             AND finished_at >= (SELECT since FROM kept)
             AND (in_bounds(id, queue, task, version, run_at, order_at, expires_at, enqueued_at, attempt,
                            crashes, fence, claimed_at) IS NOT TRUE
-                 OR level <> level_of(level))
+                 OR level <> level_of(level) OR attached < 0)
             ORDER BY id LIMIT most;
     WHEN 'not final' THEN
         RETURN QUERY SELECT id FROM finished WHERE id >= start
@@ -49,6 +48,14 @@ BEGIN
             ORDER BY id LIMIT most;
     WHEN 'finished options' THEN
         RETURN QUERY SELECT id FROM finished_record WHERE id >= start AND NOT is_options(options)
+            ORDER BY id LIMIT most;
+    WHEN 'dead entries' THEN
+        RETURN QUERY SELECT id FROM dead WHERE id >= start
+            AND entries IS NOT NULL AND (attached & 1 = 0 OR NOT are_packed(entries))
+            ORDER BY id LIMIT most;
+    WHEN 'finished entries' THEN
+        RETURN QUERY SELECT id FROM finished WHERE id >= start AND finished_at >= (SELECT since FROM kept)
+            AND entries IS NOT NULL AND (attached & 1 = 0 OR NOT are_packed(entries))
             ORDER BY id LIMIT most;
     WHEN 'one fence twice' THEN
         RETURN QUERY SELECT job_id FROM attempt_record WHERE job_id >= start
@@ -73,7 +80,8 @@ BEGIN
             order_at = instant(run_at) - head_start(run_at, order_at),
             expires_at = instant(expires_at), enqueued_at = instant(enqueued_at),
             attempt = runs(attempt), crashes = runs(crashes), fence = instant(fence),
-            claimed_at = instant(claimed_at), finished_at = instant(finished_at), level = level_of(level)
+            claimed_at = instant(claimed_at), finished_at = instant(finished_at), level = level_of(level),
+            attached = greatest(attached, 0)
         WHERE id = whose;
     WHEN 'no reason' THEN
         UPDATE dead SET reason = 'unreadable' WHERE id = whose;
@@ -92,8 +100,15 @@ BEGIN
             expires_at = instant(expires_at), enqueued_at = instant(enqueued_at),
             attempt = runs(attempt), crashes = runs(crashes), fence = instant(fence),
             claimed_at = instant(claimed_at), errors = sound_errors(errors), level = level_of(level),
+            attached = greatest(attached, 0),
             state = CASE state WHEN 'done' THEN 'done' ELSE 'cancelled' END
         WHERE id = whose AND finished_at >= (SELECT since FROM kept);
+    WHEN 'dead entries' THEN
+        UPDATE dead SET attached = attached | 1, entries = (SELECT json_agg(each) FROM entries_in(entries) AS each)
+        WHERE id = whose AND entries IS NOT NULL;
+    WHEN 'finished entries' THEN
+        UPDATE finished SET attached = attached | 1, entries = (SELECT json_agg(each) FROM entries_in(entries) AS each)
+        WHERE id = whose AND entries IS NOT NULL AND finished_at >= (SELECT since FROM kept);
     WHEN 'one fence twice' THEN
         DELETE FROM attempt AS later USING attempt AS first
         WHERE later.job_id = whose AND first.job_id = whose AND later.fence = first.fence
