@@ -4407,8 +4407,8 @@ MUTANTS = [
     Mutant(
         "verbs refuse a program that is no longer served, PostgreSQL (P14)",
         f"{POSTGRES}/functions/document.sql",
-        ">= least_level()\n",
-        ">= 0\n",
+        "own_level(doc) >= least_level()",
+        "own_level(doc) >= 0",
         PG_SERVED,
     ),
     Mutant(

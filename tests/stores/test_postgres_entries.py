@@ -45,7 +45,10 @@ async def until_waiting(server: PostgresServer, number: int) -> None:
 
 
 async def test_two_who_write_to_the_same_jobs_in_opposite_order_wait_in_turn(
-    fresh_url: str, postgres_url: str, postgres_server: PostgresServer
+    fresh_url: str,
+    postgres_url: str,
+    postgres_server: PostgresServer,
+    owner: psycopg.Connection,
 ) -> None:
     """Else each would have a share of a job that the other wants to change."""
     stores = [store_for(fresh_url) for _ in range(2)]
@@ -53,6 +56,12 @@ async def test_two_who_write_to_the_same_jobs_in_opposite_order_wait_in_turn(
     await stores[0].put(jobs)
     changes = [Change("saved", "a", "1", owner=job.id) for job in jobs]
     before = postgres_server.log.count("deadlock detected")
+    # After the first of them the other one has its turn, if nothing keeps it from that.
+    owner.execute(
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(0.1); RETURN new; END $$; "
+        "CREATE TRIGGER dawdle BEFORE INSERT ON entry FOR EACH ROW EXECUTE FUNCTION dawdle()"
+    )
     with held(postgres_url):
         writing = [
             asyncio.ensure_future(store.entries.write(each))
