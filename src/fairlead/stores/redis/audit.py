@@ -153,7 +153,7 @@ def _odd_workers(said: Sequence[bytes], now: int) -> Iterator[Damage]:
                 continue
             problem = "worker {} says that it lives for longer than a year"
         except (DecodeError, UnicodeDecodeError):
-            pass
+            pass  # That is the damage which is told below.
         yield Damage(Kind.WORKER, problem.format(shown(name)), name=name)
 
 

@@ -1,7 +1,6 @@
 """What people do to the queues: cancel, revive, delete, edit, pause; as conversations."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from fairlead.core.acts import Action, Cancel, Deed, Delete, Edit, Note, Pause, Resume, Revive
 from fairlead.core.clock import Clock
@@ -58,7 +57,7 @@ class Deeds:
             case Delete(ids, states):
                 values = (level, pack(sorted(states)))
                 answers = yield from self._act("delete", ids, by, values, None)
-                for queue, touched, _ in answers:
+                for queue, touched in answers:
                     yield from self._queues.strike([each.decode() for each in touched], queue)
             case Edit():
                 return (yield from self._edit(deed, by, level))
@@ -88,11 +87,11 @@ class Deeds:
         by: Action,
         values: tuple[Word, ...],
         word: str | None,
-    ) -> Conversation[list[tuple[str, list[bytes], Any]]]:
-        """Do something to jobs; returns what each queue answered, some of them several times.
+    ) -> Conversation[list[tuple[str, list[bytes]]]]:
+        """Do something to jobs; returns queues, some several times, with the ids it was done to.
 
-        That is the ids of those that it was done to, and what is told of them. A call that has read
-        enough leaves the rest to another. Damage in one queue does not keep us from the others.
+        A call that has read enough leaves the rest to another. Damage in one queue does not keep
+        us from the others.
         """
         told = yield from self._acts.told(by, job_ids)
         where = yield from self._queues.meant(job_ids)
@@ -102,7 +101,7 @@ class Deeds:
         if not parts:
             yield from self._acts.write(told, 0)
             return []
-        done: list[tuple[str, list[bytes], Any]] = []
+        done: list[tuple[str, list[bytes]]] = []
         refused: list[StoreRefused] = []
         while parts:
             answers = yield [
@@ -115,8 +114,8 @@ class Deeds:
                 if isinstance(answer, StoreRefused):
                     refused.append(answer)
                     continue
-                touched, looked, *more = answer
-                done.append((queue, touched, more[0] if more else None))
+                touched, looked = answer
+                done.append((queue, touched))
                 if looked < len(some):
                     rest.append((queue, some[looked:]))
             parts = rest
@@ -142,8 +141,8 @@ class Deeds:
 
 
 def _in_order(
-    job_ids: Collection[JobId], answers: Sequence[tuple[str, Sequence[bytes], Any]]
+    job_ids: Collection[JobId], answers: Sequence[tuple[str, Sequence[bytes]]]
 ) -> list[str]:
     """Return those of these ids that were touched, each once."""
-    touched = {raw_id.decode() for _, ids, _ in answers for raw_id in ids}
+    touched = {raw_id.decode() for _, ids in answers for raw_id in ids}
     return [job_id for job_id in dict.fromkeys(job_ids) if job_id in touched]

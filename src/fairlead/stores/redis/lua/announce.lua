@@ -10,4 +10,3 @@ local started_at = is_count(since) and since < now and since or now
 local head, rest = head_of(#WORKER), ''
 if known then head, rest = known.head, known.rest end
 call('HSET', KEYS[1], ARGV[2], head .. cmsgpack.pack(started_at, live_until) .. ARGV[4] .. rest)
-return now

@@ -1,21 +1,12 @@
 #!lua flags=allow-oom
 -- Cancel waiting jobs at once, and mark running ones, if they are in one of these states and not above the level.
 --   ARGV: now, ids, level, states, reason, who does it (see write_act), channel, word to tell there
---   answers the ids of those that were cancelled or marked, how many it looked at before it had read
---   enough, and what is known of each after it
+--   answers the ids of those that were cancelled or marked, and how many it looked at before it had read enough
 local now, level, states, reason = clock(ARGV[1]), count_of(ARGV[3]), set_of(ARGV[4]), ARGV[5]
 local ids, mark = cmsgpack.unpack(ARGV[2]), mark_of('cancel', ARGV[2], ARGV[4], ARGV[5])
-local touched, answers, looked, left = {}, {}, 0, MOST_READ
 local past, missed = past_of(ARGV[6], mark)
-if past then
-  for _, id in ipairs(past_ids(ids, past, missed)) do
-    if call('HEXISTS', bodies, id) == 1 then
-      touched[#touched + 1] = id
-      answers[#answers + 1] = kept(id)
-    end
-  end
-  return { touched, past, answers }
-end
+if past then return { past_ids(ids, past, missed), past } end
+local touched, looked, left = {}, 0, MOST_READ
 for _, id in ipairs(ids) do
   if left < 0 then break end
   local standing, bytes = live(id)
@@ -31,10 +22,8 @@ for _, id in ipairs(ids) do
       leave_one(id, standing, 'cancelled', now, reason, nil)
     end
     touched[#touched + 1] = id
-    answers[#answers + 1] = kept(id)
-    left = left - size_of(answers[#answers])
   end
 end
 write_act(ARGV[6], #touched, now, nil, mark, looked, missed_in(ids, looked, touched))
 if #touched > 0 then tell(ARGV[7], ARGV[8]) end
-return { touched, looked, answers }
+return { touched, looked }

@@ -190,21 +190,6 @@ local function prune(before, most, level)
   return old
 end
 
--- What is kept of a job: its body, standing, failed runs, and its score in ready and in due.
-local function kept(id)
-  return {
-    call('HGET', bodies, id), call('HGET', standings, id), call('HGET', errors, id),
-    call('ZSCORE', ready, id), call('ZSCORE', due, id),
-  }
-end
-
--- How many bytes there are of what is kept of a job.
-local function size_of(values)
-  local size = 0
-  for n = 1, 3 do size = size + #(values[n] or '') end
-  return size
-end
-
 -- A list of words as a set of them.
 local function set_of(text)
   local set = {}
