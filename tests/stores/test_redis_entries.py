@@ -157,18 +157,21 @@ async def test_a_damaged_mark_hides_no_entry_of_nobody(
         assert [each.key for each in await store.entries.read(wanted)] == sorted(names)
 
 
-async def test_a_mark_that_is_damaged_leaves_nothing_behind(
+async def test_a_damaged_mark_of_another_job_leaves_nothing_behind(
     store: RedisStore, clock: ManualClock, server: Any
 ) -> None:
-    """Else who puts the same id again would find what another job left."""
-    job_id = await owner(store)
-    await store.entries.write([Change("step", name, "1", owner=job_id) for name in "abc"])
-    [job] = await claim(store)
-    await store.settle([done(job)])
-    server.zadd(store.keys.key("mail", "owned"), {f"{job_id}\0step\0b": 9})
+    """Else who puts the same id again would find what a forgotten job left."""
+    first, last = sorted([await owner(store), await owner(store)])
+    for each in (first, last):
+        await store.entries.write([Change("step", name, "1", owner=each) for name in "abc"])
+    jobs = {job.id: job for job in await claim(store)}
+    await store.settle([done(jobs[first])])
+    server.zadd(store.keys.key("mail", "owned"), {f"{last}\0step\0b": -1})
     clock.advance(100)
     await store.upkeep(SECOND)
-    assert server.exists(store.keys.key("mail", "entries"), store.keys.key("mail", "owned")) == 0
+    assert await store.admin.find(first) is None
+    assert server.hlen(store.keys.key("mail", "entries")) == 3
+    assert await keys_of(store, last) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
