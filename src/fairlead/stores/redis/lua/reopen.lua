@@ -3,7 +3,7 @@
 --   ARGV: now, gate, keys, how many at most
 --   answers how many
 local now, most = clock(ARGV[1]), count_of(ARGV[4], 1000)
-level_parked(most)
+level_out(parked, most)
 local members = {}
 for _, key in ipairs(cmsgpack.unpack(ARGV[3])) do
   local from = ARGV[2] .. '\0' .. key
