@@ -32,10 +32,12 @@ PLACES = [
 """The stores that two programs can share, Redis with whatever may stand behind known fields."""
 
 
-SERVING_STORES = ["sqlite", "postgres"]
-"""The stores whose steps say which programs they serve: others serve nobody who is older."""
-TELLING_STORES = ["sqlite", "postgres"]
-"""Those that tell a program that is at work, too, as soon as they serve it no longer."""
+SERVING_STORES = ["sqlite", "postgres", "redis"]
+"""The stores whose steps say which programs they serve."""
+TELLING_STORES = ["sqlite", "postgres", "redis"]
+"""Those that tell a program that is at work: a worker soon, who puts within seconds."""
+STRICT_STORES = ["sqlite", "postgres"]
+"""Those that let it do nothing more, whichever verb it calls; but to end what it has claimed."""
 
 
 class Place(NamedTuple):
@@ -83,6 +85,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     else:
         url = request.getfixturevalue("redis_crew_url")
         future = RedisFuture(request.getfixturevalue("redis_url"), EXTRAS[extra])
+        future.arrive()
     yield Place(url, future)
     future.close()
 

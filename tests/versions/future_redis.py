@@ -10,7 +10,7 @@ import redis
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import SLOTS, Keys
 from fairlead.stores.redis.layout import LAYOUTS
-from tests.newer import newer_step, no_newer_step
+from fairlead.stores.redis.served import VERSION
 from tests.versions.future import Future
 
 pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
@@ -29,7 +29,6 @@ class RedisFuture(Future):
     """A newer program at a server. Its jobs are in the queue "mail"."""
 
     def __init__(self, url: str, extra: list[Any], queues: Iterable[str] = ("mail",)) -> None:
-        self.url = url
         self.keys = Keys(Address.of(url).prefix)
         self.server: Any = redis.Redis.from_url(url.partition("?")[0])
         self._extra = extra
@@ -49,13 +48,18 @@ class RedisFuture(Future):
         self._counts: dict[Place, int] = {}
 
     def arrive(self) -> None:
-        """Nothing: keys come into being as they are used."""
+        self._note(VERSION + 1, 1)
 
     def step(self, serves: int) -> None:
-        newer_step(self.url, serves)
+        self._note(VERSION + 2, serves)
+
+    def _note(self, number: int, serves: int) -> None:
+        for before in range(1, number):  # What stands after a gap is taken for somebody else's.
+            self.server.hsetnx(self.keys.schema, before, "0 1")
+        self.server.hset(self.keys.schema, number, f"0 {serves} new")
 
     def take_back(self) -> None:
-        no_newer_step(self.url)
+        self.server.hdel(self.keys.schema, VERSION + 2)
 
     def grow(self) -> None:
         for key, layout in self._values.items():

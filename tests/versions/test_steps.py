@@ -19,7 +19,7 @@ from fairlead.stores import store_for
 from fairlead.stores.statements import numbered_steps
 from fairlead.stores.steps import check_served
 from tests import deeds
-from tests.versions.conftest import SERVING_STORES, TELLING_STORES, Place
+from tests.versions.conftest import SERVING_STORES, STRICT_STORES, Place
 from tests.words import by, claim, done, new_job, plan
 
 TOLD = "upgrade this program"
@@ -115,7 +115,7 @@ async def store(plain_place: Place, clock: ManualClock) -> AsyncIterator[Store]:
     ("plain_place", "verb"),
     [
         (place, verb)
-        for place in TELLING_STORES
+        for place in STRICT_STORES
         for verb in VERBS
         if place == "sqlite" or verb not in ENDS
     ],
