@@ -4584,8 +4584,8 @@ MUTANTS = [
     Mutant(
         "an older program writes no entry for a newer job (P14), Redis",
         f"{REDIS}/lua/entries.lua",
-        "if not standing or standing[STANDING.LEVEL] > level then return false end",
-        "if not standing then return false end",
+        "return standing and standing[STANDING.LEVEL] <= level and standing or false",
+        "return standing or false",
         f"{LEVELS}::test_an_older_program_writes_no_entry_for_it",
     ),
 ]

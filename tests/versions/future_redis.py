@@ -33,15 +33,14 @@ class RedisFuture(Future):
         self.server: Any = redis.Redis.from_url(url.partition("?")[0])
         self._extra = extra
         key = self.keys.key
-        parts = {"bodies": "BODY", "standings": "STANDING", "acted": "ACT"}
-        lists = {"errors": "PAST", "entries": "ENTRY"}
+        parts = {"bodies": "BODY", "standings": "STANDING", "acted": "ACT", "entries": "ENTRY"}
         self._values = {
             **{key(queue, part): parts[part] for queue in queues for part in parts},
             **{key(slot, "loose"): "ENTRY" for slot in SLOTS},
             self.keys.workers: "WORKER",
         }
         """Hashes of arrays."""
-        self._lists = {key(queue, part): lists[part] for queue in queues for part in lists}
+        self._lists = {key(queue, "errors"): "PAST" for queue in queues}
         """Hashes of lists of arrays."""
         self._logs = [key(queue, "log") for queue in queues]
         self._grown: set[Place] = set()
