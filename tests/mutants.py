@@ -4544,7 +4544,7 @@ MUTANTS = [
         f"{POSTGRES}/replies.py",
         "class _More(msgspec.Struct, gc=False):",
         "class _More(msgspec.Struct, gc=False, forbid_unknown_fields=True):",
-        f"{STORY}::test_a_job_is_put_claimed_renewed_and_settled",
+        f"{STORY}::test_each_settles_what_the_other_claimed",
     ),
     Mutant(
         "verbs of a newer program are understood (P14), PostgreSQL",
