@@ -4394,7 +4394,7 @@ MUTANTS = [
         f"{POSTGRES}/functions/acts.sql",
         "    PERFORM bring_back(places);\n",
         "",
-        f"{LEVELS}::test_an_older_program_does_not_hurry_it",
+        f"{WAYS}::test_a_job_that_a_person_hastens_is_in_the_order_at_once",
     ),
     Mutant(
         "a live job that is finished as well takes its entries along, PostgreSQL",
@@ -4430,7 +4430,7 @@ MUTANTS = [
         f"{POSTGRES}/sql/apply.sql",
         "        EXECUTE format('REVOKE ALL ON FUNCTION least_level() FROM %s CASCADE', whose);\n",
         "        NULL;\n",
-        PG_SERVED,
+        f"{ATTACKS}::test_default_privileges_give_nobody_more_than_allow_does",
     ),
     Mutant(
         "who is refused by the database is told to upgrade, PostgreSQL (P14)",

@@ -5,8 +5,8 @@ import re
 import psycopg
 import pytest
 
-from fairlead.core.admin import Filter
-from fairlead.core.clock import ManualClock
+from fairlead.core.admin import Filter, Worker
+from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import Change, Wanted
 from fairlead.core.job import State
 from fairlead.core.store import Store
@@ -55,6 +55,9 @@ async def test_a_worker_brings_back_what_it_knows_and_no_later_version(
     others = ["old 2", "ol", "old 0000000005"]
     await store.put([new_job(task) for task in others])
     assert len((await store.claim(plan(capable={"t": 1}))).parked) == 7
+    await store.announce(Worker("w", {"old": 9}), SECOND)
+    parked = {("old", 10), ("old", 100), *((task, 1) for task in others)}
+    assert set(await deeds.unknown(store)) == parked, "and the rest is in the order"
     assert {job.version for job in await claim(store, capable={"old": 9})} == {2, 9}
     assert {job.version for job in await claim(store, capable={"old": 99})} == {10}
     rest = {(job.task, job.version) for job in await claim(store)}
@@ -70,8 +73,18 @@ async def test_a_run_that_was_parked_as_lost_and_fails_late_waits_for_its_time_o
     [parked] = (await store.claim(plan(capable={"other": 1}))).parked
     assert parked.id == job.id
     assert set(await store.settle([failed(job, clock.now())])) == {job.id}
+    assert await store.admin.audit() == []
     clock.advance(60)
     assert [again.id for again in await claim(store, capable={"t": 1})] == [job.id]
+
+
+async def test_a_job_that_a_person_hastens_is_in_the_order_at_once(store: Store) -> None:
+    job = new_job(delay=60 * SECOND)
+    await store.put([job])
+    await deeds.revive(store, [job.id], [State.WAITING], by())
+    record = await store.admin.find(job.id)
+    assert record is not None
+    assert record.gate is None
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,6 @@ $$;
 CREATE OR REPLACE FUNCTION flaws_line(kind text, start text, at bigint, most integer)
 RETURNS TABLE (whose text) LANGUAGE plpgsql STABLE
 AS $$
-DECLARE
-    a_day CONSTANT bigint := 86400000000;
-    last_ CONSTANT bigint := 1152921504606846976;
 BEGIN
     CASE kind
     WHEN 'live and finished' THEN
@@ -48,7 +45,8 @@ BEGIN
             ORDER BY id LIMIT most;
     WHEN 'long lease' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start
-            AND lease_until > at + 366 * a_day AND lease_until <= last_ ORDER BY id LIMIT most;
+            AND lease_until > at + 366 * 86400000000 AND lease_until <= 1152921504606846976
+            ORDER BY id LIMIT most;
     WHEN 'no place' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND parked NOT IN (0, 1, 2, 3)
             ORDER BY id LIMIT most;
@@ -67,7 +65,7 @@ BEGIN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND level <> level_of(level)
             ORDER BY id LIMIT most;
     WHEN 'head start' THEN
-        RETURN QUERY SELECT id FROM job WHERE id >= start AND abs(run_at::numeric - order_at) > a_day
+        RETURN QUERY SELECT id FROM job WHERE id >= start AND abs(run_at::numeric - order_at) > 86400000000
             ORDER BY id LIMIT most;
     WHEN 'errors' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start
