@@ -39,6 +39,7 @@ AS $$
 DECLARE
     places  tid[];
     damaged text[];
+    moved   text[];
 BEGIN
     SELECT array_agg(place) FILTER (WHERE sound), array_agg(id) FILTER (WHERE sound IS NOT TRUE)
     INTO places, damaged FROM (
@@ -49,10 +50,11 @@ BEGIN
         FROM job WHERE parked = 1 AND run_at <= at
         ORDER BY run_at LIMIT most FOR UPDATE SKIP LOCKED
     ) AS due;
+    moved := bring_back(places);
     IF cardinality(damaged) > 0 THEN
         PERFORM bury(damaged, at);
     END IF;
-    RETURN bring_back(places);
+    RETURN moved;
 END $$;
 
 -- Bring back jobs whose task is known again. known maps tasks to versions, null is all.
