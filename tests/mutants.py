@@ -2025,7 +2025,7 @@ MUTANTS = [
         f"{REDIS}/lua/write_entries.lua",
         "    if known == nil then known = texts[n] end\n",
         "    known = texts[n]\n",
-        "tests/stores/test_entries.py",
+        "tests/stores/test_redis_entries.py",
     ),
     Mutant(
         "nobody owns an entry but a live job, Redis",
@@ -2460,7 +2460,7 @@ MUTANTS = [
         f"{REDIS}/lua/moves.lua",
         "return text or call('HEXISTS', bodies, id) == 0, bytes",
         "return true, bytes",
-        "tests/stores/test_redis_damage.py::test_a_mark_of_an_end_that_never_was_forgets_no_job",
+        "tests/stores/test_redis_damage.py",
     ),
     Mutant(
         "what a key of another type refuses changes nothing (F75), Redis",

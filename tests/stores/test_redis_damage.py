@@ -219,6 +219,16 @@ async def test_a_mark_of_an_end_that_never_was_forgets_no_job(yard: Yard) -> Non
     assert ids_of(await claim(yard.store)) == [job.id]
 
 
+async def test_a_job_that_lost_its_place_is_not_forgotten_for_a_mark_of_an_end(yard: Yard) -> None:
+    """Nobody knows whether it ever ran."""
+    [job] = await put(yard.store)
+    yard.do("ZREM", "ready", job.id)
+    yard.do("ZADD", "done", 1, job.id)
+    await yard.store.upkeep(0)
+    assert yard.do("HEXISTS", "bodies", job.id) == 1
+    assert await yard.repair()
+
+
 @pytest.mark.parametrize("where", ["leases", "lost", "ready", "parked"])
 @pytest.mark.parametrize("mended", ["by a claim", "by a repair"])
 async def test_a_job_whose_run_cannot_be_read_does_not_begin_anew(
@@ -847,7 +857,7 @@ async def test_what_people_do_with_large_jobs_keeps_nobody_waiting(yard: Yard) -
     assert calls.count("revive") >= 8
     assert calls.count("delete") >= 8
     assert calls.count("settle") >= 8
-    assert calls.count("records") >= 16
+    assert calls.count("records") >= 75  # Without a bound, 62.
 
 
 async def test_where_large_jobs_stand_is_told_though_they_are_read_in_pieces(yard: Yard) -> None:

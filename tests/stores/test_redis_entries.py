@@ -76,6 +76,26 @@ async def test_a_large_write_holds_up_no_look_and_no_heartbeat(store: RedisStore
         assert await keys_of(store, job_id) == ["a"]
 
 
+async def test_of_several_under_one_key_of_a_job_each_sees_the_one_before(
+    store: RedisStore, server: Any
+) -> None:
+    job_id = await owner(store)
+    first, second, removed, refused, last = await store.entries.write(
+        [
+            Change("step", "a", "1", 0, job_id),
+            Change("step", "a", "2", None, job_id),
+            Change("step", "a", None, None, job_id),
+            Change("step", "a", "3", 7, job_id),
+            Change("step", "a", "4", 0, job_id),
+        ]
+    )
+    assert (first or 0) < (second or 0)
+    assert (removed, refused) == (0, None)
+    [entry] = await store.entries.read(Wanted("step", job_id))
+    assert (entry.value, entry.version) == ("4", last)
+    assert server.zcard(store.keys.key("mail", "owned")) == 1
+
+
 async def test_those_of_a_job_are_read_in_pages(store: RedisStore) -> None:
     first, second = await owner(store), await owner(store)
     names = [f"{number:03}" for number in range(30)]
