@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from fairlead.core.acts import LIVE, Action, Cancel, Delete, Edit, Note, Pause, Resume, Revive
-from fairlead.core.admin import Part, Running, Waiting
+from fairlead.core.admin import ALL, MOST_LISTED, Filter, Part, Running, Waiting
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, State
 from fairlead.core.store import Store
@@ -66,3 +66,15 @@ async def unknown(store: Store) -> Mapping[tuple[str, int], int]:
 
 async def paused(store: Store) -> Collection[str]:
     return (await store.admin.stats([Part.PAUSED])).paused
+
+
+async def jobs(store: Store, which: Filter = ALL, limit: int = MOST_LISTED) -> list[JobRecord]:
+    """Return all jobs that a filter means, page by page."""
+    found: list[JobRecord] = []
+    cursor: str | None = None
+    while True:
+        page = await store.admin.page(which, limit, cursor)
+        found += page.jobs
+        cursor = page.cursor
+        if cursor is None:
+            return found

@@ -13,10 +13,10 @@ from fairlead.cli.command import Exit, Problem, hinted, say
 from fairlead.cli.desk import Desk, action, on_ctrl_c
 from fairlead.cli.listing import job_table
 from fairlead.cli.output import json_option
-from fairlead.cli.which import in_words, whole
+from fairlead.cli.which import first_jobs, in_words, whole
 from fairlead.cli.words import json_line
 from fairlead.core.acts import FINAL, LIVE, Action, Cancel, Deed, Delete, Revive
-from fairlead.core.admin import ALL, MOST_LISTED, Filter
+from fairlead.core.admin import ALL, MOST_LISTED, Filter, Wait
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, Reason, State
 from fairlead.core.store import Store
@@ -24,6 +24,8 @@ from fairlead.core.text import counted, escaped, listed
 from fairlead.producer import found
 
 _SHOWN = 10
+_ONWARD = (Wait.DELAYED, Wait.RETRYING, Wait.DUE, Wait.PARKED)
+"""What jobs wait for, in the order in which they go from one to the next."""
 Command = Callable[..., Any]
 Meant = Callable[[Collection[JobId], Collection[State]], Deed]
 
@@ -166,35 +168,49 @@ def _misfit(store: Store, operation: Operation, job: JobRecord) -> str | None:
 
 
 async def _by_filter(store: Store, operation: Operation, which: Filter, care: Care) -> None:
+    begun = (await store.admin.page(which, 0)).at
     counts = await store.admin.count(which)
     total = sum(sum(states.values()) for states in counts.values())
-    first = await store.admin.jobs(which, MOST_LISTED)
     if care.dry_run or not total:
-        _tell_dry_run(operation, total, first[:_SHOWN], care)
+        listed_ = await first_jobs(store, which, _SHOWN) if total else None
+        _tell_dry_run(operation, total, listed_.jobs if listed_ else [], care)
         return
     per_queue = listed(f"{name} {sum(counts[name].values()):,}" for name in sorted(counts))
     if not care.yes:
         uncertain = 0
-        async for batch in _batches(store, which, first):
+        async for batch in _batches(store, operation, which, begun):
             uncertain += _uncertain(operation, batch)
         _ask(operation, f"{operation.counting(total)} ({per_queue})", uncertain, care)
     by = action(operation.verb, in_words(which))
     done = 0
-    async for batch in _batches(store, which, first):
+    async for batch in _batches(store, operation, which, begun):
         done += await _do(store, operation, batch, which.states, by)
     running = any(State.RUNNING in states for states in counts.values())
     _tell(operation, total, done, care, running=running)
 
 
 async def _batches(
-    store: Store, which: Filter, first: list[JobRecord]
+    store: Store, operation: Operation, which: Filter, begun: int
 ) -> AsyncIterator[list[JobRecord]]:
-    """Go through what a filter means, from these on; what was enqueued since is not meant."""
-    batch = first
-    while batch:
-        last = batch[-1].id
-        yield batch
-        batch = await store.admin.jobs(which, MOST_LISTED, last)
+    """Go through what a filter means; what was enqueued since it began is not meant.
+
+    What is to be cancelled is met where it goes next, should it move on: delayed jobs come first,
+    running ones last. A running job may be met again whenever its lease is renewed.
+    """
+    if operation.deed is _cancel:
+        waits = tuple(wait for wait in _ONWARD if wait in which.waits or not which.waits)
+        states = tuple(sorted(which.states, reverse=True))
+        which = replace(which, states=states, waits=waits, at=which.at or begun)
+    cursor, running = None, set[JobId]()
+    while True:
+        page = await store.admin.page(which, MOST_LISTED, cursor)
+        new = [job for job in page.jobs if job.id not in running]
+        if fresh := [job for job in new if job.enqueued_at <= begun]:
+            yield fresh
+        running.update(job.id for job in new if job.state is State.RUNNING)
+        cursor = page.cursor
+        if cursor is None or (page.jobs and not new):
+            return
 
 
 async def _do(

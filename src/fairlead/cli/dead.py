@@ -13,7 +13,7 @@ from fairlead.cli.desk import Desk, action, at_app, at_desk, on_ctrl_c
 from fairlead.cli.jobs import list_jobs, show_job
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.table import Column, screen_width, table
-from fairlead.cli.which import filters, full_option, id_argument, ids_argument, limit_option, whole
+from fairlead.cli.which import View, filters, id_argument, ids_argument, listing, whole
 from fairlead.cli.words import ago, as_json, formatted
 from fairlead.core.acts import Edit
 from fairlead.core.admin import ErrorGroup, Filter
@@ -37,25 +37,22 @@ def dead() -> None:
     "list",
     cls=AppCommand,
     epilog="Example: fairlead dead list shop:app --by-error",
-    short_help="List dead letters, newest first, or by error.",
+    short_help="List dead letters, the last one first, or by error.",
 )
 @filters(states=False)
 @click.option("--by-error", is_flag=True, help="One line per error fingerprint, largest first.")
-@limit_option
-@full_option
+@listing
 @shown
 @at_desk
-def list_(
-    desk: Desk, which: Filter, by_error: bool, limit: int, full: bool, output: Output
-) -> None:
-    """List dead letters, newest first. Filters combine."""
+def list_(desk: Desk, which: Filter, by_error: bool, view: View, output: Output) -> None:
+    """List dead letters, the last one first. Filters combine."""
     which = replace(which, states=(State.DEAD,))
     if not by_error:
-        list_jobs(desk, which, limit, output, "dead letter", full=full)
+        list_jobs(desk, which, view, output, "dead letter")
         return
 
     async def gather(store: Store) -> list[ErrorGroup]:
-        return (await store.admin.groups(which))[:limit]
+        return (await store.admin.groups(which))[: view.limit]
 
     show(desk, output, gather, _group_table, lambda groups: map(as_json, groups))
 

@@ -1,6 +1,6 @@
 """`fairlead jobs`: look at jobs, wait for one, cancel, retry and delete them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import click
 import msgspec
@@ -10,7 +10,16 @@ from fairlead.cli.command import AppCommand, Commands, Exit, Problem, say
 from fairlead.cli.desk import Desk, at_desk
 from fairlead.cli.listing import job_table, page, why
 from fairlead.cli.output import Output, json_option, nothing, show, shown
-from fairlead.cli.which import filters, full_option, id_argument, ids_argument, limit_option, whole
+from fairlead.cli.which import (
+    Listed,
+    View,
+    filters,
+    first_jobs,
+    id_argument,
+    ids_argument,
+    listing,
+    whole,
+)
 from fairlead.cli.words import Span, as_json, stored_json
 from fairlead.core.acts import AuditLine
 from fairlead.core.admin import MOST_LISTED, Filter, Part
@@ -18,6 +27,7 @@ from fairlead.core.errors import StoreDenied
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
 from fairlead.core.store import Store
+from fairlead.core.text import counted
 from fairlead.producer import ended, found
 
 
@@ -30,46 +40,56 @@ def jobs() -> None:
     "list",
     cls=AppCommand,
     epilog="Example: fairlead jobs list shop:app --state dead --since 2h",
-    short_help="List jobs, newest first.",
+    short_help="List jobs.",
 )
 @filters()
-@limit_option
-@full_option
+@listing
 @shown
 @at_desk
-def list_(desk: Desk, which: Filter, limit: int, full: bool, output: Output) -> None:
-    """List jobs, newest first. Filters combine.
+def list_(desk: Desk, which: Filter, view: View, output: Output) -> None:
+    """List jobs, state by state. Filters combine.
+
+    Waiting ones come in the order in which they start, and delayed ones by due time. Then come
+    running ones, and then dead, cancelled and done ones, each by the time they ended, newest first.
 
     The beginning of an id does wherever an id is asked for, as long as no other begins so.
     """
-    list_jobs(desk, which, limit, output, full=full)
+    list_jobs(desk, which, view, output)
 
 
-def list_jobs(
-    desk: Desk, which: Filter, limit: int, output: Output, noun: str = "job", *, full: bool
-) -> None:
+def list_jobs(desk: Desk, which: Filter, view: View, output: Output, noun: str = "job") -> None:
     """Show the jobs that a filter means."""
 
-    async def gather(store: Store) -> tuple[list[JobRecord], Collection[str]]:
-        return await store.admin.jobs(which, limit + 1), (
-            await store.admin.stats([Part.PAUSED])
-        ).paused
+    async def gather(store: Store) -> tuple[Listed, Collection[str]]:
+        listed = await first_jobs(store, which, view.limit, view.after)
+        return listed, (await store.admin.stats([Part.PAUSED])).paused
 
-    def lines(seen: tuple[list[JobRecord], Collection[str]]) -> list[str]:
-        found, paused = seen
-        if not found:
-            return [f"no {noun} matches"]
-        more = [_more(limit)] if len(found) > limit else []
-        return [*job_table(found[:limit], full=full, paused=paused), *more]
+    def lines(seen: tuple[Listed, Collection[str]]) -> Iterator[str]:
+        listed, paused = seen
+        if listed.jobs:
+            yield from job_table(listed.jobs, full=view.full, paused=paused)
+        elif listed.cursor is None:
+            yield f"no {noun} matches"
+        yield from _more(listed, view.limit)
 
-    show(desk, output, gather, lines, lambda seen: map(as_json, seen[0][:limit]))
+    def objects(seen: tuple[Listed, Collection[str]]) -> Iterator[str]:
+        yield from map(as_json, seen[0].jobs)
+        for line in _more(seen[0], MOST_LISTED):
+            say(line, err=True)
+
+    show(desk, output, gather, lines, objects)
 
 
-def _more(limit: int) -> str:
-    most = MOST_LISTED - 1
-    if limit == most:
-        return "there are more; filters such as --queue and --since show fewer"
-    return f"there are more; --limit {min(2 * limit, most)} shows them"
+def _more(listed: Listed, limit: int) -> Iterator[str]:
+    """Say that a list goes on, and how to see more of it."""
+    if listed.cursor is None:
+        return
+    if len(listed.jobs) < limit:
+        yield f"looked at {counted(listed.looked, 'job')}, and stopped there"
+    elif limit < MOST_LISTED:
+        yield f"there are more; --limit {min(5 * limit, MOST_LISTED)} shows them"
+        return
+    yield f"there are more; go on with --after {listed.cursor}"
 
 
 @jobs.command(

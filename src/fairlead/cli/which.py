@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from fairlead.cli.command import Exit, Problem, say
 from fairlead.cli.listing import job_table
 from fairlead.cli.words import Since, instant_text, now
-from fairlead.core.admin import ALL, MOST_LISTED, Filter, Wait
+from fairlead.core.admin import MOST_LISTED, Filter, Wait
 from fairlead.core.failure import MESSAGE_LIMIT
 from fairlead.core.ids import JobId
-from fairlead.core.job import LONGEST_ID, LONGEST_LABEL, LONGEST_NAME, State
+from fairlead.core.job import LONGEST_ID, LONGEST_LABEL, LONGEST_NAME, JobRecord, State
 from fairlead.core.store import Store
 from fairlead.core.text import brief
 
@@ -45,8 +45,10 @@ _SHORTEST = 4
 """How many characters of an id mean a job, at least; a slip of the finger has fewer."""
 _CANDIDATES = 10
 """How many jobs are shown that a part of an id may mean."""
-_AFTER_DIGITS = "~"
-"""What comes after every character of an id, in each store's order."""
+_STRIDE = 100
+"""How many jobs a page is asked for where few are found: it looks at some for each of them."""
+_MOST_LOOKED = 100_000
+"""How many jobs a command looks at for a list, at most."""
 _QUEUE = Name("the name of a queue", LONGEST_NAME)
 _ID = Name("the id of a job", LONGEST_ID)
 _OPTIONS = (
@@ -89,15 +91,36 @@ _STATE = click.option(
     "or parked.",
 )
 
-
 limit_option = click.option(
     "--limit",
-    type=click.IntRange(1, MOST_LISTED - 1),
+    type=click.IntRange(1, MOST_LISTED),
     default=20,
     show_default=True,
     help="How many to show.",
 )
-full_option = click.option("--full", is_flag=True, help="Show whole ids.")
+
+
+class View(NamedTuple):
+    """How much of a list is shown, from where on, and with whole ids or with short ones."""
+
+    limit: int
+    after: str | None
+    full: bool
+
+
+def listing(command: Command) -> Command:
+    """Give a command --limit, --after and --full, and their choice as `view`."""
+
+    @limit_option
+    @click.option("--after", metavar="CURSOR", help="Go on where a list ended that told of more.")
+    @click.option("--full", is_flag=True, help="Show whole ids.")
+    @functools.wraps(command)
+    def with_view(*args: Any, limit: int, after: str | None, full: bool, **named: Any) -> Any:
+        return command(*args, view=View(limit, after, full), **named)
+
+    return with_view
+
+
 id_argument = click.argument("id_", type=_ID, metavar="ID")
 ids_argument = click.argument("ids", nargs=-1, type=_ID, metavar="[ID]...")
 queue_argument = click.argument("name", type=_QUEUE)
@@ -106,8 +129,7 @@ queue_argument = click.argument("name", type=_QUEUE)
 async def whole(store: Store, id_: str) -> JobId:
     """Return the id of the job that is meant: this one, or the only one that begins so.
 
-    Who may list jobs may shorten their ids. A list goes backwards by id from any place, so
-    this costs each store what the first page of a list does.
+    Who may list jobs may shorten their ids.
     """
     if len(id_) >= LONGEST_ID or await store.admin.find(JobId(id_)) is not None:
         return JobId(id_)
@@ -118,20 +140,59 @@ async def whole(store: Store, id_: str) -> JobId:
             "characters",
             Exit.MISUSED,
         )
-    found = await store.admin.jobs(ALL, _CANDIDATES + 1, JobId(part + _AFTER_DIGITS))
-    ids = [job.id for job in found if job.id.startswith(part)]
-    if len(ids) == 1:
-        return ids[0]
-    if not ids:
+    found = await _beginning(store, part)
+    if len(found) == 1:
+        return found[0].id
+    if not found:
         raise Problem(
             f"no job has an id that is or begins with {brief(id_)}; `fairlead jobs list` shows ids",
             Exit.NOT_FOUND,
         )
-    for line in job_table(found[: min(len(ids), _CANDIDATES)], full=True):
+    for line in job_table(found[:_CANDIDATES], full=True):
         say(line, err=True)
-    many = f"{len(ids)}" if len(ids) <= _CANDIDATES else f"more than {_CANDIDATES}"
+    many = f"{len(found)}" if len(found) <= _CANDIDATES else f"more than {_CANDIDATES}"
     told = f"{many} jobs have ids that begin with {brief(id_)}; write more of the one you mean"
     raise Problem(told, Exit.MISUSED)
+
+
+async def _beginning(store: Store, part: str) -> list[JobRecord]:
+    """Return the jobs whose ids begin so, newest first; one more than are shown, if there are."""
+    found: dict[JobId, JobRecord] = {}
+    cursor = None
+    while len(found) <= _CANDIDATES:
+        wanted = _CANDIDATES + 1 - len(found)
+        page = await store.admin.page(Filter(begins=part), wanted, cursor)
+        found |= {job.id: job for job in page.jobs}
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return [found[each] for each in sorted(found, reverse=True)]
+
+
+class Listed(NamedTuple):
+    """The first jobs of a list, how many were looked at for them, and where it goes on."""
+
+    jobs: list[JobRecord]
+    looked: int
+    cursor: str | None
+
+
+async def first_jobs(store: Store, which: Filter, limit: int, cursor: str | None = None) -> Listed:
+    """Return the first jobs that a filter means, over as many pages as that takes within bounds."""
+    found: list[JobRecord] = []
+    looked = 0
+    while len(found) < limit and looked < _MOST_LOOKED:
+        wanted = limit - len(found)
+        page = await store.admin.page(which, max(wanted, _STRIDE if looked else 0), cursor)
+        if len(page.jobs) > wanted:
+            page = await store.admin.page(which, wanted, cursor)
+        found += page.jobs
+        looked += page.looked
+        cursor = page.cursor
+        if cursor is None:
+            return Listed(found, looked, None)
+    next_ = await store.admin.page(which, 1, cursor)
+    return Listed(found, looked, cursor if next_.jobs or next_.cursor else None)
 
 
 def filters(*, states: bool = True) -> Callable[[Command], Command]:

@@ -20,11 +20,14 @@ from fairlead.core.acts import Action, AuditLine, Deed
 from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import LEVEL, Attempt, Gate, JobRecord, State, decode_options
+from fairlead.core.page import Page
 from fairlead.core.queue import Share
 from fairlead.core.selection import ClaimPlan, Snapshot
 
 MOST_LISTED = 1_000
-"""How many jobs one call of `jobs` may return."""
+"""How many jobs a page has at most."""
+LOOKED_FOR_EACH, LEAST_LOOKED = 10, 200
+"""How many jobs a page looks at, for each that it may have, and if it may have few."""
 
 
 class Wait(StrEnum):
@@ -43,7 +46,7 @@ class Filter(msgspec.Struct, frozen=True):
     waiting jobs are meant only if they wait for one of these at the instant `at`.
     `since` compares with the time a job ended, or was enqueued if it has not.
     `error` is the fingerprint of a job's last failure, or a part of its class or
-    message, whatever the case of its ASCII letters.
+    message, whatever the case of its ASCII letters. `begins` is how the job's id does.
     """
 
     queues: tuple[str, ...] = ()
@@ -54,6 +57,7 @@ class Filter(msgspec.Struct, frozen=True):
     error: str | None = None
     waits: tuple[Wait, ...] = ()
     at: int = 0
+    begins: str | None = None
 
 
 ALL = Filter()
@@ -71,6 +75,8 @@ def wait_of(job: JobRecord, now: int) -> Wait:
 def matches(which: Filter, job: JobRecord) -> bool:
     """Say whether a filter means this job."""
     if which.queues and job.queue not in which.queues:
+        return False
+    if which.begins is not None and not job.id.startswith(which.begins):
         return False
     if which.tasks and job.task not in which.tasks:
         return False
@@ -275,12 +281,24 @@ class Admin(ABC):
         """Return a job in whatever state, or None if the store does not know it."""
 
     @abstractmethod
-    async def jobs(
-        self, which: Filter, limit: int = 100, before: JobId | None = None
-    ) -> list[JobRecord]:
-        """Return jobs that the filter means, newest id first, those before an id if one is given.
+    async def page(self, which: Filter = ALL, limit: int = 100, cursor: str | None = None) -> Page:
+        """Return the first jobs that the filter means, or those after where a page ended.
 
-        At most `MOST_LISTED`: who wants more asks again, before the last one.
+        Each state is a list in an order that the store keeps anyway, and several states are one
+        list after another: as the filter names them, or else waiting, running, dead, cancelled,
+        done. Waiting jobs come queue by queue, each in its order, then delayed ones by due
+        time, then parked ones; or as `waits` names them. Ended ones come by the time they
+        ended, newest first; running ones in an order of the store's own. With `begins` all
+        states are one list, in any order.
+
+        A page has at most MOST_LISTED jobs. It also ends when it has looked at LOOKED_FOR_EACH
+        times as many as it may have, or LEAST_LOOKED: it may be short, or empty, before the end. So
+        whoever wants all goes on for as long as there is a cursor. No snapshot is kept over
+        pages. A job that neither changes nor moves is seen exactly once; one that moves may be
+        seen again at its next place, or be missed; on Redis, a lease that is renewed moves its job.
+
+        Raises `BadCursor` for a cursor that another kind of store made, that is damaged, or that
+        was made for another filter; `since` and `at` may have changed.
         """
 
     @abstractmethod

@@ -22,6 +22,7 @@
     │   └── SchemaOutdated
     ├── LeaseLost                   told to a handler that came too late
     ├── JobNotFound                 also LookupError
+    ├── BadCursor                   also ValueError; the list must begin anew
     ├── DecodeError                 a stored job cannot be read; it becomes a dead letter
     └── JobFailed                   told to whoever waits for a result
 
@@ -328,6 +329,17 @@ def _missing(job_id: str, now: int | None) -> str:
         f"{at}: ended jobs are forgotten after a time (the app's `keep`, 7 days by default); or "
         "somebody deleted it, or it is in another store"
     )
+
+
+class BadCursor(FairleadError, ValueError):
+    """A cursor does not lead into the list that is asked for."""
+
+    def __init__(self, cursor: str, problem: str) -> None:
+        self.cursor, self.problem = cursor, problem
+        super().__init__(
+            f"the cursor {brief(cursor)} leads nowhere here: {problem}; begin the list anew, "
+            "without a cursor"
+        )
 
 
 class DecodeError(FairleadError):

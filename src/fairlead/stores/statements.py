@@ -6,15 +6,17 @@ from importlib.resources.abc import Traversable
 from fairlead.core.admin import Migration
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_PARTS = ("chosen", "live_rows", "finished_rows", "dead_rows")
 _SERVES = re.compile(r"^-- serves: (\d+)$", re.MULTILINE)
 
 
 def named_statements(folder: Traversable) -> dict[str, str]:
     """Return every statement of a folder by its name.
 
-    What a filter asks stands where a statement says `{chosen}`. One that says `{finished}`
-    exists twice: as it is, on what `finished_all` says, and as NAME_since, which looks only at
-    what ended since then.
+    What a filter asks stands where a statement says `{chosen}`, and the rows of a place where it
+    says `{live_rows}`, `{finished_rows}` or `{dead_rows}`. One that says `{finished}` exists
+    twice: as it is, on what `finished_all` says, and as NAME_since, which looks only at what ended
+    since then.
     """
     found: dict[str, str] = {}
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
@@ -22,7 +24,9 @@ def named_statements(folder: Traversable) -> dict[str, str]:
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             found[name] = text.strip()
     for name, text in list(found.items()):
-        whole = text.replace("{chosen}", found["chosen"])
+        whole = text
+        for part in _PARTS:
+            whole = whole.replace(f"{{{part}}}", found[part])
         found[name] = whole.replace("{finished}", found["finished_all"])
         if "{finished}" in whole:
             found[f"{name}_since"] = whole.replace("{finished}", found["finished_since"])

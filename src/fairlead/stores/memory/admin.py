@@ -23,7 +23,6 @@ from fairlead.core.acts import (
 )
 from fairlead.core.admin import (
     ALL,
-    MOST_LISTED,
     Admin,
     Condition,
     ErrorGroup,
@@ -39,8 +38,10 @@ from fairlead.core.admin import (
 from fairlead.core.answers import answer_in, mark_of, with_answer
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
+from fairlead.core.page import Page
 from fairlead.core.selection import LIMITS, ClaimPlan, Line, Snapshot, Used, can_run, limit_of
 from fairlead.stores.memory.line import MemoryLine
+from fairlead.stores.memory.listing import MemoryListing
 from fairlead.stores.memory.live import LiveJob, revived
 from fairlead.stores.records import running_of, waiting_of
 
@@ -77,12 +78,9 @@ class MemoryAdmin(Admin):
         found = [record for record in records if matches(which, record)]
         return sorted(found, key=lambda record: record.id, reverse=True)
 
-    async def jobs(
-        self, which: Filter, limit: int = 100, before: JobId | None = None
-    ) -> list[JobRecord]:
-        """Return jobs that the filter means, newest first."""
-        found = [job for job in self._meant(which) if before is None or job.id < before]
-        return found[: min(limit, MOST_LISTED)]
+    async def page(self, which: Filter = ALL, limit: int = 100, cursor: str | None = None) -> Page:
+        """Return the next jobs that the filter means."""
+        return MemoryListing(self._line).page(which, limit, cursor)
 
     async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
         """Count jobs by queue and state."""

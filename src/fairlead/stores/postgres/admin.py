@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
-from psycopg.rows import dict_row
 
 from fairlead.core.acts import (
     Action,
@@ -22,7 +21,6 @@ from fairlead.core.acts import (
 )
 from fairlead.core.admin import (
     ALL,
-    MOST_LISTED,
     Admin,
     Condition,
     ErrorGroup,
@@ -37,6 +35,7 @@ from fairlead.core.clock import Clock, SystemClock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
+from fairlead.core.page import Page
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.news import WORK
 from fairlead.stores.postgres.address import Address
@@ -45,6 +44,7 @@ from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.lacking import find_lacking
 from fairlead.stores.postgres.lane import AsyncConnection, Lane
 from fairlead.stores.postgres.line import to_json
+from fairlead.stores.postgres.listing import asked_of, page, record_from
 from fairlead.stores.postgres.migrate import applied
 from fairlead.stores.postgres.replies import announced_of, attempt_of, touched_of
 from fairlead.stores.postgres.replies import record_of as told_record
@@ -52,8 +52,6 @@ from fairlead.stores.postgres.session import Session
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.records import (
     counts_of,
-    places_of,
-    record_of,
     running_of,
     waiting_of,
     worker_of,
@@ -61,8 +59,6 @@ from fairlead.stores.records import (
 from fairlead.stores.repeat import acted
 
 Answer = TypeVar("Answer")
-
-_AFTER_ALL_IDS = "\U0010ffff"
 
 
 class PostgresAdmin(Admin):
@@ -122,36 +118,29 @@ class PostgresAdmin(Admin):
     async def _told(self, lane: Lane, verb: str, **doc: object) -> list[str]:
         return [text for (text,) in await lane.ask(self._sql[verb], self._doc(**doc))]
 
-    async def _records(self, statement: str, **values: object) -> list[JobRecord]:
-        async def asked(connection: AsyncConnection) -> list[dict[str, Any]]:
-            async with self._apart(connection):
-                cursor = connection.cursor(binary=True, row_factory=dict_row)
-                await cursor.execute(self._sql[statement], values)
-                return await cursor.fetchall()
-
-        return [record_of(_errors_joined(row)) for row in await (await self._people()).run(asked)]
-
     # Looking
 
     async def find(self, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
         told = await self._told(await self._looks(), "find", id=job_id)
-        return record_of(_errors_joined(told_record(told[0]))) if told else None
+        return record_from(told_record(told[0])) if told else None
 
-    async def jobs(
-        self, which: Filter, limit: int = 100, before: JobId | None = None
-    ) -> list[JobRecord]:
-        """Return jobs that the filter means, newest first."""
-        page = {"limit": min(limit, MOST_LISTED), "before": before or _AFTER_ALL_IDS}
-        return await self._records(_on("jobs", which), **_asked(which), **page)
+    async def page(self, which: Filter = ALL, limit: int = 100, cursor: str | None = None) -> Page:
+        """Return the next jobs that the filter means."""
+
+        async def asked(connection: AsyncConnection) -> Page:
+            async with self._apart(connection):
+                return await page(connection, self._sql, which, limit, cursor, self._at())
+
+        return await (await self._people()).run(asked)
 
     async def count(self, which: Filter = ALL) -> dict[str, dict[State, int]]:
         """Count jobs by queue and state."""
-        return counts_of(await self._rows(_on("count", which), **_asked(which)))
+        return counts_of(await self._rows(_on("count", which), **asked_of(which)))
 
     async def groups(self, which: Filter) -> list[ErrorGroup]:
         """Return failures by fingerprint."""
-        rows = await self._rows(_on("groups", which), **_asked(which))
+        rows = await self._rows(_on("groups", which), **asked_of(which))
         return [
             ErrorGroup(mark, error, message, tuple(sorted(tasks)), *rest)
             for mark, error, message, tasks, *rest in rows
@@ -294,31 +283,6 @@ def _told_as(deed: Deed) -> tuple[str, dict[str, Any]]:
             return "act", doc
         case Note(count, job_id):
             return "noted", {"count": count, "ids": [job_id] if job_id else []}
-
-
-def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its past attempts as the one JSON text that records are read from.
-
-    Somebody may have put lists or nothing among them.
-    """
-    if row["errors"] is not None:
-        row["errors"] = f"[{','.join(each for each in row['errors'] if isinstance(each, str))}]"
-    return row
-
-
-def _asked(which: Filter) -> dict[str, object]:
-    """Return a filter as the statements take it; a list that asks nothing is NULL."""
-    return {
-        **places_of(which),
-        "queues": list(which.queues) or None,
-        "tasks": list(which.tasks) or None,
-        "states": list(which.states) or None,
-        "tags": list(which.tags) or None,
-        "since": which.since,
-        "error": which.error,
-        "waits": list(which.waits) or None,
-        "at": which.at,
-    }
 
 
 def _on(statement: str, which: Filter) -> str:

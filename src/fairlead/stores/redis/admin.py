@@ -21,6 +21,7 @@ from fairlead.core.admin import (
 from fairlead.core.clock import Clock, SystemClock
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, JobRecord, State
+from fairlead.core.page import Page
 from fairlead.core.selection import ClaimPlan, Snapshot
 from fairlead.stores.redis.acts import Acts
 from fairlead.stores.redis.address import Address
@@ -33,6 +34,7 @@ from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.nodes import Nodes
+from fairlead.stores.redis.pages import Pages
 from fairlead.stores.redis.places import Places
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.repair import Repair
@@ -102,7 +104,8 @@ class RedisAdmin(Admin):
         self._reach = reach
         self._served = served
         self._changed = changed
-        self._listing = Listing(keys, queues)
+        self._pages = Pages(keys, queues)
+        self._listing = Listing(keys, queues, self._pages)
         self._history = History(keys, queues)
         self._places = Places(keys, queues, self._listing, clock)
         self._acts = Acts(keys, queues, clock)
@@ -120,11 +123,12 @@ class RedisAdmin(Admin):
         return self._listing.find(job_id)
 
     @_question
-    def jobs(
-        self, which: Filter, limit: int = 100, before: JobId | None = None
-    ) -> Conversation[list[JobRecord]]:
-        """Return jobs that the filter means, newest first."""
-        return self._listing.jobs(which, limit, before)
+    def page(
+        self, which: Filter = ALL, limit: int = 100, cursor: str | None = None
+    ) -> Conversation[Page]:
+        """Return the next jobs that the filter means."""
+        now = yield from present(self._clock)
+        return (yield from self._pages.page(which, limit, cursor, now))
 
     @_question
     def count(self, which: Filter = ALL) -> Conversation[dict[str, dict[State, int]]]:

@@ -18,7 +18,7 @@ from fairlead.stores.redis.claims import Claims
 from fairlead.stores.redis.crew import announced
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import put_of, settlement_of
-from fairlead.stores.redis.listing import kept_in
+from fairlead.stores.redis.pages import kept_in
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
     body_of,

@@ -11,6 +11,7 @@ from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.records import running_of
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.listing import Listing
+from fairlead.stores.redis.pages import parked
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack, score_of, task_of
 from fairlead.stores.redis.talk import Conversation, Word, call, pieces, present, spared
@@ -58,7 +59,7 @@ class Places:
         """Count the jobs that are parked for want of a capable worker, by task and version."""
         counts: dict[tuple[str, int], int] = {}
         for queue in (yield from self._queues.names()):
-            for kind, waiting, lost in (yield from self._listing.parked(queue)):
+            for kind, waiting, lost in (yield from parked(self._keys, queue)):
                 wanted = task_of(kind)
                 if wanted is not None:
                     counts[wanted] = counts.get(wanted, 0) + waiting + lost
@@ -145,8 +146,8 @@ class Places:
         for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 6), strict=True):
             oldest = yield from self._oldest(queue, firsts, now)
             retrying = (yield from self._listing.retrying(queue, now)) if later else 0
-            parked = sum(waiting for _, waiting, _ in (yield from self._listing.parked(queue)))
-            counts = ((ready or 0) + (due or 0), (later or 0) - retrying, retrying, parked)
+            aside = sum(waiting for _, waiting, _ in (yield from parked(self._keys, queue)))
+            counts = ((ready or 0) + (due or 0), (later or 0) - retrying, retrying, aside)
             if any(counts):
                 found[queue] = Waiting(*counts, oldest if oldest <= now else None)
         return found

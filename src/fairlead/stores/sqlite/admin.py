@@ -13,7 +13,6 @@ import msgspec
 from fairlead.core.acts import Action, AuditLine, Deed
 from fairlead.core.admin import (
     ALL,
-    MOST_LISTED,
     Admin,
     Condition,
     ErrorGroup,
@@ -26,13 +25,13 @@ from fairlead.core.admin import (
 )
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, JobRecord, State
+from fairlead.core.page import Page
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.records import (
     attempt_of,
     counts_of,
     group_of,
     line_of,
-    places_of,
     record_of,
     running_of,
     text_of,
@@ -46,6 +45,7 @@ from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place
 from fairlead.stores.sqlite.limits import in_use
 from fairlead.stores.sqlite.line import SqliteLine
+from fairlead.stores.sqlite.listing import asked_of, page, rows_of
 from fairlead.stores.sqlite.migrate import applied
 from fairlead.stores.sqlite.sound import AT_ONCE
 from fairlead.stores.sqlite.statements import statements
@@ -55,9 +55,6 @@ from fairlead.stores.sqlite.ways import Parked, kind_of
 P = ParamSpec("P")
 T = TypeVar("T")
 Write = Callable[[Any, Sequence[Any]], Awaitable[Sequence[Any]]]
-
-_AFTER_ALL_IDS = b"\xff" * 64
-"""Bytes come after every text, and nearly all others."""
 
 _decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
 
@@ -98,32 +95,31 @@ class SqliteAdmin(Admin):
     @_question
     def find(self, connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
-        records = _records(connection.execute(statements()["find"], {"id": job_id}))
-        return records[0] if records else None
+        found = rows_of(connection.execute(statements()["find"], {"id": job_id}))
+        return record_of(found[0]) if found else None
 
     @_question
-    def jobs(
+    def page(
         self,
         connection: sqlite3.Connection,
-        which: Filter,
+        which: Filter = ALL,
         limit: int = 100,
-        before: JobId | None = None,
-    ) -> list[JobRecord]:
-        """Return jobs that the filter means, newest first."""
-        page = {"limit": min(limit, MOST_LISTED), "before": before or _AFTER_ALL_IDS}
-        return _records(connection.execute(_statement("jobs", which), _asked(which) | page))
+        cursor: str | None = None,
+    ) -> Page:
+        """Return the next jobs that the filter means."""
+        return page(connection, which, limit, cursor, self._line.moment().now)
 
     @_question
     def count(
         self, connection: sqlite3.Connection, which: Filter = ALL
     ) -> dict[str, dict[State, int]]:
         """Count jobs by queue and state."""
-        return counts_of(connection.execute(_statement("count", which), _asked(which)).fetchall())
+        return counts_of(connection.execute(_statement("count", which), asked_of(which)).fetchall())
 
     @_question
     def groups(self, connection: sqlite3.Connection, which: Filter) -> list[ErrorGroup]:
         """Return failures by fingerprint."""
-        rows = connection.execute(_statement("groups", which), _asked(which)).fetchall()
+        rows = connection.execute(_statement("groups", which), asked_of(which)).fetchall()
         return [group_of(row) for row in rows]
 
     @_question
@@ -240,25 +236,6 @@ class SqliteAdmin(Admin):
     async def migrations(self) -> list[Migration]:
         """Return the steps of the schema and whether each was applied."""
         return await asyncio.to_thread(applied, self._place, self._line.level)
-
-
-def _records(cursor: sqlite3.Cursor) -> list[JobRecord]:
-    names = [column[0] for column in cursor.description]
-    return [record_of(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
-
-
-def _asked(which: Filter) -> dict[str, object]:
-    """Return a filter as the statements take it; a list that asks nothing is NULL."""
-    return places_of(which) | {
-        "queues": to_json(which.queues) if which.queues else None,
-        "tasks": to_json(which.tasks) if which.tasks else None,
-        "states": to_json(which.states) if which.states else None,
-        "tags": to_json(which.tags) if which.tags else None,
-        "since": which.since,
-        "error": which.error,
-        "waits": to_json(which.waits) if which.waits else None,
-        "at": which.at,
-    }
 
 
 def _statement(name: str, which: Filter) -> str:

@@ -44,7 +44,7 @@ CREATE TABLE job (
 );
 CREATE INDEX job_order   ON job (queue, order_at, id) WITH (deduplicate_items = off) WHERE parked = 0;
 CREATE INDEX job_aside   ON job (queue, order_at, id) WHERE parked = 3;
-CREATE INDEX job_due     ON job (run_at)              WHERE parked = 1;
+CREATE INDEX job_due     ON job (run_at, id)          WHERE parked = 1;
 CREATE INDEX job_parked  ON job (parked, park_key, order_at, id) WHERE park_key IS NOT NULL;
 CREATE INDEX job_expires ON job (expires_at)          WHERE expires_at IS NOT NULL;
 
@@ -85,6 +85,7 @@ CREATE TABLE finished (
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX finished_id ON finished (id);
 CREATE INDEX finished_at ON finished (finished_at);
+CREATE INDEX finished_cancelled ON finished (finished_at, id) WHERE state <> 'done';
 
 -- The attempt log: one line per ended run, in the order they ended, by the day as well.
 CREATE SEQUENCE attempt_seq CACHE 100 CYCLE;
@@ -142,6 +143,7 @@ CREATE TABLE dead (
     attached    smallint NOT NULL DEFAULT 0,
     entries     text
 );
+CREATE INDEX dead_at ON dead (finished_at, id);
 
 -- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a job that
 -- has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at, expires_at]: so they

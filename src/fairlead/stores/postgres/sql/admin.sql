@@ -7,6 +7,7 @@ AND (%(waits)s::text[] IS NULL OR state <> 'waiting' OR CASE
     WHEN parked = 2 THEN 'parked' WHEN run_at <= %(at)s::bigint THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END = ANY (%(waits)s::text[]))
 AND (%(since)s::bigint IS NULL OR coalesce(finished_at, enqueued_at) >= %(since)s::bigint)
+AND (%(begins)s::text IS NULL OR starts_with(id, %(begins)s::text))
 AND (%(tags)s::text[] IS NULL OR {schema}.tags_of(options) @> %(tags)s::text[])
 AND (%(error)s::text IS NULL OR (
     {schema}.last_of(errors)->>'fingerprint' = %(error)s::text
@@ -26,20 +27,6 @@ SELECT {schema}.served(%s), pg_catalog.set_config('search_path'::pg_catalog.text
 
 -- name: find
 SELECT {schema}.find(%s)
-
--- name: jobs
--- Each place gives its newest by its index on the id; a place that cannot hold any is not read.
-SELECT * FROM (
-    (SELECT * FROM {schema}.job_record
-     WHERE %(live)s AND id < %(before)s AND {chosen} ORDER BY id DESC LIMIT %(limit)s)
-    UNION ALL
-    (SELECT * FROM {finished}
-     WHERE %(finished)s AND id < %(before)s AND {chosen} ORDER BY id DESC LIMIT %(limit)s)
-    UNION ALL
-    (SELECT * FROM {schema}.dead_record
-     WHERE %(dead)s AND id < %(before)s AND {chosen} ORDER BY id DESC LIMIT %(limit)s)
-) AS each
-ORDER BY id DESC LIMIT %(limit)s
 
 -- name: count
 SELECT queue, state, count(*) FROM {schema}.job_record

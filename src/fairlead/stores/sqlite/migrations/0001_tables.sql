@@ -72,7 +72,8 @@ CREATE TABLE fairlead_finished (
     result      TEXT,
     entries     TEXT
 );
-CREATE INDEX fairlead_finished_at ON fairlead_finished (finished_at);
+CREATE INDEX fairlead_finished_at        ON fairlead_finished (finished_at);
+CREATE INDEX fairlead_finished_cancelled ON fairlead_finished (finished_at) WHERE state <> 'done';
 
 -- Dead letters: kept until a person removes them.
 CREATE TABLE fairlead_dead (
@@ -99,6 +100,7 @@ CREATE TABLE fairlead_dead (
     reason      TEXT,
     entries     TEXT
 );
+CREATE INDEX fairlead_dead_at ON fairlead_dead (finished_at);
 
 -- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a
 -- job that has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at,

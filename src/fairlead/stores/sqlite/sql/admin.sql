@@ -7,6 +7,7 @@ AND (:waits IS NULL OR state <> 'waiting' OR CASE
     WHEN parked > 1 THEN 'parked' WHEN run_at <= :at THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END IN (SELECT value FROM json_each(:waits)))
 AND (:since IS NULL OR coalesce(finished_at, enqueued_at) >= :since)
+AND (:begins IS NULL OR substr(id, 1, length(:begins)) = :begins)
 AND (:tags IS NULL OR NOT EXISTS (
     SELECT 1 FROM json_each(:tags) AS wanted
     WHERE wanted.value NOT IN (
@@ -36,24 +37,6 @@ UNION ALL
 SELECT * FROM fairlead_finished_record WHERE id = :id
 UNION ALL
 SELECT * FROM fairlead_dead_record WHERE id = :id
-
--- name: jobs
--- Each place gives its newest by its index on the id; a place that cannot hold any is not read.
-SELECT * FROM (
-    SELECT * FROM fairlead_job_record
-    WHERE :live AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
-)
-UNION ALL
-SELECT * FROM (
-    SELECT * FROM {finished}
-    WHERE :finished AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
-)
-UNION ALL
-SELECT * FROM (
-    SELECT * FROM fairlead_dead_record
-    WHERE :dead AND id < :before AND {chosen} ORDER BY id DESC LIMIT :limit
-)
-ORDER BY id DESC LIMIT :limit
 
 -- name: count
 SELECT queue, state, count(*) FROM fairlead_job_record WHERE :live AND {chosen} GROUP BY 1, 2

@@ -1,0 +1,91 @@
+"""A page of a list of jobs, and the cursor that leads to the next one.
+
+A cursor says where a page ended: in which of the lists that were asked for, and after which key of
+its order. It holds nothing that lives in a process or in a session, so it serves every program
+that reaches the store, for as long as people like. The job it was made at may be gone: what comes
+after its key is still known. Only the kind of store that made a cursor can read it.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from fairlead.core.errors import BadCursor
+from fairlead.core.job import JobRecord
+
+Key = tuple[str | int | float | bytes | None, ...]
+"""Where a job stands in an order that a store keeps."""
+
+_LONGEST = 4_096
+_CHECK = 4
+"""How many bytes of a cursor tell that the others are whole."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some jobs of a list, in its order; `cursor` leads to what follows, and is None at the end.
+
+    A page may have fewer jobs than were asked for, or none, and go on all the same: it looks at a
+    bounded number of jobs (`looked`), whatever of them is meant. `at` is the store's time.
+    """
+
+    jobs: list[JobRecord]
+    cursor: str | None
+    looked: int
+    at: int
+
+
+class Spot(NamedTuple):
+    """Where a page begins: the number of the list, and the key after which it goes on there."""
+
+    number: int = 0
+    after: Key | None = None
+
+
+class _Inside(msgspec.Struct, frozen=True, array_like=True):
+    asked: int
+    number: int
+    after: tuple[Any, ...] | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Inside).decode
+
+
+def digest_of(asked: object) -> int:
+    """Return a number that tells what was asked for: a cursor leads on in the same lists only."""
+    return crc32(_encode(asked))
+
+
+def cursor_of(store: str, asked: int, spot: Spot) -> str:
+    """Return the cursor of a kind of store that leads to a spot in what was asked for."""
+    inside = _encode(_Inside(asked, *spot))
+    whole = inside + crc32(inside).to_bytes(_CHECK, "big")
+    return f"{store}.{urlsafe_b64encode(whole).decode().rstrip('=')}"
+
+
+def spot_of(store: str, asked: int, cursor: str | None, lists: int) -> Spot:
+    """Return the spot that a cursor leads to, in one of so many lists; without one, the first."""
+    if cursor is None:
+        return Spot()
+    maker, _, text = cursor.partition(".")
+    if not text or len(cursor) > _LONGEST:
+        raise BadCursor(cursor, "it is none that a store made")
+    if maker != store:
+        raise BadCursor(cursor, f"another kind of store made it, and this one is {store}")
+    inside = _opened(cursor, text)
+    if inside.asked != asked or not 0 <= inside.number < lists:
+        raise BadCursor(cursor, "it was made for a list with other filters")
+    return Spot(inside.number, inside.after)
+
+
+def _opened(cursor: str, text: str) -> _Inside:
+    try:
+        whole = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        inside, check = whole[:-_CHECK], whole[-_CHECK:]
+        if crc32(inside).to_bytes(_CHECK, "big") == check:
+            return _decode(inside)
+    except (ValueError, msgspec.MsgspecError):
+        pass
+    raise BadCursor(cursor, "it is damaged, or not whole")
