@@ -243,7 +243,8 @@ def test_sql_takes_values_only_as_parameters() -> None:
 
     A filter and a part of a statement are text of ours, and a schema's name is checked before it is quoted.
     """
-    ours = {"{chosen}", "{finished}", "{schema}", "{place}", "{ended}", "{which}"}
+    rows = {"{live_rows}", "{finished_rows}", "{dead_rows}"}
+    ours = {"{chosen}", "{finished}", "{schema}", "{place}", "{ended}", "{which}", *rows}
     files = sorted(SOURCE.rglob("*.sql"))
     assert files
     wrong = {

@@ -241,6 +241,12 @@ class Stock(NamedTuple):
     later: JobId
 
 
+def listed(stock: Stock) -> list[JobId]:
+    """The stock as a list shows it."""
+    waiting = [stock.waiting, stock.later]
+    return [*waiting, stock.running, stock.worse, stock.bad, stock.cancelled, stock.done]
+
+
 def greeting(name: str, **options: Any) -> NewJob:
     """Return a job of the task `greet` in the queue `mail`."""
     options.setdefault("options", json.dumps({"tags": [name, "post"]}))

@@ -8,13 +8,14 @@ import pytest
 
 from fairlead.core.admin import Filter
 from fairlead.stores import store_for
+from tests import deeds
 from tests.cli.shop import APP, audit_lines, objects, refused, run, told, with_store
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
 from tests.words import new_job
 
 
 def stored(folder: Path) -> list[tuple[str, str, str]]:
-    jobs = with_store(folder, lambda store: store.admin.jobs(Filter()))
+    jobs = with_store(folder, lambda store: deeds.jobs(store, Filter()))
     return [(job.task, job.queue, job.payload) for job in jobs]
 
 
@@ -31,7 +32,7 @@ def test_a_job_is_enqueued_and_its_id_printed(
     folder: Path, arguments: list[str], payload: str
 ) -> None:
     job_id = told(folder, "enqueue", *arguments).strip()
-    [job] = with_store(folder, lambda store: store.admin.jobs(Filter()))
+    [job] = with_store(folder, lambda store: deeds.jobs(store, Filter()))
     assert (job.id, job.payload, job.state) == (job_id, payload, "waiting")
     assert audit_lines(folder) == [("enqueue", job.task, 1)]
 

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli import which
+from fairlead.cli.jobs import _more
+from fairlead.core.admin import Filter
 from fairlead.core.failure import described
 from fairlead.core.ids import SHORT
-from fairlead.core.job import NewJob
+from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Crashed, Failed, Returned
 from fairlead.core.queue import Queue
 from fairlead.core.store import Store
@@ -25,6 +28,7 @@ from tests.cli.shop import (
     environment,
     eventually,
     greeting,
+    listed,
     many_dead,
     objects,
     read_until,
@@ -41,10 +45,10 @@ from tests.words import claim, done, new_id, settled
 # Looking
 
 
-def test_a_list_has_a_line_per_job_newest_first(folder: Path, stock: Stock) -> None:
+def test_a_list_has_a_line_per_job_state_by_state(folder: Path, stock: Stock) -> None:
     lines = told(folder, "jobs", "list", "--full").splitlines()
     assert lines[0].split() == ["ID", "STATE", "TASK", "QUEUE", "TRY", "WHEN", "WHY"]
-    assert [line.split()[0] for line in lines[1:]] == list(reversed(stock))
+    assert [line.split()[0] for line in lines[1:]] == listed(stock)
     shown = {line.split()[0]: line for line in lines[1:]}
     assert "  waiting  " in shown[stock.later]
     assert shown[stock.later].endswith("due in 60 min")
@@ -69,7 +73,7 @@ def test_a_list_has_a_line_per_job_newest_first(folder: Path, stock: Stock) -> N
 )
 def test_filters_combine(folder: Path, stock: Stock, filters: list[str], names: list[str]) -> None:
     found = [job["id"] for job in objects(folder, "jobs", "list", *filters)]
-    assert found == [getattr(stock, name) for name in reversed(names)]
+    assert found == [each for each in listed(stock) if each in {getattr(stock, n) for n in names}]
 
 
 def test_a_filter_that_matches_nothing_says_so(folder: Path, stock: Stock) -> None:
@@ -82,9 +86,39 @@ def test_a_list_tells_when_there_is_more(folder: Path, stock: Stock) -> None:
     assert lines[-1] == "there are more; --limit 8 shows them"
     assert len(objects(folder, "jobs", "list", "--limit", "4")) == 4
     with_store(folder, lambda store: many_dead(store, 1_000))
-    lines = told(folder, "jobs", "list", "--limit", "999").splitlines()
-    assert lines[-1] == "there are more; filters such as --queue and --since show fewer"
-    assert told(folder, "jobs", "list", "--limit", "600").endswith("--limit 999 shows them\n")
+    assert told(folder, "jobs", "list", "--limit", "600").endswith("--limit 1000 shows them\n")
+    *lines, last = told(folder, "jobs", "list", "--limit", "1000", "--full").splitlines()
+    assert last.startswith("there are more; go on with --after sqlite.")
+    rest = told(folder, "jobs", "list", "--full", "--after", last.split()[-1]).splitlines()
+    ids = [line.split()[0] for line in (*lines[1:], *rest[1:])]
+    assert len(ids) == len(set(ids)) == 1_000 + len(stock)
+    said = run(folder, "jobs", "list", "--json", "--limit", "4", FAIRLEAD_APP="shop:app")
+    assert len(said.stdout.splitlines()) == 4
+    assert said.stderr.startswith("there are more; go on with --after sqlite.")
+
+
+def test_a_cursor_of_another_list_is_refused(folder: Path, stock: Stock) -> None:
+    said = run(folder, "jobs", "list", "--json", "--limit", "4", FAIRLEAD_APP="shop:app")
+    cursor = said.stderr.split()[-1]
+    problem = refused(folder, "jobs", "list", "shop:app", "--queue", "mail", "--after", cursor)
+    assert "leads nowhere here: it was made for a list with other filters" in problem
+    problem = refused(folder, "jobs", "list", "shop:app", "--after", "nonsense")
+    assert "leads nowhere here: it is none that a store made; begin the list anew" in problem
+
+
+def test_a_list_stops_when_it_has_looked_long_enough_and_says_so(
+    folder: Path, stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_store(folder, lambda store: many_dead(store, 1_000))
+    monkeypatch.setattr(which, "_MOST_LOOKED", 100)
+    rare = Filter(states=(State.DEAD,), tags=("rare",))
+    found = with_store(folder, lambda store: which.first_jobs(store, rare, 20))
+    assert (found.jobs, found.looked) == ([], 200)
+    [told_of] = _more(found, 20)
+    assert told_of == f"looked at 200 jobs; go on with --after {found.cursor}"
+    monkeypatch.undo()
+    rest = with_store(folder, lambda store: which.first_jobs(store, rare, 20, found.cursor))
+    assert (rest.jobs, rest.cursor) == ([], None)
 
 
 @pytest.mark.parametrize("since", [" 1.5 h", "99999999999999d", "0001-01-02"])

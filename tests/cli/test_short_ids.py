@@ -11,7 +11,7 @@ from fairlead.core.ids import SHORT, IdMaker, JobId, shortened
 from fairlead.core.store import Store
 from fairlead.stores import store_for
 from tests import deeds
-from tests.cli.shop import Stock, objects, refused, run, told
+from tests.cli.shop import Stock, listed, objects, refused, run, told
 from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture)
 from tests.words import by, claim, done, new_job
 
@@ -116,10 +116,10 @@ def test_dead_letters_are_shown_edited_and_replayed_by_a_short_id(
 
 def test_lists_show_short_ids_unless_asked(folder: Path, stock: Stock) -> None:
     lines = told(folder, "jobs", "list").splitlines()[1:]
-    assert [line.split()[0] for line in lines] == [each[:SHORT] for each in reversed(stock)]
+    assert [line.split()[0] for line in lines] == [each[:SHORT] for each in listed(stock)]
     assert stock.done in told(folder, "jobs", "list", "--full")
     assert stock.bad in told(folder, "dead", "list", "--full")
-    assert [each["id"] for each in objects(folder, "jobs", "list")] == list(reversed(stock))
+    assert [each["id"] for each in objects(folder, "jobs", "list")] == listed(stock)
 
 
 def test_several_candidates_are_listed(folder: Path, stock: Stock) -> None:

@@ -32,6 +32,13 @@ GROUPS = {
 
 EXAMPLES: list[tuple[Exception, str]] = [
     (
+        errors.BadCursor("sqlite.kwHO", "it is damaged, or not whole"),
+        (
+            "the cursor 'sqlite.kwHO' leads nowhere here: it is damaged, or not whole; begin the "
+            "list anew, without a cursor"
+        ),
+    ),
+    (
         errors.UnknownTask("emails.welcom", ["emails.welcome", "reports.build"]),
         (
             "no task is registered as 'emails.welcom' (did you mean 'emails.welcome'?); "
@@ -245,7 +252,7 @@ def test_every_class_is_in_the_tree_of_the_module() -> None:
 
 
 def test_the_tree_of_the_module_is_true() -> None:
-    builtin = {kind.__name__: kind for kind in (LookupError, ImportError, TypeError)}
+    builtin = {kind.__name__: kind for kind in (LookupError, ImportError, TypeError, ValueError)}
     for name, (parent, also) in read_tree(errors.__doc__ or "").items():
         bases = {base.__name__ for base in CLASSES[name].__bases__}
         if parent is None:

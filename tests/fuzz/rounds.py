@@ -291,7 +291,9 @@ class _Round:
         """Ask everything that people ask."""
         store = self._store
         looks: dict[str, Callable[[], Awaitable[object]]] = {
-            "jobs": lambda: store.admin.jobs(ALL, 1000),
+            "jobs": lambda: deeds.jobs(store, ALL, 1000),
+            "jobs in small pages": lambda: deeds.jobs(store, ALL, 7),
+            "jobs by id": lambda: deeds.jobs(store, Filter(begins="01")),
             "groups": lambda: store.admin.groups(ALL),
             "count": store.admin.count,
             "recent": lambda: store.admin.recent(0),
@@ -300,12 +302,12 @@ class _Round:
             "audit_log": store.admin.audit_log,
             "condition": store.admin.condition,
             "migrations": store.admin.migrations,
-            "jobs by tag": lambda: store.admin.jobs(Filter(tags=("x",))),
-            "jobs by error": lambda: store.admin.jobs(Filter(error="oops")),
-            "jobs since": lambda: store.admin.jobs(Filter(since=1)),
+            "jobs by tag": lambda: deeds.jobs(store, Filter(tags=("x",))),
+            "jobs by error": lambda: deeds.jobs(store, Filter(error="oops")),
+            "jobs since": lambda: deeds.jobs(store, Filter(since=1)),
         }
         for state in State:
-            looks[f"jobs {state}"] = lambda state=state: store.admin.jobs(Filter(states=(state,)))
+            looks[f"jobs {state}"] = lambda state=state: deeds.jobs(store, Filter(states=(state,)))
         for name, look in looks.items():
             await self._try(name, look)
         for job_id in victims:

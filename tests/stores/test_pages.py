@@ -3,8 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from base64 import urlsafe_b64encode
-from itertools import pairwise
 
 import pytest
 
@@ -20,15 +18,14 @@ from fairlead.core.admin import (
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import BadCursor
 from fairlead.core.ids import JobId
-from fairlead.core.job import JobRecord, NewJob, State
+from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Policy
 from fairlead.core.page import Page
 from fairlead.core.queue import Queue
-from fairlead.core.retry import Retry, fixed
+from fairlead.core.retry import Retry
 from fairlead.core.store import Store
-from fairlead.stores import store_for
 from tests import deeds
-from tests.words import MAIL, by, claim, done, failed, new_id, new_job, plan
+from tests.words import MAIL, by, claim, done, failed, new_job, plan
 
 WAITING = Filter(states=(State.WAITING,))
 RUNNING = Filter(states=(State.RUNNING,))

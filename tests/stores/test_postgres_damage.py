@@ -131,8 +131,8 @@ class Yard:
             await store.admin.find(job_id)
             await store.admin.attempts(job_id)
             await store.admin.ahead(job_id)
-        await store.admin.jobs(ALL, 1_000)
-        await store.admin.jobs(Filter(error="oops", tags=("x",)))
+        await deeds.jobs(store, ALL, 1_000)
+        await deeds.jobs(store, Filter(error="oops", tags=("x",)))
         await store.admin.count()
         await store.admin.groups(ALL)
         await store.admin.recent(0)
@@ -258,7 +258,7 @@ async def test_an_id_that_cannot_be_is_given_another(yard: Yard) -> None:
         [bad, good] = await yard.put(2)
         yard.owner.execute("UPDATE job SET id = %s WHERE id = %s", [job_id, bad.id])
         assert _ids(await claim(yard.store)) == [good.id]
-    letters = await yard.store.admin.jobs(Filter(states=(State.DEAD,)))
+    letters = await deeds.jobs(yard.store, Filter(states=(State.DEAD,)))
     assert len(letters) == 4
     for letter in letters:
         assert len(letter.id) <= LONGEST_ID
@@ -282,7 +282,8 @@ async def test_a_damaged_job_that_runs_ends_as_others_do(yard: Yard) -> None:
             *(failed(jobs[3], now, POLICY), failed(jobs[4], now), failed(jobs[5], now)),
         ]
         assert len(await yard.store.settle(ends)) == 6, damage
-        states = [record.state for record in reversed(await yard.store.admin.jobs(ALL, 6))]
+        records = sorted(await deeds.jobs(yard.store), key=lambda record: record.id)[-6:]
+        states = [record.state for record in records]
         assert states == [State.DONE] * 2 + [State.DEAD] * 2 + [State.WAITING] * 2
     await yard.mends()
 
@@ -330,7 +331,7 @@ async def test_two_rows_of_one_id_stop_nobody(yard: Yard, damage: str) -> None:
         jobs = await claim(yard.store)
         assert other.id in _ids(jobs)
         await yard.store.settle([failed(job, yard.clock.now(), POLICY) for job in jobs])
-        letters = await yard.store.admin.jobs(Filter(states=(State.DEAD,)))
+        letters = await deeds.jobs(yard.store, Filter(states=(State.DEAD,)))
         assert len(letters) == 3
         assert yard.owner.execute("SELECT FROM job").fetchall() == []
     finally:

@@ -97,7 +97,7 @@ async def refuses(call: Any, kind: str = "operator") -> None:
 
 async def refuses_to_look(store: Store) -> None:
     for call in (
-        store.admin.jobs(Filter()),
+        deeds.jobs(store, Filter()),
         store.admin.count(),
         store.admin.groups(Filter()),
         store.admin.recent(0),
@@ -210,7 +210,7 @@ async def test_an_operator_looks_and_acts_and_runs_no_job(yard: Yard) -> None:
     await owner.put([job])
     await owner.close()
     store = store_for(yard.url("operator"))
-    assert [record.id for record in await store.admin.jobs(Filter())] == [job.id]
+    assert [record.id for record in await deeds.jobs(store, Filter())] == [job.id]
     assert await store.admin.count() == {"mail": {State.WAITING: 1}}
     assert await deeds.waiting(store) != {}
     assert await store.admin.groups(Filter()) != []

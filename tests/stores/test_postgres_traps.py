@@ -111,7 +111,7 @@ async def test_no_question_of_ours_calls_what_somebody_put_on_the_search_path(tr
         queues=("mail",), tasks=("t",), states=tuple(State), since=1, tags=("x",), error="oops"
     )
     for which in (Filter(), everything):
-        await store.admin.jobs(which)
+        await deeds.jobs(store, which)
         await store.admin.count(which)
         await store.admin.groups(which)
     await store.admin.recent(0, queue="mail")

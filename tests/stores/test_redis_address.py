@@ -19,6 +19,7 @@ from fairlead.core.admin import ALL
 from fairlead.stores import store_for
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.problems import typed
+from tests import deeds
 from tests.servers.redis import RedisServer
 from tests.words import are_new, new_job
 
@@ -119,7 +120,7 @@ async def test_databases_and_prefixes_keep_jobs_apart(redis_server: RedisServer)
     for number, store in enumerate(stores):
         await store.put([new_job(id=f"{number}")])
     for number, store in enumerate(stores):
-        assert [job.id for job in await store.admin.jobs(ALL)] == [f"{number}"]
+        assert [job.id for job in await deeds.jobs(store, ALL)] == [f"{number}"]
         await store.close()
     redis_server.execute("FLUSHALL")
 

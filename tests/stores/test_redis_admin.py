@@ -15,7 +15,7 @@ from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
 from fairlead.stores import store_for
-from fairlead.stores.redis import acts, history, listing, places
+from fairlead.stores.redis import acts, history, listing, pages, places
 from fairlead.stores.redis import deeds as deeds_of_redis
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
@@ -47,9 +47,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything take many steps."""
     for module, name, size in (
         (listing, "_IDS_AT_ONCE", 7),
-        (listing, "_RECORDS_AT_ONCE", 3),
-        (listing, "_SMALL_WINDOW", 4),
-        (listing, "_LARGE_WINDOW", 20),
+        (pages, "_MOST", 7),
+        (pages, "_RECORDS_AT_ONCE", 3),
+        (pages, "_QUEUES_AT_ONCE", 2),
         (history, "PIECE", 3),
         (acts, "_PIECE", 3),
         (places, "_STANDING_AT_ONCE", 4),
@@ -69,17 +69,19 @@ async def test_what_is_read_in_pieces_is_whole(shop: Store, clock: ManualClock) 
     ]
     await shop.put(jobs)
     clock.advance(10)
-    newest = sorted((job.id for job in jobs), reverse=True)
-    assert [job.id for job in await shop.admin.jobs(Filter(), 50)] == newest[:50]
-    assert [job.id for job in await shop.admin.jobs(Filter(), 50, newest[49])] == newest[50:]
+    newest = max(job.id for job in jobs)
+    order = sorted(jobs, key=lambda job: (-job.priority, job.id))
+    first = await shop.admin.page(Filter(), 50)
+    rest = await shop.admin.page(Filter(), 50, first.cursor)
+    assert [job.id for job in (*first.jobs, *rest.jobs)] == [job.id for job in order]
+    assert (len(first.jobs), rest.cursor) == (50, None)
     tagged = Filter(tasks=("a",), tags=("x",))
-    wanted = [job.id for job in jobs[::-1] if job.task == "a" and job.options]
-    assert [job.id for job in await shop.admin.jobs(tagged, 100)] == wanted
+    wanted = [job.id for job in order if job.task == "a" and job.options]
+    assert [job.id for job in await deeds.jobs(shop, tagged, 100)] == wanted
     assert await shop.admin.count(tagged) == {"mail": {State.WAITING: len(wanted)}}
     [group] = await shop.admin.groups(Filter())
-    assert (group.count, group.job) == (60, newest[0])
+    assert (group.count, group.job) == (60, newest)
     assert (await deeds.waiting(shop))["mail"].oldest == clock.now() - 10 * SECOND
-    order = sorted(jobs, key=lambda job: (-job.priority, job.id))
     assert [await shop.admin.ahead(job.id) for job in order] == list(range(60))
 
 

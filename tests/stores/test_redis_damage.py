@@ -82,7 +82,7 @@ async def put(store: Store, count: int = 1, queue: str = "mail", **options: Any)
 
 async def look(store: Store) -> None:
     """Ask all that people ask; nothing may raise."""
-    await store.admin.jobs(ALL)
+    await deeds.jobs(store, ALL)
     await store.admin.count()
     await store.admin.groups(ALL)
     await store.admin.recent(0)
@@ -110,7 +110,7 @@ async def test_a_member_that_is_no_text_among_the_queues_harms_nobody(yard: Yard
     await look(yard.store)
     assert "cannot be a queue" in await yard.problems()
     assert "removed it from the list" in await yard.repair()
-    assert len(await yard.store.admin.jobs(ALL)) == 3
+    assert len(await deeds.jobs(yard.store, ALL)) == 3
 
 
 async def test_a_stray_that_leads_to_no_text_harms_nobody(yard: Yard) -> None:
@@ -147,7 +147,7 @@ async def test_an_id_that_cannot_be_one_is_passed_over_and_gets_another(
     assert yard.do("ZCARD", "ready") == 2
     assert "has an id that cannot be one" in await yard.problems()
     assert "it is dead letter" in await yard.repair()
-    [dead] = [job for job in await yard.store.admin.jobs(ALL) if job.state is State.DEAD]
+    [dead] = [job for job in await deeds.jobs(yard.store, ALL) if job.state is State.DEAD]
     assert (dead.reason, dead.task, dead.payload) == (Reason.UNREADABLE, "t", "{}")
     assert await yard.store.admin.find(dead.id) is not None
 
@@ -320,7 +320,7 @@ async def test_a_shared_key_of_another_type_stops_nobody(yard: Yard, name: str) 
     await again.close()
     assert key in await yard.problems()
     assert "moved it to" in await yard.repair()
-    assert len(await yard.store.admin.jobs(ALL)) == 2
+    assert len(await deeds.jobs(yard.store, ALL)) == 2
 
 
 OF_THE_LINE = ("claim", "put aside", "settle", "settle a failure", "settle both", "upkeep", "put")
@@ -836,7 +836,7 @@ async def test_what_people_do_with_large_jobs_keeps_nobody_waiting(yard: Yard) -
     store, count = yard.store, 60
     ids = await large(store, count)
     with Calls(yard.server) as calls:
-        assert sorted(job.id for job in await store.admin.jobs(ALL)) == sorted(ids)
+        assert sorted(job.id for job in await deeds.jobs(store, ALL)) == sorted(ids)
         assert set(await deeds.cancel(store, ids, "no", by("cancel"))) == set(ids)
         assert await deeds.revive(store, ids, [State.CANCELLED], by("revive")) == ids
         jobs = []

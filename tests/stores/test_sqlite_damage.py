@@ -98,7 +98,7 @@ def buried(job: Job) -> Settlement:
 async def look_at_everything(scene: Scene) -> None:
     store = scene.store
     for which in (Filter(), Filter(tags=("a",)), Filter(since=1), Filter(error="oops")):
-        await store.admin.jobs(which)
+        await deeds.jobs(store, which)
         await store.admin.count(which)
         await store.admin.groups(which)
     for job_id in (*scene.victims.values(), *scene.healthy):
@@ -263,7 +263,7 @@ async def test_a_damaged_job_is_a_dead_letter_after_the_claim_that_meets_it(
     write(tmp_path, statement, scene.victims["waiting"])
     assert {told.remedy for told in await scene.store.admin.audit()} == {"fairlead doctor --repair"}
     await work_on(scene)
-    dead = await scene.store.admin.jobs(Filter(states=(State.DEAD,), error="Unreadable"))
+    dead = await deeds.jobs(scene.store, Filter(states=(State.DEAD,), error="Unreadable"))
     [victim] = [each for each in dead if each.reason == "unreadable"]
     assert victim.id == scene.victims["waiting"] or damage.startswith("id")
     assert f"its {damage.split(maxsplit=1)[0]} is" in (victim.errors[-1].message or "")
@@ -283,7 +283,7 @@ async def test_a_job_that_is_there_twice_is_settled_with_its_batch(
     end = done if place == "finished" else buried
     assert set(await scene.store.settle([end(job), end(other)])) == {other.id}
     assert await scene.store.admin.audit() == []
-    [copy] = await scene.store.admin.jobs(Filter(states=(State.DEAD,), error="Unreadable"))
+    [copy] = await deeds.jobs(scene.store, Filter(states=(State.DEAD,), error="Unreadable"))
     assert copy.reason == "unreadable"
     assert f"job {job.id} is" in (copy.errors[-1].message or "")
     assert copy.payload == job.payload
@@ -426,10 +426,10 @@ async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path
 
 
 async def test_a_repair_changes_nothing_that_is_sound(scene: Scene) -> None:
-    before = await scene.store.admin.jobs(Filter())
+    before = await deeds.jobs(scene.store, Filter())
     log = await scene.store.admin.audit_log()
     assert await scene.store.admin.repair(by()) == []
-    assert await scene.store.admin.jobs(Filter()) == before
+    assert await deeds.jobs(scene.store, Filter()) == before
     assert await scene.store.admin.audit_log() == log
 
 

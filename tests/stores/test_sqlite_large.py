@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.core.admin import Filter
 from fairlead.core.job import NewJob
 from fairlead.core.queue import Queue
 from fairlead.core.selection import MOST_BYTES
 from fairlead.stores import store_for
 from fairlead.stores.sqlite.store import SqliteStore
+from tests import deeds
 from tests.words import claim, new_id, plan
 
 LARGE = '"' + "x" * 99_998 + '"'
@@ -51,7 +51,7 @@ async def url(tmp_path: Path) -> str:
 
 async def test_a_claim_ends_with_the_job_that_fills_it(url: str) -> None:
     store = store_for(url)
-    whole = [job.id for job in reversed(await store.admin.jobs(Filter(), limit=1_000))]
+    whole = [job.id for job in await deeds.jobs(store)]
     came: list[str] = []
     while True:
         claimed = await store.claim(plan(slots=1_000))

@@ -54,7 +54,7 @@ async def test_odd_queue_names_stay_apart(store: Store) -> None:
         found = await store.admin.find(job.id)
         assert found is not None
         assert found.queue == name
-        assert [each.id for each in await store.admin.jobs(Filter(queues=(name,)))] == [job.id]
+        assert [each.id for each in await deeds.jobs(store, Filter(queues=(name,)))] == [job.id]
     await deeds.pause(store, ODD[0], Action("1", "me", "pause", "x"))
     assert await deeds.paused(store) == {ODD[0]}
     await deeds.resume(store, ODD[0], Action("2", "me", "resume", "x"))

@@ -134,7 +134,7 @@ async def looked_at(store: Store, job_id: Any) -> None:
     """Ask everything that people ask."""
     questions: list[Callable[[], Any]] = [
         *(
-            lambda: store.admin.jobs(ALL),
+            lambda: deeds.jobs(store, ALL),
             store.admin.count,
             lambda: store.admin.groups(Filter(error="x")),
         ),
@@ -504,7 +504,7 @@ def test_two_prefixes_share_a_server_and_nothing_else(server: RedisServer) -> No
     }
     jobs = {name: app.task(name="add")(_add).enqueue(1, 2) for name, app in apps.items()}
     for name, app in apps.items():
-        [job] = app.bridge.run(app.store.admin.jobs(ALL))
+        [job] = app.bridge.run(deeds.jobs(app.store, ALL))
         assert job.id == jobs[name].id
     with pytest.raises(Exception, match="ACL SETUSER"):
         Fairlead(server.url(user="one", password="pw", prefix="one.two")).open()

@@ -163,7 +163,7 @@ async def test_what_is_not_known_of_a_stored_value_is_kept(
     await deeds.revive(store, [new.id], [State.DEAD], by())
     [kept] = rows(path, "SELECT json_extract(errors, '$[0].mood'), options FROM fairlead_job")
     assert kept == ("bad", options)
-    assert await store.admin.jobs(Filter(tags=("a",))) != []
+    assert await deeds.jobs(store, Filter(tags=("a",))) != []
     assert await store.admin.audit() == []
 
 
@@ -240,7 +240,7 @@ async def test_a_job_that_a_newer_gate_parks_is_told_as_parked(
     write(path, "UPDATE fairlead_job SET parked = 9, park_key = 'stripe' WHERE level = 2")
     waiting = (await deeds.waiting(store))["mail"]
     assert (waiting.parked, waiting.due) == (1, 1)
-    [parked] = await store.admin.jobs(Filter(waits=(Wait.PARKED,), at=2**60))
+    [parked] = await deeds.jobs(store, Filter(waits=(Wait.PARKED,), at=2**60))
     assert parked.level == 2
 
 

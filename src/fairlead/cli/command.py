@@ -133,6 +133,7 @@ class Command(_Quoting):
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
         from fairlead.core.errors import (  # noqa: PLC0415 (not before a command runs)
+            BadCursor,
             ConfigError,
             DecodeError,
             EnqueueError,
@@ -150,7 +151,7 @@ class Command(_Quoting):
             meant = did_you_mean(problem.name, problem.known)
             told = f"the app has no task {brief(problem.name)}{meant}"
             raise Problem(f"{told}; `fairlead tasks list` lists them", Exit.MISUSED) from None
-        except (ConfigError, EnqueueError) as problem:
+        except (BadCursor, ConfigError, EnqueueError) as problem:
             raise Problem(str(problem), Exit.MISUSED) from None
         except JobNotFound as problem:
             raise Problem(str(problem), Exit.NOT_FOUND) from None

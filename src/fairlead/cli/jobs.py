@@ -74,22 +74,22 @@ def list_jobs(desk: Desk, which: Filter, view: View, output: Output, noun: str =
 
     def objects(seen: tuple[Listed, Collection[str]]) -> Iterator[str]:
         yield from map(as_json, seen[0].jobs)
-        for line in _more(seen[0], MOST_LISTED):
+        for line in _more(seen[0], view.limit, json=True):
             say(line, err=True)
 
     show(desk, output, gather, lines, objects)
 
 
-def _more(listed: Listed, limit: int) -> Iterator[str]:
+def _more(listed: Listed, limit: int, *, json: bool = False) -> Iterator[str]:
     """Say that a list goes on, and how to see more of it."""
     if listed.cursor is None:
         return
     if len(listed.jobs) < limit:
-        yield f"looked at {counted(listed.looked, 'job')}, and stopped there"
-    elif limit < MOST_LISTED:
-        yield f"there are more; --limit {min(5 * limit, MOST_LISTED)} shows them"
-        return
-    yield f"there are more; go on with --after {listed.cursor}"
+        yield f"looked at {counted(listed.looked, 'job')}; go on with --after {listed.cursor}"
+    elif limit < MOST_LISTED and not json:
+        yield f"there are more; --limit {min(2 * limit, MOST_LISTED)} shows them"
+    else:
+        yield f"there are more; go on with --after {listed.cursor}"
 
 
 @jobs.command(

@@ -56,6 +56,8 @@ class _Answers(NamedTuple):
 
     async def answer(self, asked: Asked) -> Answer:
         """Return what comes next in an order."""
+        by_moment = "on" if asked.order is Order.DONE else "off"
+        await self.connection.execute(self.sql["by_moment"], [by_moment])
         told = self.connection.cursor(binary=True)
         values = asked_of(asked.which) | values_of(asked, _ENDS)
         await told.execute(self.sql[statement_of(asked)], values)
@@ -64,14 +66,9 @@ class _Answers(NamedTuple):
         return answered(found, await self._records(asked, meant) if meant else {}, ends=ends)
 
     async def _records(self, asked: Asked, rows: Sequence[Row]) -> dict[str, JobRecord]:
-        values: dict[str, Any] = {"ids": [row.row_id for row in rows], "from": 0, "to": _LAST}
-        if asked.order in (
-            Order.DONE,
-            Order.CANCELLED,
-        ):  # The tables of other days are not looked at.
-            values |= {"from": rows[-1].key[0], "to": rows[0].key[0]}
         told = self.connection.cursor(binary=True, row_factory=dict_row)
-        await told.execute(self.sql[f"listed_{table_of(asked)}"], values)
+        ids = [row.row_id for row in rows]
+        await told.execute(self.sql[f"listed_{table_of(asked)}"], {"ids": ids})
         return {row["id"]: record_from(row) for row in await told.fetchall()}
 
 

@@ -14,7 +14,13 @@
 
 -- name: by_index
 -- Whatever the server believes of the tables: each list goes along its index, and compiles nothing for that.
-SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off
+SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off;
+SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off
+
+-- name: by_moment
+-- Whether those of one moment are sorted: done jobs have no index that tells them apart, because it would
+-- make every end of a job slower. They are as many as ended in one batch.
+SELECT set_config('enable_incremental_sort', %s, true)
 
 -- name: list_ready
 -- Those out of turn have an index of their own.
@@ -67,10 +73,14 @@ SELECT id, {chosen}, false, id FROM {dead_rows}
 WHERE id >= %(key0)s AND id <> %(but)s AND id < %(upto)s ORDER BY id LIMIT %(look)s
 
 -- name: listed_job
-SELECT * FROM {schema}.job_record WHERE id = ANY (%(ids)s)
+-- One by one, so that each is found by its id whatever the server believes.
+SELECT record.* FROM unnest(%(ids)s::text[]) AS wanted (id)
+CROSS JOIN LATERAL (SELECT * FROM {schema}.job_record AS one WHERE one.id = wanted.id) AS record
 
 -- name: listed_finished
-SELECT * FROM {schema}.finished_record WHERE id = ANY (%(ids)s) AND finished_at BETWEEN %(from)s AND %(to)s
+SELECT record.* FROM unnest(%(ids)s::text[]) AS wanted (id)
+CROSS JOIN LATERAL (SELECT * FROM {schema}.finished_record AS one WHERE one.id = wanted.id) AS record
 
 -- name: listed_dead
-SELECT * FROM {schema}.dead_record WHERE id = ANY (%(ids)s)
+SELECT record.* FROM unnest(%(ids)s::text[]) AS wanted (id)
+CROSS JOIN LATERAL (SELECT * FROM {schema}.dead_record AS one WHERE one.id = wanted.id) AS record
