@@ -45,8 +45,7 @@ async def page(
     """Return a page, inside a transaction of its own."""
     [(now,)] = await (await connection.execute(sql["now"], {"at": at})).fetchall()
     walk = paged(_ORDERS, which, limit, cursor, now)
-    for statement in sql["by_index"].split(";"):
-        await connection.execute(statement)
+    await connection.execute(sql["by_index"])
     return await held_async(walk, _Answers(connection, sql).answer)
 
 
@@ -56,11 +55,13 @@ class _Answers(NamedTuple):
 
     async def answer(self, asked: Asked) -> Answer:
         """Return what comes next in an order."""
-        by_moment = "on" if asked.order is Order.DONE else "off"
-        await self.connection.execute(self.sql["by_moment"], [by_moment])
+        if asked.order is Order.DONE:
+            await self.connection.execute(self.sql["by_moment"], ["on"])
         told = self.connection.cursor(binary=True)
         values = asked_of(asked.which) | values_of(asked, _ENDS)
         await told.execute(self.sql[statement_of(asked)], values)
+        if asked.order is Order.DONE:
+            await self.connection.execute(self.sql["by_moment"], ["off"])
         found, ends = looked_at(asked, await told.fetchall())
         meant = [row for row in found if row.is_meant]
         return answered(found, await self._records(asked, meant) if meant else {}, ends=ends)

@@ -15,7 +15,8 @@
 -- name: by_index
 -- Whatever the server believes of the tables: each list goes along its index, and compiles nothing for that.
 SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off;
-SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off
+SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;
+SET LOCAL enable_incremental_sort = off
 
 -- name: by_moment
 -- Whether those of one moment are sorted: done jobs have no index that tells them apart, because it would
