@@ -118,6 +118,6 @@ async def test_a_job_that_gets_another_id_keeps_its_entries(
     owner.execute("INSERT INTO finished SELECT * FROM ended")
     [told] = await shop.admin.repair(by())
     assert told.endswith("to the dead letters, under a new id")
-    [letter] = await shop.admin.jobs(Filter(states=(State.DEAD,)))
+    [letter] = await deeds.jobs(shop, Filter(states=(State.DEAD,)))
     [kept] = await shop.entries.read(Wanted("saved", letter.id))
     assert (kept.key, kept.value) == ("a", "1")

@@ -57,7 +57,7 @@ async def test_jobs_park_under_a_reason_and_a_key(
     clock.advance(1)
     await store.upkeep(DAY)
     assert rows(path, parked) == [(0, None, 3), (2, "2 a b", 2), (2, "2 c", 2)]
-    [parked_job, *_] = await store.admin.jobs(Filter(tasks=("c",)))
+    [parked_job, *_] = await deeds.jobs(store, Filter(tasks=("c",)))
     assert parked_job.gate is Gate.NO_CAPABLE_WORKER
     await store.announce(Worker("w", {"c": 3, "a b": 2}), DAY)
     assert await deeds.unknown(store) == {}

@@ -53,7 +53,7 @@ async def test_a_job_is_put_claimed_renewed_and_settled(two: Two) -> None:
         assert (found.priority, found.attempt) == (5, 1)
         assert await program.outcomes(job.id) == ["done"]
         assert len(await program.store.admin.recent(0)) == 1
-        assert len(await program.store.admin.jobs(Filter(tags=("a",)))) == 1
+        assert len(await deeds.jobs(program.store, Filter(tags=("a",)))) == 1
 
 
 async def test_each_settles_what_the_other_claimed(two: Two) -> None:
@@ -402,7 +402,7 @@ async def test_what_is_old_is_forgotten_whoever_wrote_it(two: Two, clock: Manual
     pruned = await second.upkeep()
     assert (pruned.pruned_jobs, pruned.pruned_attempts) == (2, 2)
     for program in two:
-        assert await program.store.admin.jobs(ALL) == []
+        assert await deeds.jobs(program.store, ALL) == []
         assert await program.store.admin.recent(0) == []
 
 

@@ -32,11 +32,10 @@ _FIRST = -(2**63)
 
 
 class Ends(NamedTuple):
-    """What comes after all texts and numbers that a store keeps, and before all that is parked."""
+    """What comes after all texts and all numbers that a store keeps."""
 
     last_text: str | bytes
     last_number: int | bytes
-    before_parked: Key
 
 
 class Row(NamedTuple):
@@ -130,7 +129,7 @@ def _bounds(asked: Asked, ends: Ends) -> tuple[Key, object]:
             over = _FIRST if after is None else after
             return (over, ends.last_text), ends.last_number if until is None else until
         case Order.PARKED | Order.LOST_PARKED:
-            return ends.before_parked, None
+            return (-1, "", _FIRST, ""), None
         case Order.LIVE_IDS | Order.FINISHED_IDS | Order.DEAD_IDS:
             begins = asked.which.begins or ""
             return (begins,), begins + "\U0010ffff"

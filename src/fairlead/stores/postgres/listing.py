@@ -30,8 +30,7 @@ from fairlead.stores.sql_lists import (
 )
 
 _ORDERS = Orders("postgresql", SQL_RUNNING, SQL_IDS, SQL_APART)
-_LAST = 2**63 - 1
-_ENDS = Ends("\U0010ffff", _LAST, ("", 0, -_LAST, ""))
+_ENDS = Ends("\U0010ffff", 2**63 - 1)
 
 
 async def page(

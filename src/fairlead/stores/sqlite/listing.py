@@ -30,7 +30,7 @@ from fairlead.stores.sqlite.talk import to_json
 _ORDERS = Orders("sqlite", SQL_RUNNING, SQL_IDS, SQL_APART)
 _LAST = b"\xff" * 64
 """Bytes come after numbers and texts, whatever somebody wrote in their place."""
-_ENDS = Ends(_LAST, _LAST, (-(2**63), "", -(2**63), ""))
+_ENDS = Ends(_LAST, _LAST)
 
 
 def page(

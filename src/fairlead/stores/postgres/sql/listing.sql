@@ -42,9 +42,10 @@ WHERE parked = 1 AND (run_at, id) > (%(key0)s, %(key1)s) AND run_at <= %(upto)s
 ORDER BY run_at, id LIMIT %(look)s
 
 -- name: list_parked
-SELECT id, {chosen}, false, task, version, order_at, id FROM {live_rows}
-WHERE parked = 2 AND (task, version, order_at, id) > (%(key0)s, %(key1)s, %(key2)s, %(key3)s)
-ORDER BY task, version, order_at, id LIMIT %(look)s
+SELECT id, {chosen}, false, parked, park_key, order_at, id FROM {live_rows}
+WHERE park_key IS NOT NULL AND parked NOT IN (0, 1, 3)
+  AND (parked, park_key, order_at, id) > (%(key0)s, %(key1)s, %(key2)s, %(key3)s)
+ORDER BY parked, park_key, order_at, id LIMIT %(look)s
 
 -- name: list_done
 SELECT id, state = 'done' AND {chosen}, false, finished_at, id FROM {finished_rows}
