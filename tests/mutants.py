@@ -3772,8 +3772,8 @@ MUTANTS = [
     Mutant(
         "a few ids of each queue are read for a page by time: Redis",
         f"{REDIS}/pages.py",
-        "asked = asked._replace(look=min(asked.look, _MOST))",
-        "asked = asked._replace(look=_MOST)",
+        "size = min(asked.look, max(_LEAST_OF_EACH,",
+        "size = max(_MOST, max(_LEAST_OF_EACH,",
         "tests/stores/test_page_cost.py",
     ),
     Mutant(

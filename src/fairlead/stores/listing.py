@@ -73,6 +73,14 @@ class Asked(NamedTuple):
     look: int
     most: int
 
+    def within(self, look: int) -> "Asked":
+        """Return the same for no more jobs than so many."""
+        return self._replace(look=min(look, self.look))
+
+    def on_from(self, after: Key) -> "Asked":
+        """Return the same after another key."""
+        return self._replace(after=after)
+
 
 class Met(NamedTuple):
     """A job that was looked at: where it stands, and what it is if it is meant."""

@@ -124,11 +124,11 @@ class Pages:
                         take(job)
                 if met:
                     ends = ends or met[-1].key == asked.after
-                    asked = asked._replace(after=met[-1].key)
+                    asked = asked.on_from(met[-1].key)
 
     def _answer(self, asked: Asked) -> Conversation[Answer]:
         """Return what comes next in an order."""
-        asked = asked._replace(look=min(asked.look, _MOST))
+        asked = asked.within(_MOST)
         if asked.order is Order.LIVE_IDS:
             found, ends = yield from self._beginning(asked)
         elif asked.order in (Order.PARKED, Order.LOST_PARKED):
@@ -251,9 +251,8 @@ class Pages:
                     asks.pop(ask.queue)
                     ahead[ask.queue] = answer[::-1]
                     if len(answer) == size:
-                        asks[ask.queue] = ask._replace(
-                            score=answer[-1].score, job_id=answer[-1].job_id
-                        )
+                        last = answer[-1]
+                        asks[ask.queue] = _Ask(ask.queue, size, last.score, last.job_id)
             heads = [(each[-1][:2], name) for name, each in ahead.items() if each]
             if not heads:
                 return found, True
