@@ -35,6 +35,10 @@ CATALOG = "tests/stores/test_postgres_catalog.py"
 LEVELS = "tests/versions/test_levels.py"
 STORY = "tests/versions/test_story.py"
 STEPS = "tests/versions/test_steps.py"
+OLDER_ARRAYS = (
+    "tests/versions/test_redis.py"
+    "::test_a_program_that_knows_a_field_more_reads_what_was_written_before"
+)
 VALUES = "tests/versions/test_values.py"
 NEWER_FILES = "tests/versions/test_sqlite.py"
 PARKING = "tests/stores/test_sqlite_parking.py"
@@ -4557,6 +4561,34 @@ MUTANTS = [
         "if lacking and lacking[0].name == VERBS:",
         "if lacking and lacking[0].name == VERBS and False:",
         "tests/cli/test_migrate.py::test_functions_of_another_program_are_told_apart_from_tables",
+    ),
+    Mutant(
+        "what was written before there was a field is read without it (P14), Redis",
+        f"{REDIS}/lua/arrays.lua",
+        "if not size or count < least then return nil end",
+        "if not size or count < known then return nil end",
+        OLDER_ARRAYS,
+    ),
+    Mutant(
+        "what was written before there was a field gets a place for it (P14), Redis",
+        f"{REDIS}/lua/arrays.lua",
+        "  if fields and count < known then fields.head = head_of(known) end\n",
+        "",
+        OLDER_ARRAYS,
+    ),
+    Mutant(
+        "a run of an older program is settled by a newer one (P14), Redis",
+        f"{REDIS}/lua/sound.lua",
+        "  if count < #STANDING then return rest == '' and STANDING_HEAD or nil end\n",
+        "  if count < #STANDING then return nil end\n",
+        OLDER_ARRAYS,
+    ),
+    Mutant(
+        "a job that an older program put is claimed by a newer one (P14), Redis",
+        f"{REDIS}/lua/orders.lua",
+        "    if count < &BODY then return end\n",
+        "    if count < #BODY then return end\n",
+        OLDER_ARRAYS,
     ),
     Mutant(
         "a board of another version is used as it is (P14)",

@@ -1,18 +1,21 @@
 """What only arrays in Redis can show of values that grow (P14, F52)."""
 
 from collections.abc import AsyncIterator, Iterator
+from importlib.resources import files
 
 import msgspec
 import pytest
 import redis
 
 from fairlead.core.clock import ManualClock
+from fairlead.core.entries import Change
 from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Settlement
 from fairlead.core.store import Store
 from fairlead.stores import store_for
+from fairlead.stores.redis import layout
 from fairlead.stores.redis.address import Address
-from fairlead.stores.redis.functions import LIBRARY
+from fairlead.stores.redis.functions import LIBRARY, SHARED
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import LAYOUTS, in_lua, put_of, settlement_of
 from tests.servers.redis import RedisServer
@@ -104,3 +107,55 @@ def test_what_lua_reads_is_what_the_layout_says() -> None:
     with pytest.raises(ValueError):
         in_lua("STANDING.NOBODY")
     assert not any(f"{layout}." in LIBRARY.code.partition("local bodies")[2] for layout in LAYOUTS)
+
+
+STORED = ("BODY", "STANDING", "PAST", "ENTRY")
+READ = """
+redis.register_function('newer_read', function(_, arguments)
+  local kind, text = arguments[1], arguments[2]
+  if kind == 'BODY' then return packed(body_of(text), #BODY) end
+  if kind == 'STANDING' then return packed(standing_of(text), #STANDING) end
+  if kind == 'ENTRY' then return packed(entry.of(text), #ENTRY) end
+  if kind == 'PAST' then return packed(fields_of(text, #PAST, &PAST, is_past_run), #PAST) end
+  local is_read, fence = pcall(kind == 'live' and read_live or orders.read_body, text)
+  return { is_read and fence and 1 or 0, kind == 'live' and (select(19, read_live(text))) or '' }
+end)
+"""
+"""What reads a value as a program does, and writes it back."""
+
+
+async def test_a_program_that_knows_a_field_more_reads_what_was_written_before(
+    store: Store, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there without that field, and has a place for it when it is written back."""
+    new, clock_time = new_job(options="{}"), 1_700_000_000_000_000
+    await store.put([new])
+    [job] = await claim(store)
+    await store.settle([failed(job, clock_time)])
+    await store.entries.write([Change("kind", "key", "1", owner=new.id)])
+    future = RedisFuture(redis_url, EXTRAS["one"])
+    server, key = future.server, future.keys.key
+    [past] = unpack(server.hget(key("mail", "errors"), new.id))
+    [small] = server.hvals(key("mail", "entries"))
+    values = {
+        "BODY": server.hget(key("mail", "bodies"), new.id),
+        "STANDING": server.hget(key("mail", "standings"), new.id),
+        "PAST": pack(past),
+        "ENTRY": small,
+    }
+    grown = {
+        name: (*LAYOUTS[name], "mood") if name in STORED else LAYOUTS[name] for name in LAYOUTS
+    }
+    monkeypatch.setattr(layout, "LAYOUTS", grown)
+    folder = files("fairlead.stores.redis") / "lua"
+    shared = [(folder / f"{name}.lua").read_text() for name in SHARED]
+    code = "#!lua name=newer\n" + "".join(map(in_lua, shared)) + in_lua(READ)
+    redis_server.execute("FUNCTION", "LOAD", "REPLACE", code)
+    for name, text in values.items():
+        back = server.fcall("newer_read", 0, name, text)
+        assert unpack(back) == [*unpack(text), None], name
+    assert server.fcall("newer_read", 0, "head", values["BODY"])[0] == 1
+    is_read, head = server.fcall("newer_read", 0, "live", values["STANDING"])
+    assert (is_read, head) == (1, bytes([0xDC, 0, len(grown["STANDING"])]))
+    redis_server.execute("FUNCTION", "DELETE", "newer")
+    future.close()

@@ -108,7 +108,8 @@ class Store(ABC):
     level: int = LEVEL
     """What this program knows to do with jobs: no verb but `put` changes one above it.
 
-    A claim goes by the level of its plan.
+    A claim goes by the level of its plan. Leases are renewed whatever the level is: who has the
+    fence of a job was given it.
     """
 
     jobs_per_put: int = 1_000

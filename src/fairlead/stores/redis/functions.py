@@ -41,7 +41,7 @@ can do with few keys, and only those who act need the ones of the audit log. Lea
 as long as their own keys are sound.
 """
 _READ_ONLY = "no-writes"
-_SHARED = (
+SHARED = (
     *("clock", "calls", "keys", "arrays", "sound", "line", "tasks", "moves", "acts"),
     *("accepting", "orders", "settling", "entries", "checks", "mending"),
 )
@@ -109,7 +109,7 @@ def _read() -> Library:
         for each in folder.iterdir()
         if each.name.endswith(".lua")
     }
-    shared = "".join(map(texts.pop, _SHARED))
+    shared = "".join(map(texts.pop, SHARED))
     body = shared + "".join(_registered(verb, text) for verb, text in sorted(texts.items()))
     name = f"fairlead_{sha256(body.encode()).hexdigest()[:12]}"
     functions = {

@@ -2,10 +2,11 @@
 
 Values are MessagePack arrays. This file alone says which field stands where, for Python and for
 Lua: functions.py writes its numbers and names into the code that a server loads. Each value is
-read as "at least these fields". So a field may be added after the last one, and never be moved,
-removed or given another meaning: programs of other versions pass over what they do not know, and
-keep it when they write the value back (lua/arrays.lua). The last field that a version knows must
-never be nothing: it tells that the others are there.
+read as "at least these fields". So a field may be added after the last one, with a default, and
+never be moved, removed or given another meaning: programs of other versions pass over what they do
+not know, and keep it when they write the value back (lua/arrays.lua). What was written before
+there was such a field is read without it. The last field that has no default must never be
+nothing: it tells that the others are there.
 """
 
 import re
@@ -139,7 +140,7 @@ class Act(msgspec.Struct, frozen=True, array_like=True):
     count: Runs
     before: str | None
     job_id: str | None
-    answers: Any = ""
+    answers: Any
 
 
 class Small(msgspec.Struct, frozen=True, array_like=True):
@@ -176,15 +177,18 @@ change_of: Callable[[Change], tuple[Any, ...]] = attrgetter(*_CHANGE)
 
 # The same for Lua
 
+_STORED: Mapping[str, type[msgspec.Struct]] = {
+    "BODY": Body,
+    "STANDING": Standing,
+    "PAST": Past,
+    "LINE": Line,
+    "WORKER": Announced,
+    "ACT": Act,
+    "ENTRY": Small,
+}
 LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "BODY": Body.__struct_fields__,
-        "STANDING": Standing.__struct_fields__,
-        "PAST": Past.__struct_fields__,
-        "LINE": Line.__struct_fields__,
-        "WORKER": Announced.__struct_fields__,
-        "ACT": Act.__struct_fields__,
-        "ENTRY": Small.__struct_fields__,
+        **{name: stored.__struct_fields__ for name, stored in _STORED.items()},
         "PUT": _PUT,
         "SETTLEMENT": _SETTLEMENT,
         "PAIR": _PAIR,
@@ -192,11 +196,17 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "BY": _BY,
     }
 )
+_LEAST = {
+    name: sum(field.required for field in msgspec.structs.fields(stored))
+    for name, stored in _STORED.items()
+}
+"""How many fields a stored value has at the least: those that have no default."""
 _SHORT, _NIL = 16, 0xC0
 """How many fields an array of MessagePack has that is not short, and what is nothing there."""
 _ANY = "|".join(LAYOUTS)
 _NUMBER = re.compile(rf"\b({_ANY})\.([A-Z_]+)\b")
 _COUNT = re.compile(rf"#({_ANY})\b")
+_OLDEST = re.compile(rf"&({_ANY})\b")
 _HEAD = re.compile(rf"@({_ANY})\b")
 _NAMES = re.compile(rf"(nil)?<({_ANY})(?: (\w+)\.\.(\w+))?>")
 
@@ -205,6 +215,7 @@ def in_lua(code: str) -> str:
     """Return code with numbers and names instead of what lua/keys.lua says stands for them."""
     code = _NAMES.sub(_names, code)
     code = _HEAD.sub(lambda found: _head(len(LAYOUTS[found[1]])), code)
+    code = _OLDEST.sub(lambda found: str(_LEAST[found[1]]), code)
     code = _COUNT.sub(lambda found: str(len(LAYOUTS[found[1]])), code)
     return _NUMBER.sub(lambda found: str(_number(found[1], found[2].lower())), code)
 

@@ -11,7 +11,7 @@ end
 local function act_line(id)
   local text = call('HGET', acted, id)
   if not text then return nil end
-  local line = fields_of(text, #ACT, is_act)
+  local line = fields_of(text, #ACT, &ACT, is_act)
   if not line then return {} end
   if type(line[ACT.ANSWERS]) ~= 'string' then line[ACT.ANSWERS] = '' end
   return line

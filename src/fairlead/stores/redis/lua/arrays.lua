@@ -1,5 +1,6 @@
--- Arrays that grow. Whoever reads one takes it to have at least the fields that we know. What a newer program put
--- behind them is not looked at, and written back as it came.
+-- Arrays that grow. Whoever reads one takes it to have at least the fields that every version has. What a newer program
+-- put behind those that we know is not looked at, and written back as it came; what an older one does not know of them
+-- is nil, and written back with the others.
 
 -- How an array of so many fields begins.
 local function head_of(count)
@@ -31,18 +32,21 @@ local function gathered(text, size, count, known, at, ...)
   return fields
 end
 
--- The fields of an array that has at least `known` of them, with what is around them; nil, or an error, if there
--- is no such array: called by pcall only.
-local function fields_in(text, known)
+-- The first fields of an array, up to `known`, with what is around them; nil, or an error, if there is no array of at
+-- least so many: called by pcall only.
+local function fields_in(text, known, least)
   local size, count = opened(text)
-  if not size or count < known then return nil end
-  return gathered(text, size, count, known, cmsgpack.unpack_limit(text, known, size))
+  if not size or count < least then return nil end
+  local most = math.min(known, count)
+  local fields = gathered(text, size, count, most, cmsgpack.unpack_limit(text, most, size))
+  if fields and count < known then fields.head = head_of(known) end
+  return fields
 end
 
 -- The same, if a question about them is answered yes; else nil.
-local function fields_of(text, known, question)
+local function fields_of(text, known, least, question)
   if not text then return nil end
-  local is_read, fields = pcall(fields_in, text, known)
+  local is_read, fields = pcall(fields_in, text, known, least)
   if not is_read or not fields then return nil end
   local is_asked, answer = pcall(question, fields)
   return is_asked and answer and fields or nil

@@ -77,7 +77,7 @@ function check.history(text)
   if not is_read or not pasts then return {}, false end
   local sound = {}
   for n = 1, #pasts do
-    if fields_of(pasts[n], #PAST, is_past_run) then sound[#sound + 1] = pasts[n] end
+    if fields_of(pasts[n], #PAST, &PAST, is_past_run) then sound[#sound + 1] = pasts[n] end
   end
   return sound, #pasts == #sound
 end

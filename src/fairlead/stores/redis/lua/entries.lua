@@ -11,7 +11,7 @@ end
 
 -- An entry; nil for what somebody damaged.
 function entry.of(text)
-  return fields_of(text, #ENTRY, entry.is_sound)
+  return fields_of(text, #ENTRY, &ENTRY, entry.is_sound)
 end
 
 function entry.is_there(fields, now)

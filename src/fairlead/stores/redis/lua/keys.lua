@@ -36,8 +36,8 @@
 --
 -- A live job is in exactly one of ready, due, leases, lost and parked, any other in one of done,
 -- cancelled and dead. Values are MessagePack arrays, whose fields are told in layout.py. Here
--- STANDING.FENCE is the number of a field, #STANDING says how many we know, @STANDING is what an array of
--- so many begins with, <STANDING> names them all in their order, <STANDING fence..lines> some of
+-- STANDING.FENCE is the number of a field, #STANDING says how many we know, &STANDING how many there are in any, @STANDING is
+-- what an array of as many as we know begins with, <STANDING> names them all in their order, <STANDING fence..lines> some of
 -- them, and nil<STANDING fence..lines> is as many packed nils: functions.py writes numbers, names and texts in
 -- their place. Times are microseconds, which a number of Lua holds exactly until the year 2255.
 

@@ -46,7 +46,7 @@ end
 -- Take numbers of batches that cannot be out of a standing, which may be sound but for these.
 function mending.mend_lines(id)
   local text = call('HGET', standings, id)
-  local is_read, standing = pcall(fields_in, text or '', #STANDING)
+  local is_read, standing = pcall(fields_in, text or '', #STANDING, &STANDING)
   if not is_read or not standing or standing_of(text) then return end
   local numbers = {}
   for _, number in pairs(type(standing[STANDING.LINES]) == 'table' and standing[STANDING.LINES] or {}) do

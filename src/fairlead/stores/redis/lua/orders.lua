@@ -84,7 +84,7 @@ function orders.read_body(text)
   local size, count, is_plain = 1, #BODY, string.sub(text, 1, 1) == BODY_HEAD
   if not is_plain then
     size, count = opened(text)
-    if count < #BODY then return end
+    if count < &BODY then return end
   end
   local at, <BODY task..options> = cmsgpack.unpack_limit(text, BODY.OPTIONS, size)
   if at > 0 and is_call(<BODY task..level>) and (options == nil or type(options) == 'string') then

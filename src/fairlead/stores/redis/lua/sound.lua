@@ -59,10 +59,12 @@ local function are_counts(<STANDING fence..lines>, attached)
     and attached >= 0 and attached <= LATEST and attached % 1 == 0
 end
 
--- Whether a standing of which a newer program knows more begins and ends as it should; by pcall.
-local function is_grown(head, rest)
+-- What a standing of another version is written back behind, if it begins and ends as it should; by pcall.
+local function other_head(head, rest)
   local size, count = opened(head)
-  return size == #STANDING_HEAD and count >= #STANDING and are_values(rest, count - #STANDING)
+  if size ~= #STANDING_HEAD or count < &STANDING then return nil end
+  if count < #STANDING then return rest == '' and STANDING_HEAD or nil end
+  return are_values(rest, count - #STANDING) and head or nil
 end
 
 -- The fields of a live standing up to expires_at, then level, attached, and what is around the fields; or nothing.
@@ -70,7 +72,8 @@ end
 local function read_live(text)
   local at, <STANDING> = cmsgpack.unpack_limit(text, #STANDING, #STANDING_HEAD)
   local head, rest = string.sub(text, 1, #STANDING_HEAD), at > 0 and string.sub(text, at + 1) or ''
-  if (head == STANDING_HEAD and at < 0 or is_grown(head, rest)) and state == nil
+  if head ~= STANDING_HEAD or at > 0 then head = other_head(head, rest) end
+  if head and state == nil
       and are_counts(<STANDING fence..lines>, attached)
       and is_call(task, version, head_start / 1000000, enqueued_at, expires_at, level) then
     return <STANDING fence..expires_at>, level, attached, head, rest
@@ -100,11 +103,11 @@ end
 
 -- The body or the standing of a job; nil for what somebody damaged.
 local function body_of(text)
-  return fields_of(text, #BODY, is_body)
+  return fields_of(text, #BODY, &BODY, is_body)
 end
 
 local function standing_of(text)
-  return fields_of(text, #STANDING, is_standing)
+  return fields_of(text, #STANDING, &STANDING, is_standing)
 end
 
 -- How a live job stands, nil if it has ended; and how one stood in the end, nil if it is live.
