@@ -3746,7 +3746,7 @@ MUTANTS = [
         "tests/stores/test_pages.py",
     ),
     Mutant(
-        "SQLite lists cancelled jobs by an index of their own",
+        "SQLite lists dead letters by an index",
         f"{SQLITE}/migrations/0001_tables.sql",
         "CREATE INDEX fairlead_dead_at ON fairlead_dead (finished_at);\n",
         "",

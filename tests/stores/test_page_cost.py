@@ -97,14 +97,14 @@ async def test_sqlite_takes_a_bounded_number_of_steps_for_a_page(tmp_path: Path)
     for name, which in LISTS.items():
         page, first = cost(which)
         seen(page, name)
-        assert first < 25_000, name
+        assert first < 10_000, name
         if page.cursor:
             second, further = cost(which, page.cursor)
             seen(second, name)
-            assert further < 25_000, name
+            assert further < 10_000, name
     page, looked = cost(RARE)
     assert (page.jobs, page.looked) == ([], LEAST_LOOKED)
-    assert looked < 40_000
+    assert looked < 20_000
     connection.close()
     await store.close()
 
