@@ -4642,7 +4642,7 @@ MUTANTS = [
     Mutant(
         "news that say more are heard (P14), Redis",
         f"{REDIS}/wake.py",
-        'word, queue, *_ = [*text.split(" "), ""]',
+        'word, _, queue = text.partition("\\n")[0].partition(" ")',
         'word, _, queue = text.partition(" ")',
         VALUES,
     ),

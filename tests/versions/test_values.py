@@ -222,7 +222,7 @@ def test_an_answer_is_found_among_whatever_newer_programs_write_beside_it() -> N
 
 def test_news_that_say_more_are_heard() -> None:
     assert heard(told_of(WORK, "mail")) == (WORK, "mail")
-    assert heard(f"{told_of(WORK, 'mail')} new 5") == (WORK, "mail")
+    assert heard(f"{told_of(WORK, 'mail')}\nnew 5") == (WORK, "mail")
     assert heard(WORK) == (WORK, "")
 
 

@@ -36,9 +36,9 @@ def told_of(word: str, queue: str) -> str:
 def heard(text: str) -> tuple[str, str]:
     """Return the word and the queue of what was told; no queue if it may be any.
 
-    Others may say more than that.
+    Others may say more than that, on further lines.
     """
-    word, queue, *_ = [*text.split(" "), ""]
+    word, _, queue = text.partition("\n")[0].partition(" ")
     return word, queue
 
 
