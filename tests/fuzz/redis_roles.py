@@ -104,10 +104,10 @@ async def _refuse(url: str) -> None:
     """Let a limit refuse a job, and let it come back."""
     store = store_for(url)
     assert isinstance(store, RedisStore)
-    await store.put([NewJob(new_id(QUEUE), "t", QUEUE, "{}")])
+    await store.put([NewJob(new_id("limited"), "t", "limited", "{}")])
     store._line.claims.limits.append(_Refusing())
     for _ in range(2):
-        assert (await store.claim(ClaimPlan("fuzz", (Queue(QUEUE),), 1, SECOND))).jobs == []
+        assert (await store.claim(ClaimPlan("fuzz", (Queue("limited"),), 1, SECOND))).jobs == []
     await store.close()
 
 
