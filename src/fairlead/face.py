@@ -4,6 +4,7 @@ from fairlead.app import Fairlead
 from fairlead.core.details import FailedRun, JobDetails
 from fairlead.core.errors import (
     Ambiguous,
+    BadCursor,
     Cancel,
     ConfigError,
     DecodeError,
@@ -43,6 +44,7 @@ from fairlead.runtime.run import RunningJob, current_job
 
 __all__ = [
     "Ambiguous",
+    "BadCursor",
     "BoundTask",
     "Call",
     "Cancel",
