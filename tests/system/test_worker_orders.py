@@ -49,6 +49,7 @@ def test_processes_are_replaced_after_so_many_jobs(shop: Shop) -> None:
         return tree.log.count("is being replaced: it has run") >= 3
 
     until(replaced_thrice, 30)
+    shop.until_final(*shop.put_many("quick", 40))  # Those that came last have had none yet.
     shop.start("--pool", "process", "--max-jobs", "40")
     shop.until_final(*shop.put_many("plain", 100, queue="process"))
     shop.until_final()
