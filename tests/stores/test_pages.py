@@ -25,6 +25,7 @@ from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
 from tests import deeds
+from tests.conftest import STORES
 from tests.words import MAIL, by, claim, done, failed, new_job, plan
 
 WAITING = Filter(states=(State.WAITING,))
@@ -396,9 +397,10 @@ async def test_a_cursor_of_another_list_is_refused(store: Store) -> None:
     assert len((await store.admin.page(moved, 9, cursor)).jobs) == 3
 
 
+@pytest.mark.parametrize(
+    "any_url", [name for name in STORES if name != "memory"], indirect=True
+)  # Memory is of one process.
 async def test_a_cursor_serves_other_programs(store: Store, any_url: str) -> None:
-    if store.url.startswith("memory"):
-        pytest.skip("memory is of one process")
     jobs = [new_job() for _ in range(9)]
     await store.put(jobs)
     first = await store.admin.page(WAITING, 4)
