@@ -223,8 +223,8 @@ async def test_a_store_outage_loses_no_outcome_and_tells_nothing_early(
 
     monkeypatch.setattr(any_app.store, "settle", broken)
     task = any_app.task(name="t")(lambda: 7)
+    job = await task.aenqueue()
     async with any_app.worker():
-        job = await task.aenqueue()
         assert await job.aresult(timeout=10) == 7
         await heard.until(events.Finished)
     assert tries == [["Enqueued", "Started"]] * 3
