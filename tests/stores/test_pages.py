@@ -20,7 +20,7 @@ from fairlead.core.errors import BadCursor
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Policy
-from fairlead.core.page import Page
+from fairlead.core.page import Page, Spot, cursor_of
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
@@ -370,6 +370,7 @@ async def test_jobs_are_found_by_how_their_ids_begin(store: Store, clock: Manual
         ("{own}." + "A" * 9_000, "it is none that a store made"),
         ("{cut}", "it is damaged, or not whole"),
         ("{changed}", "it is damaged, or not whole"),
+        ("{crafted}", "it is damaged, or not whole"),
     ],
 )
 async def test_a_cursor_that_this_store_did_not_make_is_refused(
@@ -381,7 +382,9 @@ async def test_a_cursor_that_this_store_did_not_make_is_refused(
     own, _, text = sound.partition(".")
     at = len(text) // 2
     changed = f"{own}.{text[:at]}{'B' if text[at] == 'A' else 'A'}{text[at + 1 :]}"
+    crafted = cursor_of(own, 0, Spot(0, ({"no": "place"},)))  # type: ignore[arg-type]
     given = cursor.replace("{own}", own).replace("{cut}", sound[:-3]).replace("{changed}", changed)
+    given = given.replace("{crafted}", crafted)
     with pytest.raises(BadCursor, match="leads nowhere here: ") as told:
         await store.admin.page(WAITING, 2, given)
     assert told.value.problem.startswith(problem)

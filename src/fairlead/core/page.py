@@ -7,6 +7,7 @@ after its key is still known. Only the kind of store that made a cursor can read
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from types import NoneType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from fairlead.core.job import JobRecord
 Key = tuple[str | int | float | bytes | None, ...]
 """Where a job stands in an order that a store keeps."""
 
+_IN_KEYS = (str, int, float, bytes, NoneType)
 _LONGEST = 4_096
 _CHECK = 4
 """How many bytes of a cursor tell that the others are whole."""
@@ -85,7 +87,9 @@ def _opened(cursor: str, text: str) -> _Inside:
         whole = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         inside, check = whole[:-_CHECK], whole[-_CHECK:]
         if crc32(inside).to_bytes(_CHECK, "big") == check:
-            return _decode(inside)
+            found = _decode(inside)
+            if all(isinstance(part, _IN_KEYS) for part in found.after or ()):
+                return found
     except (ValueError, msgspec.MsgspecError):
         pass
     raise BadCursor(cursor, "it is damaged, or not whole")
