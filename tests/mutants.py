@@ -1487,6 +1487,27 @@ MUTANTS = [
         "::test_no_session_that_a_pooler_lends_is_left_listening",
     ),
     Mutant(
+        "an answer that came while a handler blocked the loop is heard",
+        "stores/patience.py",
+        "_PARTS = 10",
+        "_PARTS = 1",
+        "tests/stores/test_patience.py",
+    ),
+    Mutant(
+        "an answer that does not come is given up",
+        "stores/patience.py",
+        "            self._limit.reschedule(self._loop.time())\n",
+        "            pass\n",
+        "tests/stores/test_patience.py",
+    ),
+    Mutant(
+        "whoever had an answer in time is not disturbed later",
+        "stores/patience.py",
+        "        self._timer.cancel()\n",
+        "        pass\n",
+        "tests/stores/test_patience.py",
+    ),
+    Mutant(
         "a put ends by its deadline (L9)",
         f"{POSTGRES}/lane.py",
         "        if not ready and time.monotonic() > until:\n",

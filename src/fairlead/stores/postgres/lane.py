@@ -31,6 +31,7 @@ from psycopg.rows import tuple_row
 from fairlead.core.errors import (
     StoreUnavailable,
 )
+from fairlead.stores.patience import Patience
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.problems import broke, silent, typed
 
@@ -106,11 +107,13 @@ class Lane:
         """
         working = asyncio.ensure_future(self._work(work))
         try:
-            done, _ = await asyncio.wait({working}, timeout=self._patience)
+            with suppress(TimeoutError):
+                async with Patience(self._patience):
+                    await asyncio.wait({working})
         except BaseException:
             working.cancel()
             raise
-        if not done:
+        if not working.done():
             asked = self._connection is not None
             self._abandon(working)
             raise silent(self._address, self._patience, asked=asked)

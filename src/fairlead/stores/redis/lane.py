@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from redis import exceptions
 
 from fairlead.core.errors import StoreError, StoreUnavailable
+from fairlead.stores.patience import Patience
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.nodes import Asking, Batches, Nodes, Replies
 from fairlead.stores.redis.problems import typed
@@ -45,7 +46,7 @@ class Lane:
     async def _hold(self, talk: Conversation[T], *, together: bool) -> T:
         together = together and not self._address.is_cluster
         try:
-            async with asyncio.timeout(self._patience):
+            async with Patience(self._patience):
                 await self._turn.acquire()
         except TimeoutError as problem:
             raise typed(problem, self._address, self._patience) from problem
@@ -68,7 +69,7 @@ class Lane:
 
     async def _answers(self, commands: list[Command], *, together: bool) -> list[Any]:
         try:
-            async with asyncio.timeout(self._patience):
+            async with Patience(self._patience):
                 asking = self._nodes.answered(enclosed(commands, together=together))
                 replies = await self._drive(asking)
         except (exceptions.RedisError, OSError) as problem:

@@ -17,6 +17,7 @@ from redis import exceptions
 
 from fairlead.core.errors import StoreError
 from fairlead.stores.news import ENDED, QUIET_SECONDS, WORK
+from fairlead.stores.patience import Patience
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.wire import Wire
@@ -120,7 +121,7 @@ class Listener:
             try:
                 # In a cluster every node passes on what any of them is told.
                 self._wire = Wire(self._address, nodes[turn % len(nodes)])
-                async with asyncio.timeout(self._address.timeout):
+                async with Patience(self._address.timeout):
                     await self._wire.say("SUBSCRIBE", self._channel)
                 await self._hear_all(self._wire)
             except (exceptions.RedisError, StoreError, OSError, TimeoutError):

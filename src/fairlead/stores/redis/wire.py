@@ -13,6 +13,7 @@ from typing import Any
 
 from redis import exceptions
 
+from fairlead.stores.patience import Patience
 from fairlead.stores.redis.address import Address, Node
 from fairlead.stores.redis.speech import ENDED, NOTHING, Exchange, Speech
 from fairlead.stores.redis.talk import Command
@@ -124,7 +125,7 @@ class _Link:
     async def open(self) -> None:
         """Connect."""
         try:
-            async with asyncio.timeout(min(_CONNECT_SECONDS, self._address.timeout)):
+            async with Patience(min(_CONNECT_SECONDS, self._address.timeout)):
                 sock = self._sock = await self._connected()
                 await self._drive(sock, self.speech.shake_hands())
         except TimeoutError:
