@@ -42,7 +42,7 @@ from fairlead.core.selection import (
     limit_of,
     select,
 )
-from fairlead.core.store import BATCH, Accepted, Extended, Upkeep, accepted
+from fairlead.core.store import BATCH, Accepted, Extended, Upkeep
 from fairlead.stores.looks import Looks
 from fairlead.stores.memory.entries import MemoryEntries
 from fairlead.stores.memory.live import LiveJob
@@ -101,9 +101,9 @@ class MemoryLine(Untransacted):
         with self.lock:
             now = self.clock.now()
             taken_in = [self._taken_in(job, now) for job in jobs]
-            fresh = [self._put(live, now) for live in taken_in]
+            accepted = [Accepted(live.new.id, self._put(live, now)) for live in taken_in]
         self.notify()
-        return accepted(jobs, fresh)
+        return accepted
 
     def no_transactions(self) -> ConfigError:
         """Say why, and the way out."""

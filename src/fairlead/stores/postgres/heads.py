@@ -23,6 +23,7 @@ from fairlead.core.clock import SECOND, Clock
 from fairlead.core.ids import JobId
 from fairlead.core.selection import LOOK, ClaimPlan, Head, Looked
 from fairlead.stores.looks import Looks, Place
+from fairlead.stores.postgres.replies import Leased
 
 LOOK_EVERY = SECOND // 10
 COST, COST_IF_HEARD = 20, 5
@@ -54,14 +55,6 @@ class Start(NamedTuple):
     look: bool
     since: int | None
     told: int
-
-
-class Taken(NamedTuple):
-    """A claimed job, as far as its place in the order goes."""
-
-    queue: str
-    place: Place
-    out_of_turn: bool
 
 
 class Found(NamedTuple):
@@ -194,8 +187,10 @@ class Heads:
             return float("inf")
         return max(0.0, (self._owed_at - self._time()) / SECOND)
 
-    def remember(self, start: Start, jobs: Sequence[Taken], found: Found) -> bool:
+    def remember(self, start: Start, leases: Sequence[Leased], found: Found) -> bool:
         """Believe what a claim saw, but where something was told meanwhile.
+
+        The leases are in the order of their places.
 
         Says whether there is more to look at, see `Claim.cut`.
         """
@@ -213,12 +208,12 @@ class Heads:
         if start.resumed:
             resumed = {n: at for n, at in start.resumed.items() if n not in found.stirred}
             start = start._replace(resumed=resumed)
-        heads = dict.fromkeys(found.asked, MARK) | _last_places(jobs, found.now)
+        heads = dict.fromkeys(found.asked, MARK) | _last_places(leases, found.now)
         more = False
         for name in found.asked:
             stepped = name in found.gated or name in start.resumed
             if stepped:
-                more |= self._stop(start, name, jobs, found)
+                more |= self._stop(start, name, leases, found)
             if self._told_of.get(name, 0) > start.told:
                 self._awake.setdefault(name, MARK)
             elif name in found.ended and name not in start.resumed:
@@ -227,10 +222,10 @@ class Heads:
                 self._awake[name] = MARK if stepped else heads[name]
         return more
 
-    def _stop(self, start: Start, name: str, jobs: Sequence[Taken], found: Found) -> bool:
+    def _stop(self, start: Start, name: str, leases: Sequence[Leased], found: Found) -> bool:
         """Remember where a walk was broken off that stepped over jobs; or that it was not."""
         stepped, last = found.gated.get(name, (0, None))
-        taken = [job.place for job in jobs if job.queue == name]
+        taken = [each.place for each in leases if each.job.queue == name]
         if last is None and name not in found.ended:
             last = max(taken, default=start.resumed.get(name))
         head = Head(JobId(last[1]), "", 0, last[0], 0) if last else None
@@ -239,13 +234,9 @@ class Heads:
         return self._looks.end(start.worker, name, looked)
 
 
-def _last_places(jobs: Sequence[Taken], now: int) -> dict[str, Place]:
+def _last_places(leases: Sequence[Leased], now: int) -> dict[str, Place]:
     """Return the head of each queue after these jobs; after one out of turn it is the mark."""
-    heads: dict[str, Place] = {}
-    for job in jobs:
-        heads[job.queue] = max(job.place, heads.get(job.queue, job.place))
-    for job in jobs:
-        if job.out_of_turn:
-            heads[job.queue] = MARK
+    heads = {each.job.queue: each.place for each in leases}
+    heads |= {each.job.queue: MARK for each in leases if each.aside}
     # A place in the future would hide what is put until then.
     return {name: min(head, (now, "")) for name, head in heads.items()}

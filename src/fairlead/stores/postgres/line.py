@@ -1,6 +1,6 @@
 """The hot verbs: one JSON text to the server, one statement, and what it answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from fairlead.core.job import LEVEL, Job, NewJob, State
 from fairlead.core.outcome import Settlement, overrule
 from fairlead.core.selection import LOOK, Claim, ClaimPlan
 from fairlead.core.store import BATCH, Extended, Upkeep
-from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Start, Taken
+from fairlead.stores.postgres.heads import FEW, MARK, Found, Heads, Start
 from fairlead.stores.postgres.lane import (
     AsyncConnection,
     BlockingLanes,
@@ -297,7 +297,9 @@ class PostgresLine:
         text = self._claim_text(plan, start, wanted, rest)
         told, *texts = [answer for (answer,) in await lane.ask(self._sql["claim"], text)]
         saw = saw_of(told)
-        leases = [leased_of(each, plan.worker, saw.now, saw.now + plan.lease) for each in texts]
+        until = saw.now + plan.lease
+        leases = [leased_of(each, plan.worker, saw.now, until) for each in texts]
+        leases.sort(key=lambda each: each.place)
         given = _by_queue(leases)
         if wanted == {name: len(jobs) for name, jobs in given.items()}:
             for name, jobs in given.items():
@@ -317,8 +319,7 @@ class PostgresLine:
             looked=plan.lineup.names if start.look or covered else (),
             cost=saw.cost,
         )
-        taken = [Taken(ls.job.queue, (ls.order_at, ls.job.id), ls.aside) for ls in leases]
-        more = self.heads.remember(start, taken, found)
+        more = self.heads.remember(start, leases, found)
         return Claim(jobs, credits, saw.now, saw.parked, saw.cut or more)
 
     def _claim_text(
@@ -474,10 +475,10 @@ def _by_id(settlements: Sequence[Settlement]) -> dict[JobId, Settlement]:
     return {s.id: s for s in sorted(settlements, key=lambda s: s.fence)}
 
 
-def _by_queue(leases: Sequence[Leased]) -> dict[str, list[Job]]:
+def _by_queue(leases: Iterable[Leased]) -> dict[str, list[Job]]:
     """Return what was claimed, each queue in its own order."""
     given: dict[str, list[Job]] = {}
-    for leased in sorted(leases, key=lambda each: (each.order_at, each.job.id)):
+    for leased in leases:
         given.setdefault(leased.job.queue, []).append(leased.job)
     return given
 

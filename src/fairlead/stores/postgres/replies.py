@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job
@@ -145,7 +146,7 @@ class Stray(Reply):
 
 
 class _More(msgspec.Struct, gc=False):
-    """What few leased jobs have."""
+    """What few leased jobs have, by the names of `Job`."""
 
     options: str | None = None
     expires_at: int | None = None
@@ -177,11 +178,10 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     """A leased job, and its place: in the order of its queue, or out of turn."""
 
     job: Job
-    order_at: int
+    place: Place
     aside: bool
 
 
-_PLAIN = _More()
 _decode_head = msgspec.json.Decoder(_Head).decode
 
 
@@ -189,7 +189,6 @@ def leased_of(text: str, worker: str, claimed_at: int, lease_until: int) -> Leas
     """Return a leased job; what it does not tell of its lease is told here."""
     first, _, rest = text.partition("\n")
     head = _decode_head(first)
-    more = head.more or _PLAIN
     task = head.id + head.task
     queue = task + head.queue
     job = Job(
@@ -198,20 +197,21 @@ def leased_of(text: str, worker: str, claimed_at: int, lease_until: int) -> Leas
         head.version,
         rest[task:queue],
         rest[queue:],
-        more.options,
+        None,
         head.attempt,
-        more.crashes,
+        0,
         head.fence,
         head.run_at,
         head.enqueued_at,
-        more.expires_at,
-        claimed_at if more.claimed_at is None else more.claimed_at,
-        lease_until if more.lease_until is None else more.lease_until,
-        worker if more.worker is None else more.worker,
-        more.lost,
-        more.shared_deaths,
+        None,
+        claimed_at,
+        lease_until,
+        worker,
     )
-    return Leased(job, head.order_at, head.parked == ASIDE)
+    if head.more is not None:
+        more = asdict(head.more).items()
+        job = replace(job, **{name: value for name, value in more if value is not None})
+    return Leased(job, (head.order_at, job.id), head.parked == ASIDE)
 
 
 ASIDE = 3

@@ -10,8 +10,7 @@ nothing: it tells that the others are there.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -156,24 +155,65 @@ class Small(msgspec.Struct, frozen=True, array_like=True):
 
 # What is sent
 
-_PUT = (
-    *("id", "task", "payload", "version", "run_at", "delay", "priority"),
-    *("expires_at", "expires_in", "options", "level"),
-)
-_SETTLEMENT = (
-    *("id", "fence", "state", "outcome", "counts", "crashed", "shared_deaths"),
-    *("run_at", "result", "reason", "failure", "started_at", "pool"),
-)
-_PAIR = ("id", "fence")
-_CHANGE = ("kind", "key", "value", "expect", "owner", "due_at", "expires_at")
-_BY = ("id", "number", "who", "verb", "target", "job_id")
 
-put_of: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*_PUT)
-"""Return a job as put.lua reads it."""
-settlement_of: Callable[[Settlement], tuple[Any, ...]] = attrgetter(*_SETTLEMENT)
-"""Return a settlement as settle.lua reads it."""
-change_of: Callable[[Change], tuple[Any, ...]] = attrgetter(*_CHANGE)
-"""Return a change as entries.lua reads it."""
+class _Named:
+    """Tells the name of whatever it is asked for: what a function reads of it is a layout."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+_NAMED: Any = _Named()
+
+
+def put_of(job: NewJob) -> tuple[Any, ...]:
+    """Return a job as put.lua reads it."""
+    return (
+        job.id,
+        job.task,
+        job.payload,
+        job.version,
+        job.run_at,
+        job.delay,
+        job.priority,
+        job.expires_at,
+        job.expires_in,
+        job.options,
+        job.level,
+    )
+
+
+def settlement_of(settlement: Settlement) -> tuple[Any, ...]:
+    """Return a settlement as settle.lua reads it."""
+    return (
+        settlement.id,
+        settlement.fence,
+        settlement.state,
+        settlement.outcome,
+        settlement.counts,
+        settlement.crashed,
+        settlement.shared_deaths,
+        settlement.run_at,
+        settlement.result,
+        settlement.reason,
+        settlement.failure,
+        settlement.started_at,
+        settlement.pool,
+    )
+
+
+def change_of(change: Change) -> tuple[Any, ...]:
+    """Return a change as entries.lua reads it."""
+    return (
+        change.kind,
+        change.key,
+        change.value,
+        change.expect,
+        change.owner,
+        change.due_at,
+        change.expires_at,
+    )
+
 
 # The same for Lua
 
@@ -189,11 +229,11 @@ _STORED: Mapping[str, type[msgspec.Struct]] = {
 LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **{name: stored.__struct_fields__ for name, stored in _STORED.items()},
-        "PUT": _PUT,
-        "SETTLEMENT": _SETTLEMENT,
-        "PAIR": _PAIR,
-        "CHANGE": _CHANGE,
-        "BY": _BY,
+        "PUT": put_of(_NAMED),
+        "SETTLEMENT": settlement_of(_NAMED),
+        "PAIR": ("id", "fence"),
+        "CHANGE": change_of(_NAMED),
+        "BY": ("id", "number", "who", "verb", "target", "job_id"),
     }
 )
 _LEAST = {

@@ -73,6 +73,7 @@ class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
+_ENTRIES = int(Attached.ENTRIES)  # A flag would take a microsecond or two for each job.
 
 
 def complete(connection: Shared, settlement: Settlement, by: Moment) -> Settlement | None:
@@ -280,7 +281,7 @@ def _write_settlements(
     """
     ended: defaultdict[tuple[State, bool, bool, int, str | None], dict[int, object]]
     ended = defaultdict(dict)
-    owners = {job.seq for job, _ in valid if job.attached & Attached.ENTRIES}
+    owners = {job.seq for job, _ in valid if job.attached & _ENTRIES}
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
     for job, s in valid:
