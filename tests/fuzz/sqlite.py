@@ -126,6 +126,8 @@ SHAPED = {
 }
 # By which column a job's own rows are found; of tables without one, any row will do.
 BY_JOB = {"job": "id", "finished": "id", "dead": "id", "attempt": "job_id"}
+# Which rows of a table are damaged; what is healthy must stay so.
+VICTIMS = {"entry": "key IS NOT 'healthy'"}
 NOT_UTF8 = "not utf-8"
 TWICE = {
     "live and finished": "finished",
@@ -182,8 +184,9 @@ def _write(
     where, which = f"{BY_JOB.get(table)} = ?", job_id
     if table not in BY_JOB:
         key = TABLES[table][0]
-        where = f"{key} IS (SELECT {key} FROM {name} ORDER BY 1 LIMIT 1 OFFSET ?)"
-        which = random.randrange(raw.execute(f"SELECT count(*) FROM {name}").fetchone()[0] or 1)
+        rows = f"FROM {name} WHERE {VICTIMS.get(table, 'TRUE')}"
+        where = f"{key} IS (SELECT {key} {rows} ORDER BY 1 LIMIT 1 OFFSET ?)"
+        which = random.randrange(raw.execute(f"SELECT count(*) {rows}").fetchone()[0] or 1)
     statement = f"UPDATE {name} SET {column} = {what} WHERE {where}"
     if value is None:
         with _without_not_null(raw, name):

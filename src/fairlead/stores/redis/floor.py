@@ -75,10 +75,10 @@ local now = time[1] * 1000000 + time[2]
 local texts = call('HMGET', standings, unpack(ARGV))
 local last = '\145' .. pack(call('LLEN', log)) .. nil<STANDING task..expires_at>
   .. pack('done', now, nil, nil, 1, 0)
-local lines, endings, when_done = {{}}, {{}}, {{}}
+local logged, endings, when_done = {{}}, {{}}, {{}}
 for n = 1, #ARGV do
   local _, <STANDING fence..task> = unpack_some(texts[n], STANDING.TASK, 3)
-  lines[n] = @LINE .. pack(ARGV[n], fence, attempt, task, 'default', worker, order_at,
+  logged[n] = @LINE .. pack(ARGV[n], fence, attempt, task, 'default', worker, order_at,
     claimed_at, claimed_at, 'done', nil)
   endings[n * 2 - 1] = ARGV[n]
   endings[n * 2] = @STANDING .. pack(fence, 0, attempt, 0, 0, order_at, nil, worker,
@@ -88,8 +88,8 @@ end
 call('ZREM', leases, unpack(ARGV))
 call('HSET', standings, unpack(endings))
 call('ZADD', done, unpack(when_done))
-local count = '\220' .. string.char(math.floor(#lines / 256), #lines % 256)
-call('RPUSH', log, string.format('%016.0f', now) .. count .. table.concat(lines))
+local count = '\220' .. string.char(math.floor(#logged / 256), #logged % 256)
+call('RPUSH', log, string.format('%016.0f', now) .. count .. table.concat(logged))
 """)
 _PATIENCE = 10.0
 
