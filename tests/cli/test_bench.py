@@ -5,10 +5,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fairlead.bench.work import prepared
+from fairlead.stores.redis.floor import Floor
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
@@ -153,6 +156,13 @@ REDIS_ROWS = (
     "idle latency, p99",
     "claim + settle, so many waiting",
 )
+
+
+def test_the_raw_engine_of_redis_takes_jobs_to_their_end(redis_url: str) -> None:
+    """The scripts beside which ours are measured have the layout of the day, too."""
+    with closing(Floor(redis_url)) as floor:
+        floor.put(prepared(150), batch=100)
+        assert floor.drain(150, processes=1) > 0
 
 
 @pytest.mark.chaos
