@@ -208,7 +208,7 @@ MUTANTS = [
     Mutant(
         "a connection that commits by itself ends no job, SQLite (I7)",
         f"{SQLITE}/store.py",
-        "        if not jobs and mine.commits_itself:\n            raise commits_itself()\n",
+        "            if mine.commits_itself:\n                raise commits_itself()\n",
         "",
         "tests/face/test_foreign_sqlite.py",
     ),
@@ -1494,6 +1494,20 @@ MUTANTS = [
         "tests/stores/test_patience.py",
     ),
     Mutant(
+        "an answer that came while a handler blocked the loop is heard, PostgreSQL",
+        f"{POSTGRES}/lane.py",
+        "async with Patience(self._patience):",
+        "async with asyncio.timeout(self._patience):",
+        "tests/stores/test_patience.py",
+    ),
+    Mutant(
+        "an answer that came while a handler blocked the loop is heard, Redis",
+        f"{REDIS}/lane.py",
+        "            async with Patience(self._patience):\n                asking =",
+        "            async with asyncio.timeout(self._patience):\n                asking =",
+        "tests/stores/test_patience.py",
+    ),
+    Mutant(
         "an answer that does not come is given up",
         "stores/patience.py",
         "            self._limit.reschedule(self._loop.time())\n",
@@ -2296,6 +2310,13 @@ MUTANTS = [
         "if size >= most_bytes or",
         "if",
         "tests/face/test_enqueue.py::test_enqueue_many_cuts_a_stream_of_large_jobs",
+    ),
+    Mutant(
+        "a block on the caller's connection reads nothing before the caller writes",
+        f"{SQLITE}/store.py",
+        "                raise commits_itself()\n            return []\n",
+        "                raise commits_itself()\n",
+        "tests/face/test_foreign.py",
     ),
     Mutant(
         "a put without an answer is repeated from threads (F80), PostgreSQL",

@@ -96,17 +96,21 @@ class Desk(ABC):
         function = coroutine if self.library in ASYNC else plain
         return self.app.task(name="book", retry=AT_ONCE)(function)
 
-    async def block(self, mine: Mine, note: str) -> None:
-        """Write a row and enqueue a job in a block of the run."""
+    async def block(
+        self, mine: Mine, note: str, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """Write a row and enqueue a job in a block of the run; `meanwhile` comes before both."""
         job, later = current_job(), self.task.using(delay=1000)
         if mine.is_async:
             async with job.commit(mine.connection) as conn:
                 assert conn is mine.connection
+                meanwhile()
                 await mine.execute(self.insert(note))
                 await later.aenqueue(1)
         else:
             with job.commit(mine.connection) as conn:
                 assert conn is mine.connection
+                meanwhile()
                 await mine.execute(self.insert(note))
                 later.enqueue(1)
 

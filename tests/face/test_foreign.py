@@ -146,6 +146,22 @@ async def test_the_callers_commit_ends_the_job_and_nothing_else_does(desk: Desk)
 
 
 @EVERY
+async def test_what_others_commit_after_the_block_began_does_not_refuse_its_rows(
+    desk: Desk,
+) -> None:
+    async def work() -> None:
+        async with desk.connection() as mine:
+            await desk.block(mine, "mine", meanwhile=lambda: desk.execute(desk.insert("theirs")))
+            await mine.commit()
+
+    task = desk.handler(work)
+    async with desk.app.worker():
+        record = await ended(await task.aenqueue())
+    assert (record.state, record.attempt) == (State.DONE, 1)
+    assert desk.rows() == ["theirs", "mine"]
+
+
+@EVERY
 async def test_a_run_whose_lease_was_taken_over_leaves_no_row(desk: Desk) -> None:
     told: list[BaseException] = []
 

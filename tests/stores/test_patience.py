@@ -6,7 +6,12 @@ import time
 
 import pytest
 
+from fairlead.stores import store_for
 from fairlead.stores.patience import Patience
+from fairlead.stores.postgres.address import Address
+from fairlead.stores.postgres.lane import AsyncConnection, Lane
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
 
 
 async def test_what_came_while_the_loop_was_blocked_is_heard() -> None:
@@ -65,3 +70,44 @@ async def test_errors_of_the_body_and_a_cancellation_from_outside_pass_through()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+# Lanes count so. The server is frozen, for its answers are to come while the loop is blocked.
+
+
+async def test_a_handler_that_blocks_the_loop_does_not_make_redis_silent(
+    redis_url: str, redis_server: RedisServer
+) -> None:
+    store = store_for(f"{redis_url}{'&' if '?' in redis_url else '?'}timeout=1")
+    try:
+        assert await store.held("w") == []
+        redis_server.freeze()
+        asked = asyncio.ensure_future(store.held("w"))
+        await asyncio.sleep(0.2)
+        redis_server.thaw()
+        time.sleep(1.5)
+        assert await asked == []
+    finally:
+        redis_server.thaw()
+        await store.close()
+
+
+async def test_a_handler_that_blocks_the_loop_does_not_make_postgres_silent(
+    postgres_server: PostgresServer,
+) -> None:
+    async def ask_twice(connection: AsyncConnection) -> int:
+        await connection.execute("SELECT 1")
+        return (await connection.execute("SELECT 2")).rowcount
+
+    lane = Lane(Address.of(postgres_server.url()), patience=1)
+    try:
+        assert await lane.run(ask_twice) == 1
+        postgres_server.freeze()
+        asked = asyncio.ensure_future(lane.run(ask_twice))
+        await asyncio.sleep(0.2)
+        postgres_server.thaw()
+        time.sleep(1.5)
+        assert await asked == 1
+    finally:
+        postgres_server.thaw()
+        lane.close()
