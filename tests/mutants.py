@@ -3741,8 +3741,8 @@ MUTANTS = [
     Mutant(
         "a page looks at a bounded number of jobs, whatever it finds",
         "stores/listing.py",
-        "len(found) < limit and looked < most:",
-        "len(found) < limit:",
+        "most = max(LEAST_LOOKED, LOOKED_FOR_EACH * limit)",
+        "most = 1_000_000",
         "tests/stores/test_pages.py",
     ),
     Mutant(
@@ -4121,21 +4121,21 @@ MUTANTS = [
         f"{POSTGRES}/functions/checks.sql",
         "    RETURN CASE WHEN is_deep(replace(told,",
         "    RETURN CASE WHEN false AND is_deep(replace(told,",
-        "tests/stores/test_limits.py",
+        "tests/stores/test_sizes.py",
     ),
     Mutant(
         "PostgreSQL refuses a payload that is larger than core allows",
         f"{POSTGRES}/functions/checks.sql",
         "        WHEN octet_length(payload) > 262144 THEN",
         "        WHEN octet_length(payload) > 262145 THEN",
-        "tests/stores/test_limits.py",
+        "tests/stores/test_sizes.py",
     ),
     Mutant(
         "Redis refuses a payload that is larger than core allows",
         f"{REDIS}/lua/accepting.lua",
         "local MOST_BYTES = 262144",
         "local MOST_BYTES = 262145",
-        "tests/stores/test_limits.py",
+        "tests/stores/test_sizes.py",
     ),
     Mutant(
         "explain does not send a damaged job to wait for a slot",

@@ -41,6 +41,7 @@ LISTS = {
 }
 RARE = Filter(tasks=("rare",))
 """No store keeps an order of tasks: a page looks at some jobs, finds none, and goes on."""
+EVERY_OTHER = Filter(queues=("mixed",), tasks=("t",), states=(State.WAITING,))
 
 
 async def fill(store: Store, clock: ManualClock) -> None:
@@ -66,6 +67,7 @@ async def fill(store: Store, clock: ManualClock) -> None:
     await store.put([new_job(delay=9_999 * SECOND) for _ in range(MANY)])
     for queue in ("mail", "other"):
         await store.put([new_job(queue=queue) for _ in range(MANY)])
+    await store.put([new_job(queue="mixed", task="tu"[n % 2]) for n in range(MANY)])
     assert len(await claim(store, slots=60, capable={"t": 1})) == 60
 
 
@@ -184,5 +186,9 @@ async def test_redis_sends_a_bounded_number_of_bytes_for_a_page(
         page, looked = await cost(RARE)
         assert (page.jobs, page.looked) == ([], LEAST_LOOKED)
         assert looked < 400 * LEAST_LOOKED
+        counts.clear()
+        page = await store.admin.page(EVERY_OTHER, 300)
+        assert (len(page.jobs), page.looked) == (300, 600)
+        assert counts["bytes received"] < 250 * page.looked, "records that no page tells of"
         await store.close()
     await near.close()

@@ -173,8 +173,9 @@ async def test_running_jobs_far_behind_waiting_ones_are_found(store: Store) -> N
     """Workers that know other tasks leave what stands before theirs."""
     await store.announce(Worker("w1", {"t": 1}), 500 * SECOND)
     await store.announce(Worker("w2", {"rare": 1}), 500 * SECOND)
-    first, rare = new_job(), [new_job(task="rare") for _ in range(3)]
-    await store.put([first, *(new_job() for _ in range(3 * LEAST_LOOKED)), *rare])
+    first, *others = [new_job() for _ in range(1 + 3 * LEAST_LOOKED)]
+    rare = [new_job(task="rare") for _ in range(3)]  # Made last: ids of one moment go by that.
+    await store.put([first, *others, *rare])
     assert [job.id for job in await claim(store, slots=1, capable={"t": 1})] == [first.id]
     far: list[JobId] = []
     while len(far) < 3:

@@ -472,6 +472,7 @@ async def test_what_cannot_be_mended_is_told_and_hides_nothing_behind_it(
     trigger, *found = await scene.store.admin.audit()
     assert "the trigger keep on fairlead_job is not ours" in trigger.problem
     assert sorted(each.problem.split()[1] for each in found) == sorted(job.id for job in stuck)
+    assert all("cannot be read: its version" in each.problem for each in found)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw, raw:
         raw.execute("DROP TRIGGER keep")
     assert len(await scene.store.admin.repair(by())) == len(stuck)
