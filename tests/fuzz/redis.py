@@ -55,6 +55,8 @@ STANDING = {
     "level": "level",
     "attached": "number",
 }
+OF_THE_BODY = ("task", "version", "head_start", "enqueued_at", "expires_at")
+"""What a standing repeats of the body. When the job has ended, nobody reads it any more."""
 PAST = {
     "attempt": "number",
     "outcome": "text",
@@ -332,6 +334,8 @@ class RedisVictim(Victim):
         text = self._redis.hget(key, name) if name else None
         if text is None:
             return False
+        if place == "standing" and field in OF_THE_BODY and self._has_ended(job_id):
+            return False
         if field == "whole" and place != "past":
             return self._write(key, name, WHOLE[kind])
         if place == "past":
@@ -345,6 +349,10 @@ class RedisVictim(Victim):
             )
             return self._write(key, name, joined(pasts))
         return self._write(key, name, changed(text, ARRAYS[place], field, kind))
+
+    def _has_ended(self, job_id: bytes) -> bool:
+        ends = ("done", "cancelled", "dead")
+        return any(self._redis.zscore(self._key(part), job_id) is not None for part in ends)
 
     def _where(self, place: str, job_id: bytes, random: Random) -> tuple[str, bytes]:
         """Return the hash and the field that such a value is in."""
