@@ -45,8 +45,8 @@ mutants: servers ## Break one promise at a time; each must be noticed by a test.
 	  $(if $(SLICE),--slice $(SLICE)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(ALL),--all)
 
-chaos: servers ## Kill worker trees every second under 20,000 jobs, and other long tests.
-	@$(BIN)/python -m pytest -q -m chaos tests
+chaos: servers ## Kill worker trees every second under 20,000 jobs, and other long tests: hours.
+	@$(BIN)/python -m pytest -v -n 2 --dist worksteal -m chaos tests
 
 cluster: servers ## The tests of all stores on a Redis cluster of three nodes, and its own long tests.
 	@FAIRLEAD_STORES=cluster $(BIN)/python -m pytest -q tests/stores tests/versions tests/face tests/runtime tests/system/test_redis_names.py -k cluster

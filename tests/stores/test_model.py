@@ -453,7 +453,7 @@ def test_every_store_does_what_memory_does(new_url: Callable[[], str]) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 def test_every_store_does_what_memory_does_for_a_long_time(new_url: Callable[[], str]) -> None:
     """The big sister of the test above, which goes other ways every time."""
     compare(new_url, settings(max_examples=300, stateful_step_count=40, derandomize=False))
