@@ -2312,6 +2312,13 @@ MUTANTS = [
         "tests/face/test_enqueue.py::test_enqueue_many_cuts_a_stream_of_large_jobs",
     ),
     Mutant(
+        "a live job tells of no end, Redis",
+        f"{REDIS}/lua/sound.lua",
+        "  if finished_at ~= nil or reason ~= nil or result ~= nil then return false end\n",
+        "",
+        "tests/stores/test_redis_damage.py",
+    ),
+    Mutant(
         "a block on the caller's connection reads nothing before the caller writes",
         f"{SQLITE}/store.py",
         "                raise commits_itself()\n            return []\n",

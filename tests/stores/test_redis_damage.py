@@ -23,6 +23,7 @@ from fairlead.stores.redis.audit import Damage
 from fairlead.stores.redis.functions import FUNCTIONS
 from fairlead.stores.redis.keys import LINE, PARTS, Keys
 from fairlead.stores.redis.lane import Wire
+from fairlead.stores.redis.layout import Standing
 from fairlead.stores.redis.repair import Repair
 from fairlead.stores.redis.talk import Command, Conversation
 from tests import deeds
@@ -270,6 +271,22 @@ async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> 
     assert await deeds.revive(yard.store, [jobs[0].id], [State.DEAD], by()) == [jobs[0].id]
     [again] = await claim(yard.store)
     assert again.fence > jobs[0].fence
+
+
+@pytest.mark.parametrize("field", ["finished_at", "reason", "result"])
+async def test_a_live_job_tells_of_no_end(yard: Yard, field: str) -> None:
+    """Before, it ran, and people were told that it is a dead letter."""
+    await put(yard.store)
+    [job] = await claim(yard.store)
+    await yard.store.settle([returned(job)])
+    standing = msgspec.msgpack.decode(yard.do("HGET", "standings", job.id))
+    standing[Standing.__struct_fields__.index(field)] = -1
+    yard.do("HSET", "standings", job.id, pack(standing))
+    assert job.id in await yard.problems()
+    assert await claim(yard.store) == []
+    record = await yard.store.admin.find(job.id)
+    assert record is not None
+    assert (record.state, record.reason) == (State.DEAD, Reason.UNREADABLE)
 
 
 # Keys of another type

@@ -96,7 +96,9 @@ end
 local function is_standing(standing)
   local <STANDING fence..lines> = unpack(standing, STANDING.FENCE, STANDING.LINES)
   if not are_counts(<STANDING fence..lines>, standing[STANDING.ATTACHED]) then return false end
-  if standing[STANDING.STATE] ~= nil then return is_end(standing) end
+  local <STANDING state..result> = unpack(standing, STANDING.STATE, STANDING.RESULT)
+  if state ~= nil then return is_end(standing) end
+  if finished_at ~= nil or reason ~= nil or result ~= nil then return false end
   local <STANDING task..expires_at> = unpack(standing, STANDING.TASK, STANDING.EXPIRES_AT)
   return is_call(task, version, head_start / 1000000, enqueued_at, expires_at, standing[STANDING.LEVEL])
 end
