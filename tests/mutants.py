@@ -2312,6 +2312,20 @@ MUTANTS = [
         "tests/face/test_enqueue.py::test_enqueue_many_cuts_a_stream_of_large_jobs",
     ),
     Mutant(
+        "a list goes on behind an id that no cursor has room for",
+        "stores/listing.py",
+        "        spot = Spot(number, after and _brief(after, lists[number].order))\n",
+        "        spot = Spot(number, after)\n",
+        "tests/stores/test_postgres_damage.py",
+    ),
+    Mutant(
+        "a list goes on behind an id that no cursor has room for, and not before it",
+        "stores/listing.py",
+        'part[:_LONGEST_PART] + ("\\U0010ffff" if up else "")',
+        'part[:_LONGEST_PART] + ("" if up else "\\U0010ffff")',
+        "tests/stores/test_postgres_damage.py",
+    ),
+    Mutant(
         "a live job tells of no end, Redis",
         f"{REDIS}/lua/sound.lua",
         "  if finished_at ~= nil or reason ~= nil or result ~= nil then return false end\n",

@@ -551,6 +551,26 @@ async def test_a_table_of_a_day_that_somebody_renamed_stops_nothing(yard: Yard, 
     assert (await yard.store.admin.find(job.id)) is not None
 
 
+@pytest.mark.parametrize("state", [State.WAITING, State.CANCELLED])
+async def test_an_id_that_no_cursor_has_room_for_is_one_job_of_a_list(
+    yard: Yard, state: State
+) -> None:
+    """Before, the page ended with a cursor that the store refused."""
+    jobs = await yard.put(5)
+    if state is State.CANCELLED:
+        await deeds.cancel(yard.store, [job.id for job in jobs], "no", by())
+    table = "finished" if state is State.CANCELLED else "job"
+    yard.owner.execute(f"UPDATE {table} SET id = id || %s WHERE id = %s", [DEEP, jobs[2].id])
+    told, cursor = [], ""
+    while cursor is not None:
+        page = await yard.store.admin.page(Filter(states=(state,)), 1, cursor or None)
+        told += [job.id for job in page.jobs]
+        cursor = page.cursor
+        assert len(told) <= len(jobs)
+    others = [job.id for job in jobs if job is not jobs[2]]
+    assert sorted(each for each in told if len(each) <= LONGEST_ID) == sorted(others)
+
+
 async def test_an_operator_mends_and_it_is_in_the_audit_log(yard: Yard) -> None:
     """The store's user has rights on no table: repair is a verb."""
     [bad] = await yard.put()

@@ -16,11 +16,12 @@ import msgspec
 from fairlead.core.errors import BadCursor
 from fairlead.core.job import JobRecord
 
-Key = tuple[str | int | float | bytes | None, ...]
+KeyPart = str | int | float | bytes | None
+Key = tuple[KeyPart, ...]
 """Where a job stands in an order that a store keeps."""
 
 _IN_KEYS = (str, int, float, bytes, NoneType)
-_LONGEST = 4_096
+_LONGEST = 8_192
 _CHECK = 4
 """How many bytes of a cursor tell that the others are whole."""
 

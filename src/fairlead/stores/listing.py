@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fairlead.core.admin import LEAST_LOOKED, LOOKED_FOR_EACH, MOST_LISTED, Filter, Wait
 from fairlead.core.job import JobRecord, State
-from fairlead.core.page import Key, Page, Spot, cursor_of, digest_of, spot_of
+from fairlead.core.page import Key, KeyPart, Page, Spot, cursor_of, digest_of, spot_of
 
 
 class Order(StrEnum):
@@ -38,6 +38,9 @@ class Order(StrEnum):
 
 BY_QUEUE = frozenset({Order.READY, Order.RUNNING, Order.FRONT, Order.BEHIND, Order.LOST})
 """Orders that go queue by queue: those of other queues than are asked for need not be looked at."""
+_NEWEST_FIRST = frozenset({Order.DEAD, Order.CANCELLED, Order.DONE})
+_LONGEST_PART = 400
+"""How much of a text a cursor holds. None that is sound is longer; what somebody damaged may be."""
 _USUAL = (State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED, State.DONE)
 _WAITS = {
     Wait.DUE: (Order.READY, Order.LATER),
@@ -131,8 +134,24 @@ def paged(kept: Orders, which: Filter, limit: int, cursor: str | None, now: int)
         elif answer.met:
             after = answer.met[-1].key
     goes_on = number < len(lists)
-    next_ = cursor_of(kept.store, asked, Spot(number, after)) if goes_on else None
+    next_ = None
+    if goes_on:
+        spot = Spot(number, after and _brief(after, lists[number].order))
+        next_ = cursor_of(kept.store, asked, spot)
     return Page(found, next_, looked, now)
+
+
+def _brief(key: Key, order: Order) -> Key:
+    """Return a key that fits into a cursor; what is cut leads behind all that begin as it does."""
+    return tuple(_cut(part, up=order not in _NEWEST_FIRST) for part in key)
+
+
+def _cut(part: KeyPart, *, up: bool) -> KeyPart:
+    if isinstance(part, str) and len(part) > _LONGEST_PART:
+        return part[:_LONGEST_PART] + ("\U0010ffff" if up else "")
+    if isinstance(part, bytes) and len(part) > _LONGEST_PART:
+        return part[:_LONGEST_PART] + (b"\xff" if up else b"")
+    return part
 
 
 def lists_of(kept: Orders, which: Filter) -> list[List]:
