@@ -560,7 +560,7 @@ async def test_an_id_that_no_cursor_has_room_for_is_one_job_of_a_list(
     if state is State.CANCELLED:
         await deeds.cancel(yard.store, [job.id for job in jobs], "no", by())
     table = "finished" if state is State.CANCELLED else "job"
-    yard.owner.execute(f"UPDATE {table} SET id = id || %s WHERE id = %s", [DEEP, jobs[2].id])
+    yard.owner.execute(f"UPDATE {table} SET id = id || %s WHERE id = %s", [2 * DEEP, jobs[2].id])
     told, cursor = [], ""
     while cursor is not None:
         page = await yard.store.admin.page(Filter(states=(state,)), 1, cursor or None)
