@@ -2326,6 +2326,13 @@ MUTANTS = [
         "tests/stores/test_postgres_damage.py",
     ),
     Mutant(
+        "a list goes on behind a member that no cursor has room for, Redis",
+        "stores/listing.py",
+        "isinstance(part, bytes) and len(part) > _LONGEST_PART",
+        "isinstance(part, bytes) and not part",
+        "tests/stores/test_redis_damage.py",
+    ),
+    Mutant(
         "a live job tells of no end, Redis",
         f"{REDIS}/lua/sound.lua",
         "  if finished_at ~= nil or reason ~= nil or result ~= nil then return false end\n",

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import redis
 
-from fairlead.core.admin import ALL, Worker
+from fairlead.core.admin import ALL, Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.errors import StoreRefused, StoreUnavailable
 from fairlead.core.ids import JobId
@@ -271,6 +271,18 @@ async def test_a_fence_that_cannot_be_stops_nobody(yard: Yard, fence: float) -> 
     assert await deeds.revive(yard.store, [jobs[0].id], [State.DEAD], by()) == [jobs[0].id]
     [again] = await claim(yard.store)
     assert again.fence > jobs[0].fence
+
+
+async def test_a_member_that_no_cursor_has_room_for_hides_no_job(yard: Yard) -> None:
+    first, second = await put(yard.store, 2)
+    # A page looks at more jobs behind one that it cannot tell of: the first ends with the long one.
+    for score, member in enumerate([b"short", first.id, b"\xfe" * 9_000, second.id]):
+        yard.do("ZADD", "ready", score, member)
+    which = Filter(states=(State.WAITING,))
+    page = await yard.store.admin.page(which, 1)
+    assert [job.id for job in page.jobs] == [first.id]
+    page = await yard.store.admin.page(which, 1, page.cursor)
+    assert [job.id for job in page.jobs] == [second.id]
 
 
 @pytest.mark.parametrize("field", ["finished_at", "reason", "result"])

@@ -22,6 +22,7 @@ Key = tuple[KeyPart, ...]
 
 _IN_KEYS = (str, int, float, bytes, NoneType)
 _LONGEST = 8_192
+"""More than a cursor that a store made: its key has at most three texts (stores/listing.py)."""
 _CHECK = 4
 """How many bytes of a cursor tell that the others are whole."""
 
