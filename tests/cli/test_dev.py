@@ -3,13 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from fairlead.core.job import State
+from fairlead.core.job import Job, State
+from fairlead.core.queue import Queue
+from fairlead.core.store import Store
 from tests.cli.shop import (
     SHOP,
     eventually,
@@ -20,7 +23,7 @@ from tests.cli.shop import (
     started,
     with_store,
 )
-from tests.words import new_job
+from tests.words import claim, new_job
 
 READY = "  stop   Ctrl-C"
 
@@ -222,3 +225,28 @@ def test_new_code_that_hangs_does_not_keep_dev_from_ending(folder: Path) -> None
         read_until(process, "changed: shop.py")
         assert "stopped" in stopped(process, signal.SIGTERM)
     assert processes_in(folder) == []
+
+
+def test_dev_that_ends_late_leaves_alone_what_another_worker_took_over(folder: Path) -> None:
+    """It was suspended for longer than a lease; another worker has one of its jobs by now."""
+
+    async def two_jobs(store: Store) -> tuple[Job, Job]:
+        await store.put([new_job("grip", "default")])
+        await claim(store, Queue("default"), worker="dev", lease=0)
+        [taken] = await claim(store, Queue("default"), worker="w2")
+        await store.put([new_job("grip", "default")])
+        [own] = await claim(store, Queue("default"), worker="dev")
+        return taken, own
+
+    (folder / "shop.py").write_text(SHOP + GRIP)
+    taken, own = with_store(folder, two_jobs)
+    assert taken.lost
+    assert taken.taken_over
+    leave = [sys.executable, "-m", "fairlead.cli.process", "leave", "shop:app", "dev"]
+    said = subprocess.run(leave, cwd=folder, capture_output=True, text=True, check=True)
+    assert own.id in said.stderr
+    assert taken.id not in said.stderr
+    for job, state in [(taken, State.RUNNING), (own, State.WAITING)]:
+        found = with_store(folder, lambda store, job=job: store.admin.find(job.id))
+        assert found is not None
+        assert (found.state, found.fence) == (state, job.fence)

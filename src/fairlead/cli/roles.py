@@ -96,6 +96,7 @@ def _leave(target: str, worker: str, *command: str) -> None:
         ended = [
             Ended.unseen(workshop, job, Returned(cut_off=True), None, now)
             for job in await app.store.held(worker)
+            if not job.taken_over
         ]
         for settlement in await Settling(workshop, Troubles(worker, app.events)).settle(ended):
             if settlement is not None:

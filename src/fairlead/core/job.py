@@ -197,6 +197,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     shared_deaths: int = 0
 
     @property
+    def taken_over(self) -> bool:
+        """Whether it was claimed as lost since `worker` claimed it at `claimed_at`."""
+        return self.fence > self.claimed_at
+
+    @property
     def suspect(self) -> bool:
         """Whether it may have killed a process, and must not run beside jobs that have not."""
         return self.shared_deaths > 0 or self.crashes > 0

@@ -121,8 +121,8 @@ def unstarted(
     found = []
     for job in held:
         mark = by_pair.get((job.id, job.fence))
-        if job.fence > job.claimed_at:
-            continue  # Claimed as lost, here or by another: to be decided on, not to be given back.
+        if job.taken_over:
+            continue  # Here or by another worker, which decides on it.
         if mark is None:
             revoked = asked_at <= revoked_at
         else:

@@ -120,8 +120,8 @@ async def _take_over(workshop: Workshop, death: Death, troubles: Troubles) -> Es
     for job in await store.held(death.worker):
         pair = (job.id, job.fence)
         mark = marks.get(pair)
-        if job.fence > job.claimed_at and not (mark is not None and mark.running):
-            continue  # Claimed as lost, here or by another: to be decided on, not to be given back.
+        if job.taken_over and not (mark is not None and mark.running):
+            continue  # Here or by another worker, which decides on it.
         outcome = outcomes.get(pair, Returned())
         if outcome is None or job.task not in workshop.tasks:
             continue  # To be asked about; or of newer code than ours: its lease passes.
