@@ -848,9 +848,16 @@ MUTANTS = [
     Mutant(
         "a job claimed as lost is decided on, not given back with the revoked ones",
         "runtime/revoke.py",
-        "        if job.fence > job.claimed_at:\n            continue",
+        "        if job.taken_over:\n            continue",
         "        if job.fence < 0:\n            continue",
         REVOKE,
+    ),
+    Mutant(
+        "a worker that ends late leaves alone what another one has taken over",
+        "cli/roles.py",
+        "            if not job.taken_over\n",
+        "",
+        "tests/cli/test_dev.py::test_dev_that_ends_late_leaves_alone_what_another_worker_took_over",
     ),
     Mutant(
         "what was taken back from a process is renewed no more (F77)",
@@ -3783,8 +3790,22 @@ MUTANTS = [
     Mutant(
         "a cursor leads on in the list that it was made for, and in no other",
         "core/page.py",
-        "inside.asked != asked or ",
-        "",
+        "    if inside.asked != asked:\n",
+        "    if False:\n",
+        "tests/stores/test_pages.py",
+    ),
+    Mutant(
+        "a cursor serves programs that know more filters",
+        "core/admin.py",
+        "class Filter(msgspec.Struct, frozen=True, omit_defaults=True):",
+        "class Filter(msgspec.Struct, frozen=True):",
+        "tests/stores/test_pages.py",
+    ),
+    Mutant(
+        "a cursor serves programs that know more lists",
+        "stores/listing.py",
+        "        if (order, queue) == (spot.order, spot.queue):\n            return number, spot.after\n",
+        "        if number == list(Order).index(spot.order):\n            return number, spot.after\n",
         "tests/stores/test_pages.py",
     ),
     Mutant(

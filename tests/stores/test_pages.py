@@ -20,10 +20,11 @@ from fairlead.core.errors import BadCursor
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Policy
-from fairlead.core.page import Page, Spot, cursor_of
+from fairlead.core.page import Page, Spot, cursor_of, digest_of
 from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
+from fairlead.stores.listing import Answer, Asked, Met, Order, Orders, held, paged
 from tests import deeds
 from tests.conftest import STORES
 from tests.words import MAIL, by, claim, done, failed, new_job, plan
@@ -383,7 +384,7 @@ async def test_a_cursor_that_this_store_did_not_make_is_refused(
     own, _, text = sound.partition(".")
     at = len(text) // 2
     changed = f"{own}.{text[:at]}{'B' if text[at] == 'A' else 'A'}{text[at + 1 :]}"
-    crafted = cursor_of(own, 0, Spot(0, ({"no": "place"},)))  # type: ignore[arg-type]
+    crafted = cursor_of(own, 0, Spot("ready", None, ({"no": "place"},)))  # type: ignore[arg-type]
     given = cursor.replace("{own}", own).replace("{cut}", sound[:-3]).replace("{changed}", changed)
     given = given.replace("{crafted}", crafted)
     with pytest.raises(BadCursor, match="leads nowhere here: ") as told:
@@ -399,6 +400,46 @@ async def test_a_cursor_of_another_list_is_refused(store: Store) -> None:
             await store.admin.page(which, 2, cursor)
     moved = Filter(states=(State.WAITING,), since=1, at=5)
     assert len((await store.admin.page(moved, 9, cursor)).jobs) == 3
+
+
+class NewerFilter(Filter, frozen=True, omit_defaults=True):
+    """What a later program may ask for besides."""
+
+    colour: str | None = None
+
+
+async def test_a_cursor_serves_programs_that_know_more_filters(store: Store) -> None:
+    jobs = [new_job() for _ in range(5)]
+    await store.put(jobs)
+    for asks, goes_on in [(Filter, NewerFilter), (NewerFilter, Filter)]:
+        first = await store.admin.page(asks(states=(State.WAITING,)), 2)
+        rest = await store.admin.page(goes_on(states=(State.WAITING,)), 9, first.cursor)
+        assert ids_of(rest.jobs) == ids_of(jobs[2:])
+    with pytest.raises(BadCursor, match="it was made for a list with other filters"):
+        await store.admin.page(NewerFilter(states=(State.WAITING,), colour="red"), 9, first.cursor)
+
+
+def test_a_cursor_serves_programs_that_know_more_lists() -> None:
+    """A program that keeps one more order than the one that made the cursor, and one fewer."""
+    fewer = Orders("any", (Order.FRONT,), (), frozenset(Order))
+    more = fewer._replace(running=(Order.FRONT, Order.BEHIND, Order.LOST))
+    asked: list[Order] = []
+
+    def answer(what: Asked) -> Answer:
+        asked.append(what.order)
+        return Answer([Met((len(asked),), None)], ends=what.order is not Order.DEAD)
+
+    for makes, goes_on in [(fewer, more), (more, fewer)]:
+        walk = paged(makes, Filter(states=(State.RUNNING, State.DEAD)), 1, None, 0)
+        asked.clear()
+        cursor = held(walk, answer).cursor
+        assert asked[-1] is Order.DEAD
+        asked.clear()
+        held(paged(goes_on, Filter(states=(State.RUNNING, State.DEAD)), 1, cursor, 0), answer)
+        assert set(asked) == {Order.DEAD}
+    lost = cursor_of("any", digest_of(Filter(states=(State.DEAD,))), Spot(Order.LOST))
+    with pytest.raises(BadCursor, match="it was made for a list with other filters"):
+        held(paged(fewer, Filter(states=(State.DEAD,)), 1, lost, 0), answer)
 
 
 @pytest.mark.parametrize(

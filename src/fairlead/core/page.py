@@ -23,6 +23,7 @@ Key = tuple[KeyPart, ...]
 _IN_KEYS = (str, int, float, bytes, NoneType)
 _LONGEST = 8_192
 """More than a cursor that a store made: its key has at most three texts (stores/listing.py)."""
+OTHER_LIST = "it was made for a list with other filters"
 _CHECK = 4
 """How many bytes of a cursor tell that the others are whole."""
 
@@ -41,15 +42,20 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Spot(NamedTuple):
-    """Where a page begins: the number of the list, and the key after which it goes on there."""
+    """Where a page begins: in which list, of which queue, and after which key of its order.
 
-    number: int = 0
+    The list is named, and not numbered, because another program may have more of them.
+    """
+
+    order: str
+    queue: str | None = None
     after: Key | None = None
 
 
 class _Inside(msgspec.Struct, frozen=True, array_like=True):
     asked: int
-    number: int
+    order: str
+    queue: str | None
     after: tuple[Any, ...] | None
 
 
@@ -58,7 +64,10 @@ _decode = msgspec.msgpack.Decoder(_Inside).decode
 
 
 def digest_of(asked: object) -> int:
-    """Return a number that tells what was asked for: a cursor leads on in the same lists only."""
+    """Return a number that tells what was asked for: a cursor leads on in the same lists only.
+
+    Programs that know different filters agree on it if what was asked for leaves out its defaults.
+    """
     return crc32(_encode(asked))
 
 
@@ -69,19 +78,17 @@ def cursor_of(store: str, asked: int, spot: Spot) -> str:
     return f"{store}.{urlsafe_b64encode(whole).decode().rstrip('=')}"
 
 
-def spot_of(store: str, asked: int, cursor: str | None, lists: int) -> Spot:
-    """Return the spot that a cursor leads to, in one of so many lists; without one, the first."""
-    if cursor is None:
-        return Spot()
+def spot_of(store: str, asked: int, cursor: str) -> Spot:
+    """Return the spot that a cursor leads to, in what was asked for."""
     maker, _, text = cursor.partition(".")
     if not text or len(cursor) > _LONGEST:
         raise BadCursor(cursor, "it is none that a store made")
     if maker != store:
         raise BadCursor(cursor, f"another kind of store made it, and this one is {store}")
     inside = _opened(cursor, text)
-    if inside.asked != asked or not 0 <= inside.number < lists:
-        raise BadCursor(cursor, "it was made for a list with other filters")
-    return Spot(inside.number, inside.after)
+    if inside.asked != asked:
+        raise BadCursor(cursor, OTHER_LIST)
+    return Spot(inside.order, inside.queue, inside.after)
 
 
 def _opened(cursor: str, text: str) -> _Inside:

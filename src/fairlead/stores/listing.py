@@ -14,7 +14,17 @@ from msgspec.structs import replace
 
 from fairlead.core.admin import LEAST_LOOKED, LOOKED_FOR_EACH, MOST_LISTED, Filter, Wait
 from fairlead.core.job import JobRecord, State
-from fairlead.core.page import Key, KeyPart, Page, Spot, cursor_of, digest_of, spot_of
+from fairlead.core.errors import BadCursor
+from fairlead.core.page import (
+    OTHER_LIST,
+    Key,
+    KeyPart,
+    Page,
+    Spot,
+    cursor_of,
+    digest_of,
+    spot_of,
+)
 
 
 class Order(StrEnum):
@@ -114,7 +124,7 @@ def paged(kept: Orders, which: Filter, limit: int, cursor: str | None, now: int)
     """Ask for what a page needs, and return the page."""
     lists = lists_of(kept, which)
     asked = digest_of(replace(which, since=None, at=0))
-    number, after = spot_of(kept.store, asked, cursor, len(lists))
+    number, after = _begin(kept, lists, asked, cursor)
     limit = max(0, min(limit, MOST_LISTED))
     most = max(LEAST_LOOKED, LOOKED_FOR_EACH * limit)
     found: list[JobRecord] = []
@@ -133,12 +143,25 @@ def paged(kept: Orders, which: Filter, limit: int, cursor: str | None, now: int)
             number, after = number + 1, None
         elif answer.met:
             after = answer.met[-1].key
-    goes_on = number < len(lists)
     next_ = None
-    if goes_on:
-        spot = Spot(number, after and _brief(after, lists[number].order))
+    if number < len(lists):
+        order, queue, _ = lists[number]
+        spot = Spot(order, queue, after and _brief(after, order))
         next_ = cursor_of(kept.store, asked, spot)
     return Page(found, next_, looked, now)
+
+
+def _begin(
+    kept: Orders, lists: list[List], asked: int, cursor: str | None
+) -> tuple[int, Key | None]:
+    """Return the number of the list where a page begins, and after which key."""
+    if cursor is None:
+        return 0, None
+    spot = spot_of(kept.store, asked, cursor)
+    for number, (order, queue, _) in enumerate(lists):
+        if (order, queue) == (spot.order, spot.queue):
+            return number, spot.after
+    raise BadCursor(cursor, OTHER_LIST)
 
 
 def _brief(key: Key, order: Order) -> Key:
