@@ -82,7 +82,7 @@ def test_another_process_writes_and_we_read_even_after_it_died() -> None:
         "import os, signal, sys\n"
         "from fairlead.runtime.board import Board, ASYNC\n"
         "board = Board.opened(int(sys.argv[1]))\n"
-        "assert board.places == 4 and board.spare_until == 77.0\n"
+        "assert board.free == 4 and board.spare_until == 77.0\n"
         f"place = board.hold('{JOB}', 5, 1, 2.0)\n"
         f"board.hold('{JOB}', 6, 1, 2.0)\n"
         "board.start(place, ASYNC, 3, 4.0, 2.5)\n"

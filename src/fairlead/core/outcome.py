@@ -373,17 +373,17 @@ def _settle(
     failure: Failure | None = None,
 ) -> Settlement:
     return Settlement(
-        id=job.id,
-        fence=job.fence,
-        state=state,
-        outcome=type(outcome).__name__.lower(),
-        counts=counts,
-        crashed=crashed,
-        shared_deaths=shared_deaths,
-        run_at=run_at,
-        result=result,
-        reason=reason,
-        failure=failure,
+        job.id,
+        job.fence,
+        state,
+        type(outcome).__name__.lower(),
+        counts,
+        crashed,
+        shared_deaths,
+        run_at,
+        result,
+        reason,
+        failure,
     )
 
 

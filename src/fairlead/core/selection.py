@@ -322,13 +322,15 @@ GATES: dict[Gate, Question] = {
 }
 """Every gate that asks about a job alone, in the order they are asked."""
 
+_QUESTIONS = tuple(GATES.items())
+
 LIMITS: dict[Gate, Limit] = {}
 """Every gate that counts, asked after those."""
 
 
 def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:
     """Return the first closed gate before this job, or None if it may start."""
-    for gate, is_closed in GATES.items():
+    for gate, is_closed in _QUESTIONS:
         if is_closed(head, line, snapshot):
             return gate
     return None

@@ -56,7 +56,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 def accepted(jobs: Sequence[NewJob], fresh: Iterable[bool]) -> list[Accepted]:
     """Return the answer to a put whose jobs stand for themselves."""
-    return [Accepted(job.id, is_new) for job, is_new in zip(jobs, fresh, strict=True)]
+    return list(map(Accepted, [job.id for job in jobs], fresh))
 
 
 class Within(Generic[T]):

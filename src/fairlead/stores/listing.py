@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fairlead.core.admin import LEAST_LOOKED, LOOKED_FOR_EACH, MOST_LISTED, Filter, Wait
-from fairlead.core.job import JobRecord, State
 from fairlead.core.errors import BadCursor
+from fairlead.core.job import JobRecord, State
 from fairlead.core.page import (
     OTHER_LIST,
     Key,

@@ -42,7 +42,7 @@ from fairlead.core.page import Page
 from fairlead.core.selection import LIMITS, ClaimPlan, Line, Snapshot, Used, can_run, limit_of
 from fairlead.stores.memory.line import MemoryLine
 from fairlead.stores.memory.listing import MemoryListing
-from fairlead.stores.memory.live import LiveJob, revived
+from fairlead.stores.memory.live import End, LiveJob, revived
 from fairlead.stores.records import running_of, waiting_of
 
 T = TypeVar("T")
@@ -242,7 +242,7 @@ class MemoryAdmin(Admin):
             live.cancel = reason
         else:
             self._line.displace(live)
-            self._line.finish(live, State.CANCELLED, self._line.clock.now(), reason)
+            self._line.leave(live, End(State.CANCELLED, self._line.clock.now(), reason))
         return True
 
     def _revive(self, job_id: JobId, states: Collection[State]) -> bool:

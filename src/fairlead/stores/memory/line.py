@@ -45,7 +45,7 @@ from fairlead.core.selection import (
 from fairlead.core.store import BATCH, Accepted, Extended, Upkeep
 from fairlead.stores.looks import Looks
 from fairlead.stores.memory.entries import MemoryEntries
-from fairlead.stores.memory.live import LiveJob
+from fairlead.stores.memory.live import End, LiveJob
 from fairlead.stores.untransacted import Untransacted
 
 
@@ -292,26 +292,14 @@ class MemoryLine(Untransacted):
             live.lease_until, live.worker, live.claimed_at = 0, None, None
             self.place(live, now)
         else:
-            self.finish(live, settlement.state, now, settlement.reason, settlement.result)
+            self.leave(live, End(settlement.state, now, settlement.reason, settlement.result))
         return settlement
 
-    def finish(
-        self, live: LiveJob, state: State, now: int, reason: str | None, result: str | None = None
-    ) -> None:
+    def leave(self, live: LiveJob, end: End) -> None:
         """Move a job out of the line for good."""
-        del self.live[live.new.id]
-        record = msgspec.structs.replace(
-            live.record(),
-            state=state,
-            gate=None,
-            lease_until=None,
-            cancel_requested=False,
-            shared_deaths=0,
-            finished_at=now,
-            result=result,
-            reason=reason,
-        )
-        (self.dead if state is State.DEAD else self.finished)[record.id] = record
+        record = live.record(end)
+        del self.live[record.id]
+        (self.dead if end.state is State.DEAD else self.finished)[record.id] = record
 
     async def announce(self, worker: Worker, lease: int) -> None:
         """Say that a worker lives, and which tasks it knows."""
@@ -412,12 +400,10 @@ class MemoryLine(Untransacted):
             if live is None or live.expires_at != mark[0]:
                 continue  # It has ended, or was revived without an expiry that had passed.
             if live.lease_until or live.new.level > self.level:
-                left.append(
-                    mark
-                )  # It may wait again, and expire then; or a newer program may look.
+                left.append(mark)  # It may wait again, and expire then; or be for newer programs.
                 continue
             self.displace(live)
-            self.finish(live, State.CANCELLED, now, Reason.EXPIRED)
+            self.leave(live, End(State.CANCELLED, now, Reason.EXPIRED))
             expired += 1
         for mark in left:
             heapq.heappush(self.expiring, mark)

@@ -1,6 +1,7 @@
 """A waiting or running job in memory, and the values it is told as."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,15 @@ from fairlead.core.job import (
 )
 from fairlead.core.outcome import Settlement
 from fairlead.core.selection import LONGEST_TOLD, Head, Unknown
+
+
+class End(NamedTuple):
+    """How a job leaves the line, and when."""
+
+    state: State
+    at: int
+    reason: str | None = None
+    result: str | None = None
 
 
 class LiveJob(msgspec.Struct):
@@ -62,9 +72,9 @@ class LiveJob(msgspec.Struct):
             self.order_at,
             self.run_at,
             self.expires_at,
-            lost=self.lease_until > 0,
-            size=size_of(new),
-            level=new.level,
+            self.lease_until > 0,
+            size_of(new),
+            new.level,
         )
 
     def unknown(self, jobs: int) -> Unknown:
@@ -79,51 +89,55 @@ class LiveJob(msgspec.Struct):
         assert self.worker is not None
         assert self.claimed_at is not None
         return Job(
-            id=new.id,
-            task=new.task,
-            version=new.version,
-            queue=new.queue,
-            payload=new.payload,
-            options=new.options,
-            attempt=self.attempt,
-            crashes=self.crashes,
-            shared_deaths=self.shared_deaths,
-            fence=self.fence,
-            run_at=self.run_at,
-            enqueued_at=self.enqueued_at,
-            expires_at=self.expires_at,
-            claimed_at=self.claimed_at,
-            lease_until=self.lease_until,
-            worker=self.worker,
-            lost=lost,
+            new.id,
+            new.task,
+            new.version,
+            new.queue,
+            new.payload,
+            new.options,
+            self.attempt,
+            self.crashes,
+            self.fence,
+            self.run_at,
+            self.enqueued_at,
+            self.expires_at,
+            self.claimed_at,
+            self.lease_until,
+            self.worker,
+            lost,
+            self.shared_deaths,
         )
 
-    def record(self) -> JobRecord:
-        """What people see of it."""
-        new = self.new
+    def record(self, end: End | None = None) -> JobRecord:
+        """What people see of it; with an end, what is kept of it then."""
+        new, live = self.new, end is None
+        state = State.RUNNING if self.lease_until else State.WAITING
         return JobRecord(
-            id=new.id,
-            task=new.task,
-            version=new.version,
-            queue=new.queue,
-            state=State.RUNNING if self.lease_until else State.WAITING,
-            payload=new.payload,
-            options=new.options,
-            priority=new.priority,
-            attempt=self.attempt,
-            crashes=self.crashes,
-            fence=self.fence,
-            run_at=self.run_at,
-            enqueued_at=self.enqueued_at,
-            expires_at=self.expires_at,
-            gate=self.parked,
-            worker=self.worker,
-            claimed_at=self.claimed_at,
-            lease_until=self.lease_until or None,
-            cancel_requested=self.cancel is not None,
-            errors=self.errors,
-            shared_deaths=self.shared_deaths,
-            level=new.level,
+            new.id,
+            new.task,
+            new.version,
+            new.queue,
+            end.state if end else state,
+            new.payload,
+            new.options,
+            new.priority,
+            self.attempt,
+            self.crashes,
+            self.fence,
+            self.run_at,
+            self.enqueued_at,
+            self.expires_at,
+            self.parked if live else None,
+            self.worker,
+            self.claimed_at,
+            self.lease_until or None if live else None,
+            live and self.cancel is not None,
+            end.at if end else None,
+            end.result if end else None,
+            end.reason if end else None,
+            self.errors,
+            self.shared_deaths if live else 0,
+            new.level,
         )
 
     def end_run(self, settlement: Settlement, now: int) -> Attempt:
@@ -134,19 +148,19 @@ class LiveJob(msgspec.Struct):
         if past is not None:
             self.errors += (past,)
         return Attempt(
-            job_id=new.id,
-            fence=self.fence,
-            attempt=self.attempt,
-            task=new.task,
-            queue=new.queue,
-            pool=settlement.pool,
-            worker=self.worker,
-            ready_at=max(self.run_at, self.enqueued_at),
-            claimed_at=self.claimed_at,
-            started_at=settlement.started_at,
-            finished_at=now,
-            outcome=settlement.outcome,
-            fingerprint=past.fingerprint if past else None,
+            new.id,
+            self.fence,
+            self.attempt,
+            new.task,
+            new.queue,
+            settlement.pool,
+            self.worker,
+            max(self.run_at, self.enqueued_at),
+            self.claimed_at,
+            settlement.started_at,
+            now,
+            settlement.outcome,
+            past.fingerprint if past else None,
         )
 
     def problems(self) -> Iterator[str]:

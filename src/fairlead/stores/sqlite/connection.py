@@ -427,7 +427,7 @@ class WriteLock:
         unusually long, `look` is called now and then, and may end the wait by raising.
         """
         inside = self.enter()
-        again = time.monotonic() + UNUSUAL_WAIT
+        again: float | None = None
         try:
             for _ in looks(self._place, since):
                 try:
@@ -436,6 +436,7 @@ class WriteLock:
                 except sqlite3.OperationalError as problem:
                     if not is_busy(problem):
                         raise
+                again = again or time.monotonic() + UNUSUAL_WAIT
                 if look is not None and time.monotonic() >= again:
                     look()
                     again = time.monotonic() + 5 * UNUSUAL_WAIT

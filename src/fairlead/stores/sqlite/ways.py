@@ -61,6 +61,8 @@ _NOT_DUE = int(Parked.NOT_DUE)  # SQLite takes plain numbers faster.
 
 def enter(connection: Hand, jobs: Sequence[NewJob], now: int) -> list[bool]:
     """Take jobs into the line, on any connection to the file; says for each whether it is new."""
+    if len(jobs) == 1:
+        return _enter_some(connection, jobs, now)
     fresh: list[bool] = []
     start = 0
     for size in _PUT_SIZES:

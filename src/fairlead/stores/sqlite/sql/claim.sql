@@ -17,15 +17,16 @@ SELECT json_array(
 -- left where they are. A number of shared deaths that is none reads as 3: such a job runs alone. What
 -- a lost run leaves must be readable at its settlement: if it is not, `lost` is neither true nor false.
 SELECT json_group_array(json_array(
-    id, task, version, order_at, run_at, expires_at, json(lost), size, level, seq, payload, options,
-    attempt, crashes, shared_deaths, fence, enqueued_at, claimed_at, worker
+    id, task, version, order_at, run_at, expires_at,
+    CASE lost WHEN 0 THEN json('false') WHEN 1 THEN json('true') END,
+    size, level, seq, payload, options, attempt, crashes, shared_deaths, fence, enqueued_at, claimed_at, worker
 ))
 FROM (
     SELECT id, task, version, order_at, run_at, expires_at, size, level, seq, attempt, crashes,
            fence, enqueued_at, claimed_at, worker,
-           CASE WHEN lease_until = 0 THEN 'false'
+           CASE WHEN lease_until = 0 THEN 0
                 WHEN typeof(lease_until) = 'integer' AND lease_until > 0
-                 AND typeof(cancel) IN ('null', 'text') THEN 'true' END AS lost,
+                 AND typeof(cancel) IN ('null', 'text') THEN 1 END AS lost,
            CASE WHEN size <= :large THEN options END AS options,
            CASE WHEN size <= :large THEN payload END AS payload,
            CASE WHEN shared_deaths = 0 THEN 0
