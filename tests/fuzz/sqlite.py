@@ -44,7 +44,7 @@ TABLES = {
         *("seq", "id", "queue", "task", "version", "level", "attached", "parked", "park_key"),
         *("run_at", "order_at", "expires_at", "enqueued_at", "attempt", "crashes"),
         *("shared_deaths", "fence", "lease_until", "worker", "claimed_at", "cancel", "size"),
-        *("options", "payload", "errors"),
+        *("options", "payload", "errors", "more"),
     ),
     "finished": (
         *(
@@ -61,7 +61,7 @@ TABLES = {
             "expires_at",
         ),
         *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
-        *("claimed_at", "errors", "finished_at", "reason", "result", "entries"),
+        *("claimed_at", "errors", "finished_at", "reason", "result", "entries", "more"),
     ),
     "dead": (
         *(
@@ -77,9 +77,9 @@ TABLES = {
             "expires_at",
         ),
         *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
-        *("claimed_at", "errors", "finished_at", "reason", "entries"),
+        *("claimed_at", "errors", "finished_at", "reason", "entries", "more"),
     ),
-    "entry": ("seq", "kind", "owner", "key", "version", "due_at", "expires_at", "value"),
+    "entry": ("seq", "kind", "owner", "key", "version", "due_at", "expires_at", "value", "more"),
     "attempt": (
         *("seq", "job_id", "fence", "attempt", "task", "queue", "pool", "worker", "ready_at"),
         *("claimed_at", "started_at", "finished_at", "outcome", "fingerprint"),

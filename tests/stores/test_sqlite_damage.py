@@ -18,7 +18,7 @@ import pytest
 
 from fairlead.core.admin import NOT_MENDED, Filter, PoolShare, Worker
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.entries import Change
+from fairlead.core.entries import Change, Wanted
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
@@ -423,6 +423,42 @@ async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path
     record = await scene.store.admin.find(waiting)
     assert record is not None
     assert record.state is State.DONE
+
+
+@pytest.mark.parametrize("wrong", ["x'6162'", "CAST(x'ff' AS TEXT)"])
+async def test_fields_of_later_programs_that_are_no_text_are_dropped_and_nothing_else(
+    scene: Scene, tmp_path: Path, wrong: str
+) -> None:
+    store, waiting = scene.store, scene.victims["waiting"]
+    before = await deeds.jobs(store, Filter())
+    entries = await store.entries.read(Wanted("kind"))
+    own = await store.entries.read(Wanted("kind", scene.victims["running"]))
+    places = ("job", "finished", "dead", "entry")
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        for place in places:
+            raw.execute(f"UPDATE fairlead_{place} SET more = {wrong}")
+        raw.commit()
+        assert waiting in {job.id for job in await claim(store, capable=CAPABLE)}
+        count = sum(raw.execute(f"SELECT count(*) FROM fairlead_{p}").fetchone()[0] for p in places)
+        assert len(await store.admin.repair(by("repair"))) == count
+        for place in places:
+            assert raw.execute(f"SELECT DISTINCT more FROM fairlead_{place}").fetchall() == [
+                (None,)
+            ]
+    assert await store.admin.audit() == []
+    assert await store.entries.read(Wanted("kind")) == entries
+    assert await store.entries.read(Wanted("kind", scene.victims["running"])) == own
+    assert {job.id for job in await deeds.jobs(store, Filter())} == {job.id for job in before}
+
+
+async def test_an_entry_goes_with_its_job_without_fields_that_are_no_text(
+    scene: Scene, tmp_path: Path
+) -> None:
+    store, [job, *_] = scene.store, scene.running
+    own = await store.entries.read(Wanted("kind", job.id))
+    write(tmp_path, "UPDATE fairlead_entry SET more = x'6162' WHERE owner = ?", job.id)
+    assert len(await store.settle([done(job)])) == 1
+    assert await store.entries.read(Wanted("kind", job.id)) == own
 
 
 async def test_a_repair_changes_nothing_that_is_sound(scene: Scene) -> None:

@@ -144,9 +144,8 @@ class PostgresFuture(Future):
         told = []
         for table, coloured in self._coloured.items():
             colours = self._colours(table)
-            coloured &= (
-                colours.keys()
-            )  # What has gone from its place is no longer there to be kept.
+            # The newer program's own functions would take it along: older ones call these.
+            coloured &= colours.keys()
             told += [f"{table} {name}" for name in coloured if colours[name] != "red"]
         for job_id, number in self._moods.items():
             [(kept,)] = self._raw.execute(MOODS, {"id": job_id}).fetchall()

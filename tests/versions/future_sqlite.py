@@ -1,4 +1,7 @@
-"""How a newer program shares a file: it adds columns, tables, indexes and views, and keys to JSON texts."""
+"""How a newer program shares a file: it adds columns, tables, indexes and views, and keys to JSON texts.
+
+What has to go with a job or an entry it writes into `more`.
+"""
 
 import sqlite3
 from pathlib import Path
@@ -19,7 +22,9 @@ TABLES = {
     "migration": "version",
 }
 """Every table, with what its rows are known by."""
-WITH_HISTORY = ("job", "finished", "dead")
+JOBS = ("job", "finished", "dead")
+STAYING = tuple(name for name in TABLES if name not in (*JOBS, "entry"))
+"""The tables whose rows never go to another one."""
 
 ADDED = [
     *(f"ALTER TABLE fairlead_{name} ADD COLUMN colour TEXT" for name in TABLES),
@@ -45,6 +50,18 @@ POOLS = """
 UPDATE fairlead_worker SET pools = json_set(pools, '$[0].mood', 'good', '$[0].queues[0].mood', 'bad')
 WHERE json_array_length(pools) > 0
 """
+MORE = '{"colour":"red","parts":[1,{"a":null}]}'
+"""What it writes into `more`, whose text is kept letter by letter."""
+MORE_OF_JOBS = " UNION ALL ".join(f"SELECT id, more FROM fairlead_{name}" for name in JOBS)
+MORE_OF_ENTRIES = f"SELECT {TABLES['entry']}, more FROM fairlead_entry" + "".join(
+    f"""
+    UNION ALL
+    SELECT json_extract(entry.value, '$[0]') || ' ' || job.id || ' ' || json_extract(entry.value, '$[1]'),
+           json_extract(entry.value, '$[7]')
+    FROM fairlead_{name} AS job, json_each(entries) AS entry
+    """
+    for name in ("finished", "dead")
+)
 MOODS = """
 SELECT count(*) FROM fairlead_{table}, json_each(errors) AS past
 WHERE {table}.id = ? AND json_extract(past.value, '$.mood') = 'bad'
@@ -56,7 +73,9 @@ class SqliteFuture(Future):
 
     def __init__(self, path: Path) -> None:
         self._raw = sqlite3.connect(path, timeout=20, isolation_level=None)
-        self._coloured: dict[str, set[Any]] = {table: set() for table in TABLES}
+        self._coloured: dict[str, set[Any]] = {table: set() for table in STAYING}
+        self._more: dict[str, set[Any]] = {MORE_OF_JOBS: set(), MORE_OF_ENTRIES: set()}
+        """The jobs, and the entries, that were given more."""
         self._moods: dict[str, int] = {}
         """How many runs of each job were given a mood."""
 
@@ -80,9 +99,14 @@ class SqliteFuture(Future):
     def grow(self) -> None:
         for table in TABLES:
             self._raw.execute(f"UPDATE fairlead_{table} SET colour = 'red' WHERE colour IS NULL")
-            self._coloured[table] = set(self._colours(table))
+        self._coloured = {table: set(self._colours(table)) for table in STAYING}
+        for table in (*JOBS, "entry"):
+            self._raw.execute(f"UPDATE fairlead_{table} SET more = ? WHERE more IS NULL", [MORE])
+        for asked in self._more:
+            rows = self._rows(asked).items()
+            self._more[asked] = {name for name, more in rows if more is not None}
         self._raw.execute(POOLS)
-        for table in WITH_HISTORY:
+        for table in JOBS:
             self._raw.execute(HISTORY.format(table=table))
             asked = f"SELECT id, json_array_length(errors) FROM fairlead_{table} WHERE errors IS NOT NULL"
             self._moods.update(self._raw.execute(asked).fetchall())
@@ -91,24 +115,28 @@ class SqliteFuture(Future):
         told = []
         for table, coloured in self._coloured.items():
             colours = self._colours(table)
-            coloured &= (
-                colours.keys()
-            )  # What has gone from its place is no longer there to be kept.
+            coloured &= colours.keys()  # What was removed may come anew.
             told += [f"{table} {name}" for name in coloured if colours[name] != "red"]
+        for asked, known in self._more.items():
+            more = self._rows(asked)
+            known &= more.keys()
+            told += [f"more of {name}" for name in known if more[name] != MORE]
         for job_id, number in self._moods.items():
             if self._exists(job_id) and self._kept_moods(job_id) < number:
                 told.append(f"history of {job_id}")
         return told
 
     def _colours(self, table: str) -> dict[Any, str | None]:
-        rows = self._raw.execute(f"SELECT {TABLES[table]}, colour FROM fairlead_{table}")
-        return dict(rows.fetchall())
+        return self._rows(f"SELECT {TABLES[table]}, colour FROM fairlead_{table}")
+
+    def _rows(self, asked: str) -> dict[Any, Any]:
+        return dict(self._raw.execute(asked).fetchall())
 
     def _exists(self, job_id: str) -> bool:
-        return any(job_id in self._colours(table) for table in WITH_HISTORY)
+        return job_id in self._rows(MORE_OF_JOBS)
 
     def _kept_moods(self, job_id: str) -> int:
-        asked = (self._raw.execute(MOODS.format(table=name), [job_id]) for name in WITH_HISTORY)
+        asked = (self._raw.execute(MOODS.format(table=name), [job_id]) for name in JOBS)
         return sum(rows.fetchone()[0] for rows in asked)
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """What only a file can show of a newer program that shares it (P14)."""
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -11,15 +12,17 @@ import pytest
 from fairlead import SchemaOutdated
 from fairlead.core.admin import Filter, Migration, PoolShare, Wait, Worker
 from fairlead.core.clock import SECOND, ManualClock
+from fairlead.core.entries import Change, Wanted
 from fairlead.core.job import Attached, JobRecord, NewJob, State
 from fairlead.core.outcome import Crashed, Settlement
 from fairlead.core.queue import Share
 from fairlead.stores import store_for
 from fairlead.stores.sqlite import migrate
 from fairlead.stores.sqlite.migrate import newest
+from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.store import SqliteStore
 from tests import deeds
-from tests.versions.future_sqlite import ADDED
+from tests.versions.future_sqlite import ADDED, MORE
 from tests.versions.test_steps import VERBS
 from tests.words import by, claim, done, failed, new_job, plan, settled
 
@@ -129,7 +132,7 @@ async def test_notes_that_were_lost_are_judged_by_tables_that_grew(
 
 
 @pytest.mark.parametrize(
-    "column", ["more CHECK (more > 0)", "more REFERENCES fairlead_job", "more AS (seq)"]
+    "column", ["odd CHECK (odd > 0)", "odd REFERENCES fairlead_job", "odd AS (seq)"]
 )
 @pytest.mark.parametrize("table", ["job", "entry"])
 async def test_a_column_that_can_refuse_what_is_written_is_told(
@@ -165,6 +168,56 @@ async def test_what_is_not_known_of_a_stored_value_is_kept(
     assert kept == ("bad", options)
     assert await deeds.jobs(store, Filter(tags=("a",))) != []
     assert await store.admin.audit() == []
+
+
+@pytest.mark.parametrize("more", [MORE, "", "no JSON"])
+async def test_fields_of_later_programs_go_where_a_job_and_its_entries_go(
+    store: SqliteStore, path: Path, clock: ManualClock, more: str
+) -> None:
+    """To whatever end, back, and aside as damaged; whatever text they are."""
+    new = new_job()
+    await store.put([new])
+    await store.entries.write([Change("step", "a", "1", owner=new.id)])
+    for table in ("job", "entry"):
+        write(path, f"UPDATE fairlead_{table} SET more = '{more}'")
+    everywhere = """
+        SELECT more FROM fairlead_job UNION ALL SELECT more FROM fairlead_finished
+        UNION ALL SELECT more FROM fairlead_dead
+    """
+    for state in (State.DONE, State.DEAD, State.CANCELLED):
+        [job] = await claim(store)
+        await store.settle([Settlement(job.id, job.fence, state, "failed", reason="so")])
+        assert rows(path, everywhere) == [(more,)]
+        [entry] = await store.entries.read(Wanted("step", new.id))
+        assert (entry.key, entry.value) == ("a", "1")
+        await deeds.revive(store, [new.id], [state], by())
+        assert (
+            rows(path, f"{everywhere} UNION ALL SELECT more FROM fairlead_entry") == [(more,)] * 2
+        )
+    write(path, "UPDATE fairlead_job SET crashes = -1")
+    assert await claim(store) == []
+    assert rows(path, "SELECT more, json_extract(entries, '$[0][7]') FROM fairlead_dead") == [
+        (more, more)
+    ]
+    assert await store.admin.audit() == []
+    assert await store.admin.repair(by()) == []
+
+
+async def test_an_entry_that_is_written_anew_keeps_the_fields_of_later_programs(
+    store: SqliteStore, path: Path
+) -> None:
+    await store.entries.write([Change("alert", "a", "1")])
+    write(path, f"UPDATE fairlead_entry SET more = '{MORE}'")
+    await store.entries.write([Change("alert", "a", "2")])
+    assert rows(path, "SELECT value, more FROM fairlead_entry") == [("2", MORE)]
+
+
+def test_only_the_ways_of_a_job_name_the_fields_of_later_programs() -> None:
+    """So they cost nothing where jobs are claimed, renewed and looked at."""
+    plain = {name: re.sub("--.*", "", text) for name, text in statements().items()}
+    named = {name for name, text in plain.items() if re.search(r"\bmore\b", text)}
+    ways = {"lift", "finish", "bury", "pack_entries", "unpack_entries"}
+    assert {name.removesuffix("_dead").removesuffix("_finished") for name in named} == ways
 
 
 async def test_a_worker_may_say_more_of_itself_than_is_known(

@@ -40,7 +40,7 @@ Row = dict[str, Any]
 _MARKS = frozenset(
     {
         *("seq", "parked", "park_key", "order_at", "lease_until", "worker", "claimed_at", "cancel"),
-        *("size", "shared_deaths", "errors", "attached"),
+        *("size", "shared_deaths", "errors", "attached", "more"),
     }
 )
 """The columns of a live job that follow from others, or without which it can run all the same."""
@@ -157,6 +157,8 @@ def repair(connection: sqlite3.Connection, damage: Damage, by: Moment) -> str | 
         return _repair_step(connection, damage.key, seen, now)
     if seen is None or damage.table.is_above(list(seen.stored.values()), by.level):
         return None
+    if damage.table is ENTRIES and set(seen.problems) == {"more"}:
+        return _write(connection, damage.table, damage.key, seen)
     if damage.table in (ATTEMPTS, WORKERS, PAUSED, ENTRIES):
         return _remove(connection, damage, seen, now)
     if damage.table is LIVE:

@@ -229,6 +229,7 @@ _TEXT_OR_NOTHING = Column(str | None, _maybe)
 _AT = Column(Instant, _at_once)
 _AT_OR_NOTHING = Column(Instant | None, _NOTHING)
 _RUNS = Column(Runs, _ZERO)
+_MORE = Column(str | None, _NOTHING)  # Fields of later programs: any text is sound.
 
 # What a job is, wherever it stands.
 _CALL = {
@@ -251,6 +252,7 @@ _CALL = {
     "worker": Column(str | None, _maybe),
     "claimed_at": _AT_OR_NOTHING,
     "errors": Column(str | None, _NOTHING, _look_at_errors),
+    "more": _MORE,
 }
 
 LIVE = Table(
@@ -364,6 +366,7 @@ ENTRIES = Table(
         "due_at": _AT_OR_NOTHING,
         "expires_at": _AT_OR_NOTHING,
         "value": Column(str, _NOTHING),
+        "more": _MORE,
     },
 )
 STEPS = Table(

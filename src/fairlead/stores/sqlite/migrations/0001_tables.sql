@@ -3,7 +3,8 @@
 
 -- What later steps add must do no harm to programs that do not know it: a new column has a default,
 -- and what they write leaves it at that. They do not carry it to where a job goes when it ends, or
--- comes back; a program whose jobs need that gives them a level above theirs.
+-- comes back. What has to go along is a key of `more`, a JSON object: fields of later programs, which
+-- this one copies wherever a job or an entry goes, and never reads.
 
 -- Waiting and running jobs. A claim writes only columns no index holds (fence, lease_until,
 -- attempt, worker, claimed_at), so nothing moves. order_at is run_at minus the head start.
@@ -38,7 +39,8 @@ CREATE TABLE fairlead_job (
     size          INTEGER NOT NULL DEFAULT 0,
     options       TEXT,
     payload       TEXT    NOT NULL,
-    errors        TEXT
+    errors        TEXT,
+    more          TEXT
 );
 CREATE INDEX fairlead_job_order   ON fairlead_job (queue, order_at, id)            WHERE parked = 0;
 CREATE INDEX fairlead_job_due     ON fairlead_job (run_at)                         WHERE parked = 1;
@@ -70,7 +72,8 @@ CREATE TABLE fairlead_finished (
     finished_at INTEGER NOT NULL,
     reason      TEXT,
     result      TEXT,
-    entries     TEXT
+    entries     TEXT,
+    more        TEXT
 );
 CREATE INDEX fairlead_finished_at        ON fairlead_finished (finished_at);
 CREATE INDEX fairlead_finished_cancelled ON fairlead_finished (finished_at) WHERE state <> 'done';
@@ -98,13 +101,14 @@ CREATE TABLE fairlead_dead (
     errors      TEXT,
     finished_at INTEGER NOT NULL,
     reason      TEXT,
-    entries     TEXT
+    entries     TEXT,
+    more        TEXT
 );
 CREATE INDEX fairlead_dead_at ON fairlead_dead (finished_at);
 
 -- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a
 -- job that has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at,
--- expires_at].
+-- expires_at, more].
 CREATE TABLE fairlead_entry (
     seq        INTEGER PRIMARY KEY,
     kind       TEXT    NOT NULL,
@@ -114,6 +118,7 @@ CREATE TABLE fairlead_entry (
     due_at     INTEGER,
     expires_at INTEGER,
     value      TEXT    NOT NULL,
+    more       TEXT,
     UNIQUE (kind, owner, key)
 );
 CREATE INDEX fairlead_entry_due     ON fairlead_entry (kind, owner, due_at, key) WHERE due_at IS NOT NULL;

@@ -70,7 +70,9 @@ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND attached & 1
 -- name: pack_entries
 -- The entries of jobs that leave the line go into the rows that these have now.
 UPDATE fairlead_{place} SET entries = (
-    SELECT json_group_array(json_array(kind, key, value, version, owner, due_at, expires_at))
+    SELECT json_group_array(json_array(
+        kind, key, value, version, owner, due_at, expires_at, iif(typeof(more) = 'text', more, NULL)
+    ))
     FROM fairlead_entry WHERE owner = fairlead_{place}.id AND owner <> ''
       AND typeof(kind) || typeof(key) || typeof(value) || typeof(version) = 'texttexttextinteger'
       AND typeof(due_at) <> 'blob' AND typeof(expires_at) <> 'blob'
@@ -83,10 +85,11 @@ DELETE FROM fairlead_entry WHERE owner <> '' AND owner IN (
 )
 
 -- name: unpack_entries
-INSERT INTO fairlead_entry (kind, owner, key, value, version, due_at, expires_at)
+INSERT INTO fairlead_entry (kind, owner, key, value, version, due_at, expires_at, more)
 SELECT json_extract(packed.value, '$[0]'), ended.id, json_extract(packed.value, '$[1]'),
        json_extract(packed.value, '$[2]'), json_extract(packed.value, '$[3]'),
-       json_extract(packed.value, '$[5]'), json_extract(packed.value, '$[6]')
+       json_extract(packed.value, '$[5]'), json_extract(packed.value, '$[6]'),
+       json_extract(packed.value, '$[7]')
 FROM fairlead_{place} AS ended CROSS JOIN json_each(
     iif(typeof(ended.entries) = 'text' AND json_valid(ended.entries), ended.entries, '[]')
 ) AS packed

@@ -25,11 +25,11 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND enqueued_at = :now AND fence
 -- Jobs that ended and are to run again, into the line. One whose id is in the line already stays.
 INSERT INTO fairlead_job
     (id, queue, task, version, level, attached, parked, run_at, order_at, expires_at, enqueued_at,
-     size, payload, options, fence, shared_deaths, errors)
+     size, payload, options, fence, shared_deaths, errors, more)
 SELECT id, queue, task, version, level, attached, 0, :now, :now - (run_at - order_at),
        iif(expires_at <= :now, NULL, expires_at), enqueued_at,
        length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
-       payload, options, fence, iif(crashes > 0, 3, 0), errors
+       payload, options, fence, iif(crashes > 0, 3, 0), errors, more
 FROM fairlead_{place}
 WHERE {ended}
 ON CONFLICT (id) DO NOTHING
@@ -39,11 +39,11 @@ RETURNING id
 -- :results maps sequence numbers to results.
 INSERT INTO fairlead_finished
     (id, queue, task, version, level, attached, state, run_at, order_at, expires_at, enqueued_at, payload, options,
-     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result)
+     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result, more)
 SELECT job.id, job.queue, job.task, job.version, job.level, job.attached, :state, job.run_at, job.order_at,
        job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt - :uncounted,
        job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason,
-       ended.value
+       ended.value, job.more
 FROM json_each(:results) AS ended
 CROSS JOIN fairlead_job AS job ON job.seq = CAST(ended.key AS INTEGER)
 
@@ -51,10 +51,11 @@ CROSS JOIN fairlead_job AS job ON job.seq = CAST(ended.key AS INTEGER)
 -- As finish does; a dead letter has no result.
 INSERT INTO fairlead_dead
     (id, queue, task, version, level, attached, run_at, order_at, expires_at, enqueued_at, payload, options,
-     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason)
+     attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, more)
 SELECT job.id, job.queue, job.task, job.version, job.level, job.attached, job.run_at, job.order_at,
        job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt - :uncounted,
-       job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason
+       job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason,
+       job.more
 FROM json_each(:results) AS ended
 CROSS JOIN fairlead_job AS job ON job.seq = CAST(ended.key AS INTEGER)
 
