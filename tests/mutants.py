@@ -40,6 +40,7 @@ OLDER_ARRAYS = (
     "::test_a_program_that_knows_a_field_more_reads_what_was_written_before"
 )
 VALUES = "tests/versions/test_values.py"
+LAYOUTS = "tests/versions/test_layouts.py"
 NEWER_FILES = "tests/versions/test_sqlite.py"
 PARKING = "tests/stores/test_sqlite_parking.py"
 ATTACKS = "tests/stores/test_postgres_attacks.py"
@@ -3795,13 +3796,6 @@ MUTANTS = [
         "tests/stores/test_pages.py",
     ),
     Mutant(
-        "a cursor serves programs that know more filters",
-        "core/admin.py",
-        "class Filter(msgspec.Struct, frozen=True, omit_defaults=True):",
-        "class Filter(msgspec.Struct, frozen=True):",
-        "tests/stores/test_pages.py",
-    ),
-    Mutant(
         "a cursor serves programs that know more lists",
         "stores/listing.py",
         "        if (order, queue) == (spot.order, spot.queue):\n            return number, spot.after\n",
@@ -4318,6 +4312,83 @@ MUTANTS = [
         "[key for key, _ in rows if isinstance(key, str)]",
         "[]",
         PARKING,
+    ),
+    Mutant(
+        "a message of an unknown kind ends nobody (P14)",
+        "runtime/frames.py",
+        "return tag is not None and tag not in self._tags",
+        "return False",
+        VALUES,
+    ),
+    Mutant(
+        "a message of a known kind that cannot be read is refused",
+        "runtime/frames.py",
+        "return tag is not None and tag not in self._tags",
+        "return True",
+        "tests/runtime/test_frames.py",
+    ),
+    Mutant(
+        "who does not say what kind of message it is, is refused",
+        "runtime/frames.py",
+        "return tag is not None and tag not in self._tags",
+        "return tag not in self._tags",
+        "tests/runtime/test_frames.py",
+    ),
+    Mutant(
+        "a message has the same tag for all programs (P14)",
+        "runtime/messages.py",
+        "class Hired(msgspec.Struct, frozen=True, tag=True)",
+        'class Hired(msgspec.Struct, frozen=True, tag="Started")',
+        LAYOUTS,
+    ),
+    Mutant(
+        "an order has its fields in the same places for all programs (P14)",
+        "runtime/solo.py",
+        "    number: int\n    job: Job\n",
+        "    job: Job\n    number: int\n",
+        LAYOUTS,
+    ),
+    Mutant(
+        "an option has the same name for all programs (P14)",
+        "core/job.py",
+        "    correlation_id: str | None = None\n    headers",
+        '    correlation_id: str | None = msgspec.field(default=None, name="correlation")\n    headers',
+        LAYOUTS,
+    ),
+    Mutant(
+        "an entry has its fields in the same places for all programs (P14)",
+        f"{SQLITE}/sound.py",
+        "    due_at: int | None = None\n    expires_at: int | None = None\n",
+        "    expires_at: int | None = None\n    due_at: int | None = None\n",
+        LAYOUTS,
+    ),
+    Mutant(
+        "verbs read who acts in the same order from all programs (P14)",
+        "stores/postgres/audit.py",
+        "return by.id, by.who, by.verb, by.target",
+        "return by.id, by.verb, by.who, by.target",
+        LAYOUTS,
+    ),
+    Mutant(
+        "upkeep of the server is told in the same order by all programs (P14)",
+        "stores/postgres/replies.py",
+        "    pruned_jobs: int\n    pruned_attempts: int\n",
+        "    pruned_attempts: int\n    pruned_jobs: int\n",
+        LAYOUTS,
+    ),
+    Mutant(
+        "an array of Redis has its fields in the same places for all programs (P14)",
+        "stores/redis/layout.py",
+        "        job.delay,\n        job.priority,\n",
+        "        job.priority,\n        job.delay,\n",
+        LAYOUTS,
+    ),
+    Mutant(
+        "a filter that could ask for more has the cursors of before (P14)",
+        "stores/listing.py",
+        " if value not in (None, ())",
+        "",
+        LAYOUTS,
     ),
     Mutant(
         "fields of later programs go with a job that is done (P14)",

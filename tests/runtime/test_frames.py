@@ -42,5 +42,11 @@ def test_nothing_comes_of_nothing() -> None:
 def test_a_value_of_the_wrong_kind_is_refused_and_the_next_still_arrives() -> None:
     ours = frames()
     with pytest.raises(msgspec.ValidationError):
-        list(ours.feed(frame({"type": "Dance"}) + frame(Stop(1.0))))
+        list(ours.feed(frame({"type": "Stop", "grace": "soon"}) + frame(Stop(1.0))))
     assert list(ours.feed(b"")) == [Stop(1.0)]
+
+
+@pytest.mark.parametrize("value", [{"grace": 1.0}, {"type": None}, [1], "Stop", 7])
+def test_what_does_not_say_its_kind_is_refused(value: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        list(frames().feed(frame(value)))

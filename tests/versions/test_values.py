@@ -6,6 +6,7 @@ newer ones. So they are programs of two versions, too.
 
 import mmap
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -40,9 +41,11 @@ from fairlead.core.outcome import (
 )
 from fairlead.core.retry import exponential, fixed, linear
 from fairlead.runtime import board as boards
-from fairlead.runtime import group, messages, solo
+from fairlead.runtime import child, group, messages, solo
 from fairlead.runtime.board import HELD, RUNNING, THREAD, Board
+from fairlead.runtime.child import Child
 from fairlead.runtime.frames import Frames, frame
+from fairlead.runtime.process import first_word
 from fairlead.runtime.takeover import Unclear
 from fairlead.runtime.workshop import Choice, Terms
 from fairlead.stores.news import WORK, News
@@ -122,6 +125,53 @@ def test_every_message_is_among_them() -> None:
 def test_a_message_with_fields_that_nobody_knows_is_heard(kind: Any, value: object) -> None:
     frames: Frames[Any] = Frames(kind)
     assert list(frames.feed(frame(grown(value)))) == [value]
+
+
+READERS = [messages.ToProcess, messages.ToSupervisor, group.Message]
+READERS += [list[solo.Order] | solo.Recall, solo.Word]
+"""What each reader of messages knows: a process and its supervisor, a group, a solo, who has those."""
+
+
+@pytest.mark.parametrize("kind", READERS, ids=str)
+def test_a_message_of_a_kind_that_nobody_knows_is_passed_over(kind: Any) -> None:
+    frames: Frames[Any] = Frames(kind)
+    [known, *_] = [value for each, value in SPOKEN if each == kind]
+    new = [{"type": "Pause"}, {"until": 3, "type": "Pause"}, {"type": 7, "runs": [[1]]}]
+    said = b"".join(frame(each) for each in (new[0], known, *new, known, new[0]))
+    assert list(frames.feed(said)) == [known, known]
+
+
+@pytest.fixture
+def newer_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Child, socket.socket]]:
+    """A process as its supervisor sees it, and the other end of its socket."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    spawned = SimpleNamespace(socket=ours, pid=7)
+    monkeypatch.setattr(child, "Spawned", lambda *_: spawned)
+    begin = TO_PROCESS[0]
+    assert isinstance(begin, messages.Begin)
+    process = Child(begin, "shop:app", 4)
+    yield process, theirs
+    process.close()
+    theirs.close()
+
+
+def test_a_supervisor_hears_a_newer_process_to_the_end(
+    newer_process: tuple[Child, socket.socket],
+) -> None:
+    process, theirs = newer_process
+    for message in (messages.Ready(), {"type": "Resting", "until": 9.0}, messages.Hired(8)):
+        theirs.sendall(frame(message))
+    process.listen()
+    assert process.ready
+    assert process.groups == {7, 8}
+
+
+def test_a_process_begins_whatever_a_newer_supervisor_says_before() -> None:
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        theirs.sendall(frame({"type": "Greeting"}) + frame(TO_PROCESS[0]))
+        assert first_word(ours) == TO_PROCESS[0]
 
 
 # The board

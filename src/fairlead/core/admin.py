@@ -39,7 +39,7 @@ class Wait(StrEnum):
     PARKED = "parked"
 
 
-class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
+class Filter(msgspec.Struct, frozen=True):
     """Which jobs are meant. Each part that is given must hold; nothing given means all.
 
     Several queues, tasks or states mean any of them, several tags all of them. With `waits`,

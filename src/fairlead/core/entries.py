@@ -39,7 +39,7 @@ MOST_ENTRIES = 1_000
 """How many entries one call may read or write."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True):
     """A value as the store has it.
 
     Versions grow with the store's clock, so one that was removed and written anew has a later one.
@@ -200,13 +200,13 @@ def _changed(change: Change, version: int) -> Entry | None:
     if change.value is None:
         return None
     return Entry(
-        change.kind,
-        change.key,
-        change.value,
-        version,
-        change.owner,
-        change.due_at,
-        change.expires_at,
+        kind=change.kind,
+        key=change.key,
+        value=change.value,
+        version=version,
+        owner=change.owner,
+        due_at=change.due_at,
+        expires_at=change.expires_at,
     )
 
 

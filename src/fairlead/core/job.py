@@ -231,7 +231,7 @@ class PastAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str | None = None
 
 
-class Attempt(msgspec.Struct, frozen=True, array_like=True):
+class Attempt(msgspec.Struct, frozen=True):
     """One line of the attempt log: who ran what, when, and how it ended."""
 
     job_id: JobId

@@ -164,7 +164,7 @@ LONGEST_TOLD = 4_096
 """How long the options of a parked job may be to be told: one claim may park a thousand kinds."""
 
 
-class Unknown(msgspec.Struct, frozen=True, array_like=True):
+class Unknown(msgspec.Struct, frozen=True):
     """The jobs of one task, version and queue that a claim parked: no live worker knows the task.
 
     `jobs` is their number. `id` is the least of their ids, and `options` are that job's, unless

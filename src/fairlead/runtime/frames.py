@@ -1,8 +1,12 @@
-"""Values over a socket pair: a length, then msgpack. No pickle: only typed values arrive."""
+"""Values over a socket pair: a length, then msgpack. No pickle: only typed values arrive.
+
+The other process may be of another version. It reads a value as "at least these fields", and passes
+over a message whose tag it does not know.
+"""
 
 import struct
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -17,11 +21,21 @@ def frame(value: object) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+class _Tagged(msgspec.Struct):
+    """A message of any kind, as far as it says of which."""
+
+    type: Any = None
+
+
+_decode_tag = msgspec.msgpack.Decoder(_Tagged).decode
+
+
 class Frames(Generic[Value]):
-    """Takes bytes as they come and gives whole values."""
+    """Takes bytes as they come and gives whole values, those of the kinds that are known."""
 
     def __init__(self, kind: type[Value]) -> None:
         self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._tags = _tags_of(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Value]:
@@ -36,6 +50,26 @@ class Frames(Generic[Value]):
                     break
                 body = bytes(self._buffer[at + _LENGTH.size : end])
                 at = end
-                yield self._decode(body)
+                try:
+                    value = self._decode(body)
+                except msgspec.ValidationError:
+                    if self._is_unknown(body):
+                        continue
+                    raise
+                yield value
         finally:
             del self._buffer[:at]
+
+    def _is_unknown(self, body: bytes) -> bool:
+        """Say whether a message is of a kind that only a newer program knows."""
+        try:
+            tag = _decode_tag(body).type
+        except msgspec.ValidationError:  # It has no fields by name, and so no tag.
+            return False
+        return tag is not None and tag not in self._tags
+
+
+def _tags_of(kind: object) -> set[object]:
+    """Return the tags of a message, or of each of several kinds."""
+    configs = (getattr(each, "__struct_config__", None) for each in get_args(kind) or (kind,))
+    return {config.tag for config in configs if config is not None}

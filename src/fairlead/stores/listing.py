@@ -120,10 +120,28 @@ class List(NamedTuple):
 Walk = Generator[Asked, Answer, Page]
 
 
+def digest_of_filter(which: Filter) -> int:
+    """Return what a cursor tells of a filter, for programs of any version.
+
+    The names are the cursor's own, and what is not asked for is left out: so a filter that can ask
+    for more has the cursors of before. `since` and `at` may change from page to page.
+    """
+    told = {
+        "queues": which.queues,
+        "tasks": which.tasks,
+        "states": which.states,
+        "tags": which.tags,
+        "error": which.error,
+        "waits": which.waits,
+        "begins": which.begins,
+    }
+    return digest_of({name: value for name, value in told.items() if value not in (None, ())})
+
+
 def paged(kept: Orders, which: Filter, limit: int, cursor: str | None, now: int) -> Walk:
     """Ask for what a page needs, and return the page."""
     lists = lists_of(kept, which)
-    asked = digest_of(replace(which, since=None, at=0))
+    asked = digest_of_filter(which)
     number, after = _begin(kept, lists, asked, cursor)
     limit = max(0, min(limit, MOST_LISTED))
     most = max(LEAST_LOOKED, LOOKED_FOR_EACH * limit)

@@ -1,11 +1,16 @@
-"""Rows of the SQL stores as the values people see; what somebody damaged is told, not hidden."""
+"""Rows of the SQL stores as the values people see; what somebody damaged is told, not hidden.
+
+Where a row comes as an array, its fields stand in the order that is said here. It is read as "at
+least these": a new field goes behind the last one, with a default. The values of `core` may have
+their fields in any order.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fairlead.core.acts import LIVE, AuditLine
 from fairlead.core.admin import ErrorGroup, Filter, PoolShare, Running, Wait, Waiting, Worker
@@ -18,6 +23,30 @@ _PARKED = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER, 3: None}
 """What the numbers in the `parked` column mean; 3 is in the order as well, but out of turn."""
 
 FINISHED = frozenset({State.DONE, State.CANCELLED})
+
+
+class AttemptRow(msgspec.Struct, frozen=True, array_like=True):
+    """A line of the attempt log."""
+
+    job_id: JobId
+    fence: int
+    attempt: int
+    task: str
+    queue: str
+    pool: str | None
+    worker: str | None
+    ready_at: int
+    claimed_at: int
+    started_at: int | None
+    finished_at: int
+    outcome: str
+    fingerprint: str | None
+
+    @property
+    def line(self) -> Attempt:
+        """The line as people see it."""
+        return Attempt(**asdict(self))
+
 
 _decode_capable = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
@@ -123,10 +152,18 @@ def waiting_of(rows: Iterable[tuple[Any, str, int, Any]]) -> dict[str, Waiting]:
     return found
 
 
-def worker_of(name: object, capable: object, pools: object, *rest: object) -> Worker:
+def worker_of(row: Sequence[object]) -> Worker:
     """Return a worker as it announced itself; what cannot be read of it, it does not know."""
-    numbers = [number_of(value) for value in rest]
-    return Worker(text_of(name), known_tasks(capable), _pools(pools), *numbers)
+    name, capable, pools, processes, started_at, live_until, level = row
+    return Worker(
+        id=text_of(name),
+        capable=known_tasks(capable),
+        pools=_pools(pools),
+        processes=number_of(processes),
+        started_at=number_of(started_at),
+        live_until=number_of(live_until),
+        level=number_of(level),
+    )
 
 
 def known_tasks(capable: object) -> dict[str, int]:
@@ -153,19 +190,19 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
     ended = next((at for at in (finished_at, started_at, claimed_at, ready_at) if at), 0)
     claimed = ended if claimed_at is None else claimed_at
     return Attempt(
-        JobId(text_of(job_id)),
-        number_of(fence),
-        number_of(number),
-        text_of(task),
-        text_of(queue),
-        text_or_none(pool),
-        text_or_none(worker),
-        claimed if ready_at is None else ready_at,
-        claimed,
-        started_at,
-        ended,
-        text_of(outcome),
-        text_or_none(mark),
+        job_id=JobId(text_of(job_id)),
+        fence=number_of(fence),
+        attempt=number_of(number),
+        task=text_of(task),
+        queue=text_of(queue),
+        pool=text_or_none(pool),
+        worker=text_or_none(worker),
+        ready_at=claimed if ready_at is None else ready_at,
+        claimed_at=claimed,
+        started_at=started_at,
+        finished_at=ended,
+        outcome=text_of(outcome),
+        fingerprint=text_or_none(mark),
     )
 
 

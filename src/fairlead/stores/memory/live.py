@@ -81,7 +81,14 @@ class LiveJob(msgspec.Struct):
         """What a claim tells when it parks so many jobs like it."""
         new = self.new
         options = new.options if len(new.options or "") <= LONGEST_TOLD else None
-        return Unknown(new.id, new.task, new.version, new.queue, options, jobs)
+        return Unknown(
+            id=new.id,
+            task=new.task,
+            version=new.version,
+            queue=new.queue,
+            options=options,
+            jobs=jobs,
+        )
 
     def job(self, *, lost: bool) -> Job:
         """What its worker gets."""

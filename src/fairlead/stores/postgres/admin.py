@@ -39,7 +39,7 @@ from fairlead.core.page import Page
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.news import WORK
 from fairlead.stores.postgres.address import Address
-from fairlead.stores.postgres.audit import audit, repair
+from fairlead.stores.postgres.audit import as_told, audit, repair
 from fairlead.stores.postgres.condition import condition
 from fairlead.stores.postgres.lacking import find_lacking
 from fairlead.stores.postgres.lane import AsyncConnection, Lane
@@ -51,6 +51,7 @@ from fairlead.stores.postgres.replies import record_of as told_record
 from fairlead.stores.postgres.session import Session
 from fairlead.stores.postgres.statements import statements
 from fairlead.stores.records import (
+    AttemptRow,
     counts_of,
     running_of,
     waiting_of,
@@ -156,7 +157,7 @@ class PostgresAdmin(Admin):
     ) -> list[Attempt]:
         """Return the last lines of the attempt log."""
         rows = await self._rows("recent", since=since, limit=limit, queue=queue)
-        return [Attempt(*row) for row in rows]
+        return [AttemptRow(*row).line for row in rows]
 
     async def stats(self, parts: Collection[Part] = tuple(Part)) -> Stats:
         """Return how the queues are, in the parts that are asked for."""
@@ -203,7 +204,7 @@ class PostgresAdmin(Admin):
     async def workers(self) -> list[Worker]:
         """Return the workers that are announced and live."""
         told = await self._told(await self._looks(), "workers", at=self._at())
-        return [worker_of(*astuple(announced_of(each))) for each in told]
+        return [worker_of(astuple(announced_of(each))) for each in told]
 
     async def audit_log(self, limit: int = 100, job_id: JobId | None = None) -> list[AuditLine]:
         """Return the audit log, newest first."""
@@ -214,8 +215,8 @@ class PostgresAdmin(Admin):
 
     async def act(self, deed: Deed, by: Action) -> list[str]:
         """Do what a person wants done; again, if there is no answer."""
-        verb, doc = _told_as(deed)
-        text = self._doc(at=self._at(), by=astuple(by), **doc)
+        verb, doc = told_as(deed)
+        text = self._doc(at=self._at(), by=as_told(by), **doc)
         lane = (await self._session()).acts
         [(answer,)] = await self._surely(lambda: lane.ask(self._sql[verb], text), by)
         if verb == "noted":
@@ -262,7 +263,7 @@ class PostgresAdmin(Admin):
         return await asyncio.to_thread(applied, self._address, self._level())
 
 
-def _told_as(deed: Deed) -> tuple[str, dict[str, Any]]:
+def told_as(deed: Deed) -> tuple[str, dict[str, Any]]:
     """Return which function does it, and what is told to that."""
     match deed:
         case Cancel(ids, reason, states):

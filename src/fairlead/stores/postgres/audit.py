@@ -183,13 +183,18 @@ async def audit(lane: Lane, schema: str, at: int | None, level: int) -> list[Fin
     return findings
 
 
+def as_told(by: Action) -> tuple[str, str, str, str]:
+    """Return an action in the order in which verbs read it."""
+    return by.id, by.who, by.verb, by.target
+
+
 async def repair(lane: Lane, schema: str, at: int | None, level: int, by: Action) -> list[str]:
     """Mend what can be mended; says what was done, and what could not be, and why.
 
     What is mended may show another damage, so it goes through all again until there is
     nothing new.
     """
-    doc = {"at": at, "level": level, "batch": BATCH, "by": msgspec.structs.astuple(by)}
+    doc = {"at": at, "level": level, "batch": BATCH, "by": as_told(by)}
     done: dict[tuple[str, str], None] = {}
     met: dict[tuple[str, str], str | None] = {}
     for _ in range(_MOST_ROUNDS):

@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from fairlead.core.clock import Clock
 from fairlead.core.entries import (
     Change,
@@ -21,11 +19,9 @@ from fairlead.core.job import LATEST
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import lock_wait
 from fairlead.stores.postgres.line import to_json
-from fairlead.stores.postgres.replies import Versions, versions_of
+from fairlead.stores.postgres.replies import Versions, entry_of, versions_of
 from fairlead.stores.postgres.session import Session
 from fairlead.stores.postgres.statements import statements
-
-_decode = msgspec.json.Decoder(Entry).decode
 
 
 class PostgresEntries(Entries):
@@ -61,7 +57,7 @@ class PostgresEntries(Entries):
         lane = (await self._session()).looks
         rows = await lane.ask(self._sql["read_entries"], to_json(doc))
         # The server has left out what has expired; of a job that has ended it tells all the rest.
-        return meant(wanted, [_decode(text) for (text,) in rows], -LATEST)
+        return meant(wanted, [entry_of(text) for (text,) in rows], -LATEST)
 
     async def write(
         self, changes: Sequence[Change], fence: tuple[JobId, int] | None = None

@@ -320,7 +320,7 @@ class PostgresLine:
             cost=saw.cost,
         )
         more = self.heads.remember(start, leases, found)
-        return Claim(jobs, credits, saw.now, saw.parked, saw.cut or more)
+        return Claim(jobs, credits, saw.now, [each.kind for each in saw.parked], saw.cut or more)
 
     def _claim_text(
         self, plan: ClaimPlan, start: Start, wanted: Mapping[str, int], rest: Sequence[str]

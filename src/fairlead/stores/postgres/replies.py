@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from fairlead.core.entries import Entry
 from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Job
 from fairlead.core.selection import Unknown
 from fairlead.core.store import Upkeep
 from fairlead.stores.looks import Place
+from fairlead.stores.records import AttemptRow
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):
@@ -34,11 +36,27 @@ class Gated(Reply):
     stopped: Place | None = None
 
 
+class Parked(Reply):
+    """The jobs of one kind that a claim parked, because no live worker knows their task."""
+
+    id: JobId
+    task: str
+    version: int
+    queue: str
+    options: str | None
+    jobs: int
+
+    @property
+    def kind(self) -> Unknown:
+        """The same as a claim tells it in whatever store."""
+        return Unknown(**asdict(self))
+
+
 class Saw(Reply):
     """What a claim tells besides its jobs, see `claim` in the database."""
 
     now: int
-    parked: list[Unknown]
+    parked: list[Parked]
     gated: dict[str, Gated]
     ended: list[str]
     awake: list[str]
@@ -98,6 +116,18 @@ class Versions(Reply):
     """Of entries that were written: the version of each; None if a fence has moved on."""
 
     versions: list[int | None] | None
+
+
+class Small(Reply):
+    """An entry."""
+
+    kind: str
+    key: str
+    value: str
+    version: int
+    owner: JobId | None = None
+    due_at: int | None = None
+    expires_at: int | None = None
 
 
 class Announced(Reply):
@@ -225,15 +255,26 @@ brought_back_of: Callable[[str], BroughtBack] = msgspec.json.Decoder(BroughtBack
 due_of: Callable[[str], Due] = msgspec.json.Decoder(Due).decode
 touched_of: Callable[[str], Touched] = msgspec.json.Decoder(Touched).decode
 versions_of: Callable[[str], Versions] = msgspec.json.Decoder(Versions).decode
-attempt_of: Callable[[str], Attempt] = msgspec.json.Decoder(Attempt).decode
 announced_of: Callable[[str], Announced] = msgspec.json.Decoder(Announced).decode
 flaw_of: Callable[[str], Flaw] = msgspec.json.Decoder(Flaw).decode
 mended_of: Callable[[str], Mended] = msgspec.json.Decoder(Mended).decode
 stray_of: Callable[[str], Stray] = msgspec.json.Decoder(Stray).decode
 record_of: Callable[[str], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
 _counts_of = msgspec.json.Decoder(Counts).decode
+_attempt_row_of = msgspec.json.Decoder(AttemptRow).decode
+_small_of = msgspec.json.Decoder(Small).decode
 
 
 def upkeep_of(text: str) -> Upkeep:
     """Return what a round of upkeep did."""
-    return Upkeep(*msgspec.structs.astuple(_counts_of(text)))
+    return Upkeep(**asdict(_counts_of(text)))
+
+
+def attempt_of(text: str) -> Attempt:
+    """Return a line of the attempt log."""
+    return _attempt_row_of(text).line
+
+
+def entry_of(text: str) -> Entry:
+    """Return an entry."""
+    return Entry(**asdict(_small_of(text)))

@@ -321,10 +321,17 @@ class Claims:
         parked = []
         for (queue, named), answer in zip(asked, answers, strict=True):
             # A queue with a damaged key answers nothing.
-            for kind, (jobs, first, text) in zip(named, answer, strict=False):
+            for (task, version), (jobs, first, text) in zip(named, answer, strict=False):
                 if jobs:
-                    options = text.decode(errors="replace") or None
-                    parked.append(Unknown(JobId(first.decode()), *kind, queue, options, jobs))
+                    kind = Unknown(
+                        id=JobId(first.decode()),
+                        task=task,
+                        version=version,
+                        queue=queue,
+                        options=text.decode(errors="replace") or None,
+                        jobs=jobs,
+                    )
+                    parked.append(kind)
         return sorted(parked, key=lambda each: each.id)
 
 

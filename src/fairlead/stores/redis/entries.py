@@ -331,13 +331,13 @@ def _entries(texts: Iterable[Any], owner: JobId | None = None) -> Iterator[Entry
         with suppress(DecodeError):
             kept = read(_small, "an entry", text)
             yield Entry(
-                kept.kind,
-                kept.key,
-                kept.value,
-                kept.version,
-                owner,
-                kept.due_at,
-                kept.expires_at,
+                kind=kept.kind,
+                key=kept.key,
+                value=kept.value,
+                version=kept.version,
+                owner=owner,
+                due_at=kept.due_at,
+                expires_at=kept.expires_at,
             )
 
 

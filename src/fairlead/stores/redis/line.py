@@ -307,13 +307,19 @@ class RedisLine:
                 if isinstance(answer, StoreError):
                     continue
                 promoted, back, expired, lines, old = answer
-                counts = (promoted, back, expired, len(old), lines)
-                total.update(dict(zip(Upkeep.__struct_fields__, counts, strict=False)))
+                counts = {
+                    "promoted": promoted,
+                    "brought_back": back,
+                    "expired": expired,
+                    "pruned_jobs": len(old),
+                    "pruned_attempts": lines,
+                }
+                total.update(counts)
                 ids = [each.decode() for each in old if is_id(each)]
                 yield from self._queues.strike(ids, name)
                 if promoted or back:
                     self.claims.placed(name)
-                if max(counts) >= _STEP:
+                if max(counts.values()) >= _STEP:
                     unfinished.append(name)
             names = unfinished
         return Upkeep(**total)

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from fairlead.core.admin import PoolShare, Worker
 from fairlead.core.clock import SECOND
@@ -283,24 +284,7 @@ def lines_of(queue: str, batch: bytes) -> list[Attempt]:
     """Return the lines of a batch of the attempt log, those of them that can be read."""
     lines = _several(_lines, _line, batch[_CLOCK_DIGITS:])
     finished_at = ended_at(batch)
-    return [
-        Attempt(
-            line.job_id,
-            line.fence,
-            line.attempt,
-            line.task,
-            queue,
-            line.pool,
-            line.worker,
-            line.ready_at,
-            line.claimed_at,
-            line.started_at,
-            finished_at,
-            line.outcome,
-            line.fingerprint,
-        )
-        for line in lines
-    ]
+    return [Attempt(queue=queue, finished_at=finished_at, **asdict(line)) for line in lines]
 
 
 def is_batch(batch: bytes, count: int) -> bool:

@@ -28,6 +28,7 @@ from fairlead.core.job import LATEST, Attempt, JobRecord, State
 from fairlead.core.page import Page
 from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
 from fairlead.stores.records import (
+    AttemptRow,
     attempt_of,
     counts_of,
     group_of,
@@ -56,7 +57,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Write = Callable[[Any, Sequence[Any]], Awaitable[Sequence[Any]]]
 
-_decode_attempts = msgspec.json.Decoder(list[Attempt]).decode
+_decode_attempts = msgspec.json.Decoder(list[AttemptRow]).decode
 
 
 class Read(Protocol):
@@ -180,7 +181,7 @@ class SqliteAdmin(Admin):
     def workers(self, connection: sqlite3.Connection) -> list[Worker]:
         """Return the workers that are announced and live."""
         live = {"now": self._line.moment().now, "latest": LATEST}
-        return [worker_of(*row) for row in connection.execute(statements()["workers"], live)]
+        return [worker_of(row) for row in connection.execute(statements()["workers"], live)]
 
     @_question
     def audit_log(
@@ -246,7 +247,7 @@ def _statement(name: str, which: Filter) -> str:
 def _attempts(connection: sqlite3.Connection, statement: str, **values: object) -> list[Attempt]:
     """Read lines of the attempt log all at once; one by one, if somebody damaged one of them."""
     try:
-        return _decode_attempts(ask(connection, statement, **values))
+        return [row.line for row in _decode_attempts(ask(connection, statement, **values))]
     except UNREADABLE as problem:
         raise_unless_damage(problem)
     rows = connection.execute(statements()[f"{statement}_rows"], values).fetchall()

@@ -290,12 +290,12 @@ def _park_unknown(connection: sqlite3.Connection, ids: list[JobId], now: int) ->
         park(connection, Parked.NO_CAPABLE_WORKER, keys)
     return [
         Unknown(
-            first,
-            task,
-            version,
-            queue,
-            bytes.fromhex(digits).decode(errors="replace") or None,
-            jobs,
+            id=first,
+            task=task,
+            version=version,
+            queue=queue,
+            options=bytes.fromhex(digits).decode(errors="replace") or None,
+            jobs=jobs,
         )
         for first, task, version, queue, digits, jobs, _ in sorted(kinds)
     ]

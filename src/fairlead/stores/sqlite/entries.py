@@ -23,7 +23,7 @@ from fairlead.core.entries import (
 from fairlead.core.errors import LeaseLost
 from fairlead.core.ids import JobId
 from fairlead.core.store import BATCH
-from fairlead.stores.sqlite.sound import exact
+from fairlead.stores.sqlite.sound import EntryRow, exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import (
     UNREADABLE,
@@ -36,11 +36,11 @@ from fairlead.stores.sqlite.talk import (
 
 Answer = TypeVar("Answer")
 
-_decode = msgspec.json.Decoder(list[Entry]).decode
+_decode = msgspec.json.Decoder(list[EntryRow]).decode
 _decode_ids = msgspec.json.Decoder(list[JobId]).decode
 _decode_seqs = msgspec.json.Decoder(list[int]).decode
 _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
-_COLUMNS = ", ".join(Entry.__struct_fields__)
+_COLUMNS = ", ".join(EntryRow.__struct_fields__)
 
 
 class Request(NamedTuple):
@@ -123,7 +123,7 @@ def _entries(connection: sqlite3.Connection, statement: str, **values: object) -
     rows = statements()[statement]
     whole = f"SELECT json_group_array(json_array({_COLUMNS})) FROM ({rows})"
     try:
-        return _decode(connection.execute(whole, values).fetchone()[0])
+        return [row.entry for row in _decode(connection.execute(whole, values).fetchone()[0])]
     except UNREADABLE as problem:
         raise_unless_damage(problem)
     with exact(connection):
@@ -133,7 +133,7 @@ def _entries(connection: sqlite3.Connection, statement: str, **values: object) -
 def _readable(rows: Iterable[Sequence[Any]]) -> Iterator[Entry]:
     for row in rows:
         with suppress(msgspec.ValidationError):
-            yield msgspec.convert(list(row), Entry)
+            yield msgspec.convert(list(row), EntryRow).entry
 
 
 def _written(
