@@ -9,14 +9,32 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from fairlead.core.ids import JobId
+from fairlead.stores.postgres import catalog
 from tests.compare.build import NoSource, take_out
 from tests.needs import without
 from tests.system.tree import COMMAND, Shop, Tree
 
 FILE = Path(__file__).with_name("previous_version.txt")
 SECONDS = 60
+
+
+class Functions(NamedTuple):
+    """Which functions and views a program brings to PostgreSQL, as one of another version sees it."""
+
+    revision: int
+    functions: str
+    views: str
+
+    @classmethod
+    def of_today(cls) -> Self:
+        return cls(catalog.REVISION, catalog.functions_digest(), catalog.views_digest())
+
+    def may_follow(self, before: "Functions") -> bool:
+        """Say whether they replace those of the version before, and never the other way round."""
+        return self.revision > before.revision or self == before
 
 
 class Previous:
@@ -46,6 +64,15 @@ class Previous:
         """Say where it has a module from."""
         told = self._run(folder, "-c", f"import {module}; print({module}.__file__)")
         return told.strip()
+
+    def functions(self, folder: Path) -> Functions:
+        """Say which functions it brings to PostgreSQL."""
+        code = (
+            "from fairlead.stores.postgres.catalog import *\n"
+            "print(REVISION, functions_digest(), views_digest())"
+        )
+        revision, functions, views = self._run(folder, "-c", code).split()
+        return Functions(int(revision), functions, views)
 
     def _run(self, folder: Path, *words: str, **env: str) -> str:
         done = subprocess.run(

@@ -20,7 +20,7 @@ from tests.system.faults import PostgresShop
 from tests.system.redis_faults import RedisShop
 from tests.system.tree import Shop, Tree, children, until
 from tests.versions import previous as building
-from tests.versions.previous import FILE, Previous, build
+from tests.versions.previous import FILE, Functions, Previous, build
 
 APP = Path(__file__).with_name("both_run.py")
 ROOT = Path(__file__).parent.parent.parent
@@ -116,6 +116,39 @@ def _work_until_one_dies(
         assert (record.state, begun) == (State.DONE, 1) or record.reason == "uncertain"
         assert begun <= 1, "it may have been done, and is not done again"
         assert job not in cut or record.reason == "uncertain"
+
+
+# What it replaces
+
+BEFORE = Functions(3, "functions", "views")
+
+
+@pytest.mark.parametrize(
+    ("now", "may_follow"),
+    [
+        (BEFORE, True),
+        (Functions(4, "functions", "views"), True),
+        (Functions(4, "others", "views"), True),
+        (Functions(3, "others", "views"), False),
+        (Functions(3, "functions", "others"), False),
+        (Functions(2, "functions", "views"), False),
+    ],
+)
+def test_other_functions_need_a_greater_revision(now: Functions, may_follow: bool) -> None:
+    assert now.may_follow(BEFORE) is may_follow
+
+
+def test_the_functions_of_today_replace_its_own_and_never_the_other_way_round(
+    previous: Previous, tmp_path: Path
+) -> None:
+    """Of two programs with one revision and other texts, each replaces those of the other for ever."""
+    before = previous.functions(tmp_path)
+    if previous.name == "HEAD":
+        pytest.skip("no version before is named yet, so functions may change as they like")
+    assert Functions.of_today().may_follow(before), (
+        f"functions of PostgreSQL were changed since {previous.name}, so catalog.REVISION must be "
+        f"at least {before.revision + 1}"
+    )
 
 
 # The machinery

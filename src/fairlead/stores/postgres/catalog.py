@@ -23,10 +23,11 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.statements import migrations, statements
 
 REVISION = 1
-"""Which functions these are. It grows by one in each release that changes one of them.
+"""Which functions these are. It is greater than in the version before if one of them is another.
 
 A program applies its own unless those of a greater revision are there. Of two with the same
-revision and other texts, as when somebody works on them, the last one wins.
+revision and other texts, as when somebody works on them, the last one wins; two versions would do
+that for ever, so `tests/versions/test_previous.py` compares them.
 """
 
 ORDER = (
