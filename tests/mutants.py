@@ -42,6 +42,7 @@ OLDER_ARRAYS = (
 VALUES = "tests/versions/test_values.py"
 LAYOUTS = "tests/versions/test_layouts.py"
 NEWER_FILES = "tests/versions/test_sqlite.py"
+NEWER_KEYS = "tests/versions/test_redis.py"
 PARKING = "tests/stores/test_sqlite_parking.py"
 ATTACKS = "tests/stores/test_postgres_attacks.py"
 TRAPS = "tests/stores/test_postgres_traps.py"
@@ -1803,6 +1804,27 @@ MUTANTS = [
         "~= nil and standing[STANDING.LEVEL] <= level, bytes",
         "~= nil, bytes",
         "tests/versions/test_levels.py::test_an_older_program_does_not_forget_it[redis]",
+    ),
+    Mutant(
+        "a setting that a newer program added is no damage (P14), Redis",
+        f"{REDIS}/audit.py",
+        "if most is None or (number is not None",
+        "if most is not None and (number is not None",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "what a newer program notes beside its versions is no damage (P14), Redis",
+        f"{REDIS}/audit.py",
+        "if not name.isdigit():",
+        "if False:",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "a queue that is resumed keeps what a newer program wrote beside its pause (P14), Redis",
+        f"{REDIS}/lua/pause.lua",
+        "call('HDEL', paused, 'since')",
+        "call('DEL', paused)",
+        NEWER_KEYS,
     ),
     Mutant(
         "what a newer program appended is kept (P14), Redis",

@@ -1,4 +1,8 @@
-"""How a newer program shares a Redis: it appends fields to every array."""
+"""How a newer program shares a Redis: it appends fields to every array, and adds names to our hashes.
+
+Most hashes have what is stored by an id or a name of somebody's. Those that a program itself names
+the fields of are `NAMED`.
+"""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,6 +25,9 @@ EXTRAS: dict[str, list[Any]] = {
     "many": [None] * 20 + [2**40],
 }
 """What may stand behind the fields that are known."""
+NAMED = ("paused", "settings")
+"""The hashes of a queue whose fields have names of ours; the schema is such a hash, too."""
+NEW_NAME, NEW_VALUE = b"colour", b"red"
 Place = tuple[str, bytes]
 """A key, and a field of the hash under it."""
 
@@ -43,6 +50,8 @@ class RedisFuture(Future):
         self._lists = {key(queue, "errors"): "PAST" for queue in queues}
         """Hashes of lists of arrays."""
         self._logs = [key(queue, "log") for queue in queues]
+        self._named = [self.keys.schema, *(key(queue, part) for queue in queues for part in NAMED)]
+        self._has_named = False
         self._grown: set[Place] = set()
         self._counts: dict[Place, int] = {}
 
@@ -72,6 +81,9 @@ class RedisFuture(Future):
             for at, batch in enumerate(self.server.lrange(log, 0, -1)):
                 lines = self._all_with_more("LINE", unpack(batch[16:]))
                 self.server.lset(log, at, batch[:16] + pack(lines))
+        for key in self._named:
+            self.server.hset(key, NEW_NAME, NEW_VALUE)
+        self._has_named = True
 
     def _rewrite(self, key: str, change: Callable[[Any], Any]) -> None:
         """Change every value of a hash, in one step: others may be at work."""
@@ -91,7 +103,11 @@ class RedisFuture(Future):
         return [*fields[: len(LAYOUTS[layout])], *self._extra]
 
     def lost(self) -> list[str]:
-        told = []
+        told = [
+            f"{key} {NEW_NAME!r}"
+            for key in self._named
+            if self._has_named and self.server.hget(key, NEW_NAME) != NEW_VALUE
+        ]
         for key, field in set(self._grown):
             text = self.server.hget(key, field)
             if text is None:

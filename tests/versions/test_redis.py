@@ -18,6 +18,7 @@ from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.functions import LIBRARY, SHARED
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import LAYOUTS, in_lua, put_of, settlement_of
+from tests import deeds
 from tests.servers.redis import RedisServer
 from tests.versions.future_redis import EXTRAS, RedisFuture, pack, unpack
 from tests.words import by, claim, done, failed, new_job, plan
@@ -66,6 +67,21 @@ async def test_a_repair_keeps_what_has_grown(
     assert await store.admin.repair(by("repair"))
     assert future.lost() == []
     assert unpack(future.server.hget(errors, job.id)) == [past]
+
+
+async def test_a_repair_keeps_the_names_that_it_does_not_know(
+    store: Store, future: RedisFuture
+) -> None:
+    """A newer program may have one more setting; a setting of ours with a damaged value has it mended."""
+    await store.put([new_job(priority=1)])
+    await deeds.pause(store, "mail", by("pause"))
+    future.grow()
+    assert await store.admin.audit() == []
+    future.server.hset(future.keys.key("mail", "settings"), "apart", "many")
+    future.server.hset(future.keys.schema, "1", "soon")
+    assert len(await store.admin.repair(by("repair"))) == 2
+    await deeds.resume(store, "mail", by("resume"))
+    assert future.lost() == []
 
 
 @pytest.mark.parametrize("part", ["bodies", "standings"])

@@ -40,6 +40,8 @@ _PARTS = (
     *("ready", "due", "leases", "lost", "parked", "expiring"),
     *("done", "cancelled", "dead"),
 )
+_SETTINGS = {b"apart": LATEST, b"log_start": MOST_COUNTED}
+"""The settings of a queue that we know, and how great each may be."""
 _REMEDY = "fairlead doctor --repair"
 
 
@@ -164,6 +166,8 @@ def _odd_steps(steps: Sequence[bytes]) -> Iterator[Damage]:
         yield Damage(Kind.STEP, f"version {VERSION} of our keys is not noted", name=name)
     sound = {str(version).encode() for version in steps_of(known)}
     for name, text in known.items():
+        if not name.isdigit():
+            continue  # A newer program may note more than versions.
         if name not in sound or noted_of(text) is None:
             problem = f"version {shown(name)} of our keys, noted as {shown(text)}, cannot be"
             yield Damage(Kind.STEP, problem, name=name)
@@ -242,13 +246,11 @@ def _size_of(part: str) -> str:
 
 
 def _check_settings(keys: Keys, queue: str) -> Conversation[list[Damage]]:
-    """Check the numbers among the settings of a queue."""
+    """Check the settings of a queue that we know; any other may be a newer program's."""
 
     def wrong(name: bytes, value: bytes) -> str | None:
-        number = count_of(value)
-        if name == b"apart" and number is not None:
-            return None
-        if name == b"log_start" and number is not None and number <= MOST_COUNTED:
+        number, most = count_of(value), _SETTINGS.get(name)
+        if most is None or (number is not None and number <= most):
             return None
         return f"queue {queue} has the setting {shown(name)} {shown(value)}, which cannot be"
 

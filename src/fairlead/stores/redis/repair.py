@@ -172,11 +172,8 @@ class Repair:
         if damage.name == b"log_start":
             yield [("HDEL", key, damage.name)]  # A full server takes this, but nothing new.
             return "counted the log from its beginning; old lines may not be found by their jobs"
-        if damage.name == b"apart":
-            yield [("HSET", key, damage.name, 1)]
-            return "it is 1 now"
-        yield [("HDEL", key, damage.name)]
-        return "removed it"
+        yield [("HSET", key, damage.name, 1)]
+        return "it is 1 now"
 
     def _mend_batch(self, damage: Damage) -> Conversation[str | None]:
         values = (int(damage.name), damage.more, damage.after)
