@@ -33,6 +33,7 @@ SESSIONS = "tests/system/test_postgres_sessions.py"
 RIGHTS = "tests/stores/test_postgres_rights.py"
 CATALOG = "tests/stores/test_postgres_catalog.py"
 LEVELS = "tests/versions/test_levels.py"
+BOUNDS = "tests/versions/test_bounds.py"
 STORY = "tests/versions/test_story.py"
 STEPS = "tests/versions/test_steps.py"
 OLDER_ARRAYS = (
@@ -1794,8 +1795,8 @@ MUTANTS = [
     Mutant(
         "an expiry leaves alone what is above the level (P14), Redis",
         f"{REDIS}/lua/moves.lua",
-        "  if expires_at and standing[STANDING.LEVEL] > level then return false, bytes end\n",
-        "",
+        "(standing and standing[STANDING.LEVEL] or level_in(text)) > level",
+        "not standing and level_in(text) > level",
         "tests/versions/test_levels.py::test_an_older_program_does_not_expire_it[redis-upkeep]",
     ),
     Mutant(
@@ -1804,6 +1805,83 @@ MUTANTS = [
         "~= nil and standing[STANDING.LEVEL] <= level, bytes",
         "~= nil, bytes",
         "tests/versions/test_levels.py::test_an_older_program_does_not_forget_it[redis]",
+    ),
+    Mutant(
+        "a claim steps over what is out of its bounds and above its level (P14), Redis",
+        f"{REDIS}/lua/orders.lua",
+        "    if level_in(order.text) > claim.level then return nil, true end\n",
+        "",
+        BOUNDS,
+    ),
+    Mutant(
+        "a lost run out of an older program's bounds is no dead letter (P14), Redis",
+        f"{REDIS}/lua/orders.lua",
+        "passed[n])) > claim.level then",
+        "passed[n])) > LATEST then",
+        BOUNDS,
+    ),
+    Mutant(
+        "a lost run out of an older program's bounds keeps its place (P14), Redis",
+        f"{REDIS}/lua/orders.lua",
+        "number_at(texts[n], &STANDING, STANDING.ORDER_AT) or now",
+        "now",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "what falls due out of an older program's bounds keeps its place (P14), Redis",
+        f"{REDIS}/lua/moves.lua",
+        "or order_when_due(text, ids[n + 1])",
+        "or 0",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "a mark of what is out of bounds and above the level stays (P14), Redis",
+        f"{REDIS}/lua/moves.lua",
+        "or level_in(text)) > level",
+        "or 0) > level",
+        BOUNDS,
+    ),
+    Mutant(
+        "nobody forgets what is out of bounds and above the level (P14), Redis",
+        f"{REDIS}/lua/moves.lua",
+        "  if level_in(body) > level then return false, bytes end\n",
+        "",
+        BOUNDS,
+    ),
+    Mutant(
+        "what is parked out of bounds and above the level stays so (P14), Redis",
+        f"{REDIS}/lua/line.lua",
+        "if standing or level_in(call('HGET', bodies, id)) <= level then",
+        "if true then",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "the audit judges no job above the level (P14), Redis",
+        f"{REDIS}/lua/check.lua",
+        "    if level_in(text) <= level then",
+        "    if true then",
+        BOUNDS,
+    ),
+    Mutant(
+        "the repair mends no job above the level (P14), Redis",
+        f"{REDIS}/lua/mending.lua",
+        "  if level_in(text) > level then return '' end\n",
+        "",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "the audit judges no entry of a job above the level (P14), Redis",
+        f"{REDIS}/lua/checks.lua",
+        "entry.owner_of(name))) <= level then",
+        "entry.owner_of(name))) <= LATEST then",
+        NEWER_KEYS,
+    ),
+    Mutant(
+        "a level that can be none is damage (P14), Redis",
+        f"{REDIS}/lua/sound.lua",
+        "level >= 1 and level <= 1000 and level or 0",
+        "level or 0",
+        NEWER_KEYS,
     ),
     Mutant(
         "a setting that a newer program added is no damage (P14), Redis",

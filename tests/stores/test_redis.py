@@ -188,7 +188,7 @@ async def test_functions_refuse_numbers_that_are_out_of_range(
         "look": [("1", number, ""), (number, "1", "")],
         "places": [("ready", number, "1"), ("ready", "0", number)],
         "batches": [(number, "1"), ("0", number)],
-        "bring_back": [("", none, number)],
+        "bring_back": [("", none, number, "1"), ("", none, "1", number)],
         "upkeep": [
             ("", "1", none, number, "1"),
             ("", number, none, "1", "1"),

@@ -847,7 +847,7 @@ async def test_a_call_checks_and_mends_a_megabyte_at_most(yard: Yard) -> None:
     function = FUNCTIONS["check"]
     keys = yard.keys.of("mail", function.parts)
     answer = yard.server.execute_command(
-        *(function.command, function.name, len(keys), *keys, "", "bodies", 0)
+        *(function.command, function.name, len(keys), *keys, "", "bodies", 0, 1)
     )
     assert 1 <= len(answer[1]) <= 12
     function = FUNCTIONS["repair"]
@@ -855,7 +855,7 @@ async def test_a_call_checks_and_mends_a_megabyte_at_most(yard: Yard) -> None:
         yard.do("ZREM", "ready", job_id)
     words = [word for job_id in ids for word in (job_id, "", 0)]
     answers = yard.server.execute_command(
-        *(function.command, function.name, len(keys), *keys, "", "mark", *words)
+        *(function.command, function.name, len(keys), *keys, "", "mark", 1, *words)
     )
     assert 1 <= len(answers) <= 4
 

@@ -31,6 +31,9 @@ PLACES = [
 ]
 """The stores that two programs can share, Redis with whatever may stand behind known fields."""
 
+OWN_VERBS = [name for name in PLACES if name != "postgres"]
+"""Those where a program brings its verbs. On PostgreSQL all use the newest program's."""
+
 
 SERVING_STORES = ["sqlite", "postgres", "redis"]
 """The stores whose steps say which programs they serve."""

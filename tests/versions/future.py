@@ -20,6 +20,8 @@ from tests import deeds
 from tests.words import claim, plan
 
 DAY = 86_400
+BEYOND = 2_000_000_000
+"""More runs than today's program takes for possible."""
 
 
 class Future(ABC):
@@ -44,6 +46,14 @@ class Future(ABC):
     @abstractmethod
     def lost(self) -> list[str]:
         """Say which values are still there, and have lost their unknown fields."""
+
+    @abstractmethod
+    def overstep(self, job_id: JobId) -> None:
+        """Write into a job what is beyond today's bounds, as the newer program may have it."""
+
+    @abstractmethod
+    def content(self, job_id: JobId) -> object:
+        """Return what is stored of a job."""
 
     @abstractmethod
     def close(self) -> None:

@@ -9,12 +9,13 @@ import psycopg
 import pytest
 
 from fairlead.core.admin import Migration
+from fairlead.core.ids import JobId
 from fairlead.stores.postgres import catalog
 from fairlead.stores.postgres import migrate as migrating
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.lane import connect
 from fairlead.stores.postgres.migrate import migrate, newest
-from tests.versions.future import Future
+from tests.versions.future import BEYOND, Future
 
 TABLES = {
     "job": "id",
@@ -159,6 +160,15 @@ class PostgresFuture(Future):
 
     def _exists(self, job_id: str) -> bool:
         return any(job_id in self._colours(table) for table in WITH_HISTORY)
+
+    def overstep(self, job_id: JobId) -> None:
+        for table in WITH_HISTORY:
+            change = f"UPDATE {table} SET attempt = %s WHERE id = %s"
+            self._raw.execute(change.encode(), [BEYOND, job_id])
+
+    def content(self, job_id: JobId) -> object:
+        asked = (f"SELECT * FROM {table} WHERE id = %s".encode() for table in WITH_HISTORY)
+        return [self._raw.execute(each, [job_id]).fetchall() for each in asked]
 
     def close(self) -> None:
         self._raw.close()

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 import redis
 
+from fairlead.core.clock import SECOND
+from fairlead.core.ids import JobId
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import SLOTS, Keys
 from fairlead.stores.redis.layout import LAYOUTS
 from fairlead.stores.redis.served import VERSION
-from tests.versions.future import Future
+from tests.versions.future import BEYOND, DAY, Future
 
 pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 EXTRAS: dict[str, list[Any]] = {
@@ -126,6 +128,28 @@ class RedisFuture(Future):
 
     def _has_more(self, fields: list[Any], layout: str) -> bool:
         return fields[len(LAYOUTS[layout]) :] == self._extra
+
+    def overstep(self, job_id: JobId) -> None:
+        self.change(self._stored("bodies"), "BODY", job_id, priority=2 * DAY)
+        runs = {"attempt": BEYOND, "head_start": 2 * DAY * SECOND}
+        self.change(self._stored("standings"), "STANDING", job_id, **runs)
+
+    def change(self, key: str, layout: str, job_id: JobId, **values: object) -> None:
+        """Write other values into fields of an array."""
+        text = self.server.hget(key, job_id)
+        if text is not None:
+            fields = unpack(text)
+            for name, value in values.items():
+                fields[LAYOUTS[layout].index(name)] = value
+            self.server.hset(key, job_id, pack(fields))
+
+    def content(self, job_id: JobId) -> object:
+        parts = ("bodies", "standings", "errors")
+        texts = [self.server.hget(self._stored(part), job_id) for part in parts]
+        return [*texts, self.server.zscore(self._stored("expiring"), job_id)]
+
+    def _stored(self, part: str) -> str:
+        return self.keys.key("mail", part)
 
     def close(self) -> None:
         self.server.close()

@@ -7,8 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.ids import JobId
 from fairlead.stores.sqlite.migrate import newest
-from tests.versions.future import Future
+from tests.versions.future import BEYOND, Future
 
 TABLES = {
     "job": "id",
@@ -138,6 +139,15 @@ class SqliteFuture(Future):
     def _kept_moods(self, job_id: str) -> int:
         asked = (self._raw.execute(MOODS.format(table=name), [job_id]) for name in JOBS)
         return sum(rows.fetchone()[0] for rows in asked)
+
+    def overstep(self, job_id: JobId) -> None:
+        for table in WITH_HISTORY:
+            change = f"UPDATE fairlead_{table} SET attempt = ? WHERE id = ?"
+            self._raw.execute(change, (BEYOND, job_id))
+
+    def content(self, job_id: JobId) -> object:
+        asked = (f"SELECT * FROM fairlead_{table} WHERE id = ?" for table in WITH_HISTORY)
+        return [self._raw.execute(each, [job_id]).fetchall() for each in asked]
 
     def close(self) -> None:
         self._raw.close()

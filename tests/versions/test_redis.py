@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import redis
 
-from fairlead.core.clock import ManualClock
+from fairlead.core.admin import Worker
+from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import Change
 from fairlead.core.job import NewJob, State
 from fairlead.core.outcome import Settlement
@@ -15,11 +16,12 @@ from fairlead.core.store import Store
 from fairlead.stores import store_for
 from fairlead.stores.redis import layout
 from fairlead.stores.redis.address import Address
-from fairlead.stores.redis.functions import LIBRARY, SHARED
+from fairlead.stores.redis.functions import FUNCTIONS, LIBRARY, SHARED
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import LAYOUTS, in_lua, put_of, settlement_of
 from tests import deeds
 from tests.servers.redis import RedisServer
+from tests.versions.future import DAY
 from tests.versions.future_redis import EXTRAS, RedisFuture, pack, unpack
 from tests.words import by, claim, done, failed, new_job, plan
 
@@ -102,6 +104,108 @@ async def test_what_only_seems_to_have_grown_is_damaged(
     if part == "standings":
         assert await store.settle([done(job)]) == {}
     assert await store.admin.repair(by("repair"))
+
+
+# Jobs of a newer program, out of our bounds
+
+
+@pytest.mark.parametrize("verb", ["claim", "upkeep"])
+async def test_what_falls_due_out_of_our_bounds_keeps_its_place(
+    store: Store, future: RedisFuture, clock: ManualClock, verb: str
+) -> None:
+    await store.put([new := new_job(level=2, delay=10 * SECOND)])
+    future.overstep(new.id)
+    before, run_at = future.content(new.id), clock.now() + 10 * SECOND
+    clock.advance(11)
+    assert await claim(store) == [] if verb == "claim" else await store.upkeep(DAY * SECOND)
+    ready = future.keys.key("mail", "ready")
+    assert future.server.zscore(ready, new.id) == run_at - 2 * DAY * SECOND
+    assert future.content(new.id) == before
+
+
+async def test_a_lost_run_out_of_our_bounds_keeps_its_place(
+    store: Store, future: RedisFuture, clock: ManualClock
+) -> None:
+    order_at = clock.now()
+    await store.put([new := new_job(level=2)])
+    await claim(store, level=2)
+    future.overstep(new.id)
+    clock.advance(30)
+    assert await claim(store) == []
+    assert future.server.zscore(future.keys.key("mail", "lost"), new.id) == order_at
+
+
+async def test_what_is_parked_out_of_our_bounds_stays_so(store: Store, future: RedisFuture) -> None:
+    newer, older = new_job("strange", level=2), new_job("strange")
+    await store.put([newer, older])
+    await store.claim(plan(capable={"t": 1}, level=2))
+    future.overstep(newer.id)
+    future.server.hset(future.keys.key("mail", "standings"), newer.id, pack("none of ours"))
+    [before] = [each for each in _parked(future) if each.endswith(newer.id.encode())]
+    await store.announce(Worker("w1", {"strange": 1}), DAY * SECOND)
+    assert _parked(future) == [before]
+    await store.upkeep(DAY * SECOND)
+    assert [job.id for job in await claim(store)] == [older.id]
+    assert (await store.claim(plan())).cut is False
+    assert _parked(future) == [before]
+
+
+def _parked(future: RedisFuture) -> list[bytes]:
+    return list(future.server.zrange(future.keys.key("mail", "parked"), 0, -1))
+
+
+async def test_entries_and_options_of_a_newer_job_are_its_programs_business(
+    store: Store, future: RedisFuture
+) -> None:
+    store.level = 2
+    newer, older = (new_job(id=f"j{level}", level=level, options="{}") for level in (2, 1))
+    await store.put([newer, older])
+    await store.entries.write([Change("step", "a", "1", owner=each.id) for each in (newer, older)])
+    key = future.keys.key
+    for each in (newer, older):
+        future.change(key("mail", "bodies"), "BODY", each.id, options="[")
+        future.server.hset(key("mail", "entries"), f"{each.id}\0step\0a", "other")
+        future.server.hdel(future.keys.strays, each.id)
+    store.level = 1
+    found = [each.problem for each in await store.admin.audit()]
+    assert len(found) == 3
+    assert not any("j2" in problem for problem in found)
+    assert not any("j2" in told for told in await store.admin.repair(by()))
+    assert future.server.hget(key("mail", "entries"), "j2\0step\0a") == b"other"
+    store.level = 2
+    assert await store.admin.repair(by())
+
+
+async def test_a_job_that_turns_out_to_be_a_newer_programs_is_not_mended(
+    store: Store, future: RedisFuture
+) -> None:
+    """It may have come to its id since the audit."""
+    await store.put([new := new_job(level=2)])
+    future.overstep(new.id)
+    before, function = future.content(new.id), FUNCTIONS["repair"]
+    keys = future.keys.of("mail", function.parts)
+    called = (function.command, function.name, len(keys), *keys)
+    assert future.server.execute_command(*called, "", "mark", 1, new.id, "", 0) == [b""]
+    assert future.content(new.id) == before
+
+
+@pytest.mark.parametrize("level", [0, 1001, 2.5, -2, "2", None])
+async def test_a_level_that_can_be_none_is_damage(
+    store: Store, future: RedisFuture, level: object
+) -> None:
+    first, second = new_job(), new_job()
+    await store.put([first])
+    for each in (first, second):
+        await store.put([each])
+        future.change(future.keys.key("mail", "bodies"), "BODY", each.id, level=level)
+        assert len(await store.admin.audit()) == 1
+        if each is first:
+            assert await claim(store) == []
+        else:
+            assert await store.admin.repair(by())
+        record = await store.admin.find(each.id)
+        assert record is not None
+        assert (record.state, record.reason) == (State.DEAD, "unreadable")
 
 
 def test_puts_and_settlements_are_sent_field_by_field() -> None:

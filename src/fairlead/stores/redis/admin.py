@@ -196,11 +196,11 @@ class RedisAdmin(Admin):
     @_question
     def audit(self) -> Conversation[list[Finding]]:
         """Check that every job is in exactly one place and every mark agrees."""
-        return audit(self._keys, self._queues, self._clock)
+        return audit(self._keys, self._queues, self._clock, self._served.level())
 
     async def repair(self, by: Action) -> list[str]:
         """Put right what the audit finds."""
-        repair = Repair(self._keys, self._queues, self._clock)
+        repair = Repair(self._keys, self._queues, self._clock, self._served.level())
         try:
             return await self._surely(repair.all, by)
         finally:  # Whatever came after: what was done is written down.

@@ -31,7 +31,7 @@ from fairlead.stores.redis.records import (
     worker_of,
 )
 from fairlead.stores.redis.served import VERSION, count_of, noted_of, steps_of
-from fairlead.stores.redis.talk import Command, Conversation, call, moment, present, spared
+from fairlead.stores.redis.talk import Command, Conversation, Word, call, moment, present, spared
 
 LONGEST_LEASE = 366 * 86_400 * SECOND
 """No worker asks for more; what says more was written by somebody else."""
@@ -80,15 +80,22 @@ class Damage(NamedTuple):
     after: bytes = b""
 
 
-def audit(keys: Keys, queues: Queues, clock: Clock | None) -> Conversation[list[Finding]]:
+def audit(
+    keys: Keys, queues: Queues, clock: Clock | None, level: int
+) -> Conversation[list[Finding]]:
     """Scan everything, a piece at a time."""
-    found = yield from damages(keys, queues, clock)
+    found = yield from damages(keys, queues, clock, level)
     # A scan may come by the same job twice.
     return [Finding(problem, _REMEDY) for problem in dict.fromkeys(each.problem for each in found)]
 
 
-def damages(keys: Keys, queues: Queues, clock: Clock | None) -> Conversation[list[Damage]]:
-    """Find all that is damaged; where a key is of another type, nothing else of its queue."""
+def damages(
+    keys: Keys, queues: Queues, clock: Clock | None, level: int
+) -> Conversation[list[Damage]]:
+    """Find all that is damaged; where a key is of another type, nothing else of its queue.
+
+    What looks damaged of a job above the level may be its program's way, and is left to that.
+    """
     now = yield from present(clock)
     found = yield from _check_shared(keys, now)
     found += yield from _check_strays(keys)
@@ -97,9 +104,11 @@ def damages(keys: Keys, queues: Queues, clock: Clock | None) -> Conversation[lis
         if not wrong:
             wrong += yield from _check_settings(keys, queue)
             for part in _PARTS:
-                wrong += yield from _check(keys, queue, part, clock)
+                wrong += yield from _check(keys, queue, part, clock, level)
             for part in ("entries", "owned"):
-                wrong += yield from _check_entries(keys, "check_owned", queue, part, Kind.OWNED)
+                wrong += yield from _check_entries(
+                    keys, "check_owned", queue, part, Kind.OWNED, level
+                )
             wrong += yield from _check_log(keys, queue, now)
             wrong += yield from _check_gone(keys, queue)
             wrong += yield from _check_acts(keys, queue)
@@ -209,13 +218,13 @@ def _check_slot(keys: Keys, slot: str) -> Conversation[list[Damage]]:
 
 
 def _check_entries(
-    keys: Keys, verb: str, queue: str, part: str, kind: Kind
+    keys: Keys, verb: str, queue: str, part: str, kind: Kind, *words: Word
 ) -> Conversation[list[Damage]]:
     """Check the entries, or the marks of entries, under one key."""
     found: list[Damage] = []
     cursor = b"0"
     while True:
-        [[cursor, wrong]] = yield [call(keys, verb, queue, part, cursor)]
+        [[cursor, wrong]] = yield [call(keys, verb, queue, part, cursor, *words)]
         for name, problem in zip(wrong[::2], wrong[1::2], strict=True):
             told = f"entry {shown(name)} {problem.decode()}"
             found.append(Damage(kind, told, queue, name, part.encode()))
@@ -257,13 +266,15 @@ def _check_settings(keys: Keys, queue: str) -> Conversation[list[Damage]]:
     return (yield from _check_hash(keys.key(queue, "settings"), Kind.SETTING, queue, wrong))
 
 
-def _check(keys: Keys, queue: str, part: str, clock: Clock | None) -> Conversation[list[Damage]]:
+def _check(
+    keys: Keys, queue: str, part: str, clock: Clock | None, level: int
+) -> Conversation[list[Damage]]:
     """Check the jobs, or the marks of jobs, under one key."""
     found: list[Damage] = []
     cursor = b"0"
     while True:
         at = moment(clock.now() if clock else None)
-        [answer] = yield [call(keys, "check", queue, at, part, cursor)]
+        [answer] = yield [call(keys, "check", queue, at, part, cursor, level)]
         cursor, ids, wrongs, members, options = answer
         for raw_id, wrong, member, option in zip(ids, wrongs, members, options, strict=True):
             odd = None if wrong or not option else _odd(option)

@@ -159,7 +159,9 @@ class Claims:
     def _make_room(self) -> Conversation[None]:
         """Bring back jobs that limits have room for now."""
         names = yield from self._queues.names()
-        for name in (yield from bring_back(self._keys, self.limits, names, self._at())):
+        for name in (
+            yield from bring_back(self._keys, self.limits, names, self._at(), self._level)
+        ):
             self.placed(name)
 
     def _charge(self, plan: ClaimPlan, claim: Claim, asked: Shares) -> Conversation[Claim]:

@@ -30,14 +30,15 @@ class Limit(Protocol):
 
 
 def bring_back(
-    keys: Keys, limits: Iterable[Limit], names: Iterable[str], at: Word
+    keys: Keys, limits: Iterable[Limit], names: Iterable[str], at: Word, level: int
 ) -> Conversation[set[str]]:
     """Bring back jobs for which their limits have room; return their queues."""
     stirred: set[str] = set()
     for limit in limits:
         open_keys = pack(list((yield from limit.with_room())))
         queues = list(names)
-        calls = [call(keys, "reopen", name, at, limit.gate, open_keys, BATCH) for name in queues]
+        words = (at, limit.gate, open_keys, BATCH, level)
+        calls = [call(keys, "reopen", name, *words) for name in queues]
         answers = yield from spared(calls, 0)
         stirred.update(name for name, back in zip(queues, answers, strict=True) if back)
     return stirred

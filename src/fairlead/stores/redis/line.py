@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -257,17 +257,17 @@ class RedisLine:
         )
         said_so = call_on("announce", self._keys.workers, at, worker.id, lease, said)
         yield from spared([said_so], None)
-        yield from self._bring_back(at, worker.capable)
+        yield from self._bring_back(at, worker)
 
-    def _bring_back(self, at: Word, capable: Mapping[str, int]) -> Conversation[None]:
+    def _bring_back(self, at: Word, worker: Worker) -> Conversation[None]:
         names = yield from self._queues.names()
         if not names:
             return
         counts = yield [Tried(("ZCARD", self._keys.key(name, "parked"))) for name in names]
         parked = [name for name, count in zip(names, counts, strict=True) if _number(count)]
         if parked:
-            known = pack(dict(capable))
-            yield [Tried(self._call("bring_back", name, at, known, BATCH)) for name in parked]
+            words = (at, pack(dict(worker.capable)), BATCH, worker.level)
+            yield [Tried(self._call("bring_back", name, *words)) for name in parked]
             for name in parked:
                 self.claims.placed(name)
 

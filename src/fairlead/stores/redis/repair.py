@@ -40,10 +40,11 @@ _WORDS_OF_ENTRIES = {b"right": "put it right", b"removed": "removed it"}
 class Repair:
     """Mends what is damaged under the keys of one prefix."""
 
-    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None, level: int) -> None:
         self._keys = keys
         self._queues = queues
         self._clock = clock
+        self._level = level
         self.done: list[str] = []
         self._refused: list[str] = []
         self._menders: Mapping[Kind, Callable[[Damage], Conversation[str | None]]] = {
@@ -68,7 +69,7 @@ class Repair:
         """
         before: list[Damage] = []
         for _ in range(_MOST_ROUNDS):
-            found = yield from damages(self._keys, self._queues, self._clock)
+            found = yield from damages(self._keys, self._queues, self._clock, self._level)
             if found in ([], before):
                 break
             self._refused.clear()
@@ -107,7 +108,8 @@ class Repair:
         while some:
             # An id may be anything by now, so each is a word of its own.
             words = [word for each in some for word in (each.name, each.more, int(each.odd))]
-            asked = call(self._keys, "repair", queue, self._at(), mark_of(queue), *words)
+            shared = (self._at(), mark_of(queue), self._level)
+            asked = call(self._keys, "repair", queue, *shared, *words)
             [answers] = yield [asked]
             self.done += [
                 f"{damage.problem}: {_WORDS.get(said) or f'it is dead letter {said.decode()} now'}"
@@ -190,7 +192,7 @@ class Repair:
         return _WORDS_OF_ENTRIES.get(said)
 
     def _mend_owned(self, damage: Damage) -> Conversation[str | None]:
-        [said] = yield [call(self._keys, "mend_owned", damage.queue, damage.name)]
+        [said] = yield [call(self._keys, "mend_owned", damage.queue, damage.name, self._level)]
         return _WORDS_OF_ENTRIES.get(said)
 
     def _mend_act(self, damage: Damage) -> Conversation[str | None]:

@@ -43,6 +43,12 @@ local function fields_in(text, known, least)
   return fields
 end
 
+-- The field that an array has at this place, whatever the others are; nil, or an error, if there is none: by pcall.
+local function field_at(text, least, at)
+  local size, count = opened(text)
+  if size and count >= least then return (select(at + 1, cmsgpack.unpack_limit(text, at, size))) end
+end
+
 -- The same, if a question about them is answered yes; else nil.
 local function fields_of(text, known, least, question)
   if not text then return nil end

@@ -193,8 +193,13 @@ function check.page(command, key, cursor, question)
   return { page[1], found }
 end
 
--- What is wrong with an entry of a job; nil if nothing is.
-function check.owned(name)
+-- What is wrong with an entry of a job that is not above the level; nil if nothing is.
+function check.owned(name, level)
+  local problem = check.wrong_owned(name)
+  if problem and level_in(call('HGET', bodies, entry.owner_of(name))) <= level then return problem end
+end
+
+function check.wrong_owned(name)
   local id = entry.owner_of(name)
   if id == '' or call('HEXISTS', bodies, id) == 0 then return 'belongs to no job' end
   local text = call('HGET', entries, name)

@@ -271,11 +271,14 @@ local function go_back(claim, order_at)
   end
 end
 
--- Back: the jobs of these members of the parked stand where they stood. `claim` is the claim that does it, if any.
-local function bring_back(members, now, claim)
+-- Back: the jobs of these members of the parked stand where they stood; answers how many. One that cannot be read
+-- is left to the newer program that wrote it, or put aside. `claim` is the claim that does it, if any.
+local function bring_back(members, now, level, claim)
+  local back = {}
   for n = 1, #members do
     local id = parked_id(members[n])
     local standing = live_of(call('HGET', standings, id))
+    if standing or level_in(call('HGET', bodies, id)) <= level then back[#back + 1] = members[n] end
     if standing then
       local lease_until, order_at = standing[STANDING.LEASE_UNTIL], standing[STANDING.ORDER_AT]
       standing[STANDING.GATE] = nil
@@ -286,10 +289,11 @@ local function bring_back(members, now, claim)
         call('ZADD', lease_until > 0 and lost or ready, order_at, id)
         go_back(claim, order_at)
       end
-    else -- Nobody knows how often it ran.
+    elseif back[#back] == members[n] then -- Nobody knows how often it ran.
       put_aside(id, nil, now)
     end
   end
-  many('ZREM', parked, members)
+  many('ZREM', parked, back)
   spend(#members, 0)
+  return #back
 end

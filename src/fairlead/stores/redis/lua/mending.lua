@@ -157,9 +157,10 @@ function mending.mend_job(id, member, text, is_odd, now)
   return not has_ended and after and after[STANDING.REASON] == 'unreadable' and 'dead' or 'right'
 end
 
--- Put a job right; answers what it is now.
-function mending.mend(id, member, is_odd, queue_mark, now)
+-- Put a job right that is not above the level; answers what it is now.
+function mending.mend(id, member, is_odd, queue_mark, now, level)
   local text = call('HGET', bodies, id)
+  if level_in(text) > level then return '' end
   if not check.wrong(id, '', now) and not is_odd then
     -- The job is sound, so the mark that led here is not its own.
     local standing = check.standing(call('HGET', standings, id))
@@ -191,8 +192,8 @@ function mending.mend_loose(part, member)
 end
 
 -- The same for an entry of a job.
-function mending.mend_owned(name)
-  local problem = check.owned(name)
+function mending.mend_owned(name, level)
+  local problem = check.owned(name, level)
   -- It is met in both keys, and may be gone from them by now.
   local is_there = call('HEXISTS', entries, name) == 1 or call('ZSCORE', owned, name)
   if not problem or not is_there then return '' end

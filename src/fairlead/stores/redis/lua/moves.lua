@@ -53,13 +53,6 @@ end
 
 local STEP, LOOK = 200, 1000 -- A piece has so many jobs at most, and a call looks at so many.
 
--- The level of a job whose mark is overdue; 0 if there is none, or nobody can read it. And the bytes that were read.
-local function level_of(id)
-  local text = call('HGET', bodies, id) or ''
-  local body = body_of(text)
-  return body and body[BODY.LEVEL] or 0, #text
-end
-
 -- When the first job expires that a program of this level may do something about. What is overdue and above it is stepped
 -- over; after so many of those it is looked at again in a second.
 local function first_expiry(now, level)
@@ -68,10 +61,9 @@ local function first_expiry(now, level)
     if first > now then return first end
     local found = call('ZRANGE', expiring, from, from + STEP - 1, 'WITHSCORES')
     for n = 1, #found, 2 do
-      local its_level, bytes = 0, 0
-      if tonumber(found[n + 1]) <= now then its_level, bytes = level_of(found[n]) end
-      if its_level <= level then return tonumber(found[n + 1]) end
-      left = left - bytes
+      local text = tonumber(found[n + 1]) <= now and call('HGET', bodies, found[n]) or ''
+      if level_in(text) <= level then return tonumber(found[n + 1]) end
+      left = left - #text
       if left < 0 then return now + 1000000 end
     end
     if #found < 2 * STEP then return LATEST end
@@ -93,6 +85,13 @@ local function until_due(soon, now, level)
   return soon < LATEST and soon - now or -1
 end
 
+-- Where a job stands in the order whose time has come. A newer program's head start may be beyond our bounds.
+local function order_when_due(text, run_at)
+  local priority = number_at(text, &BODY, BODY.PRIORITY)
+  local order_at = priority and tonumber(run_at) - priority * 1000000
+  return is_whole(order_at) and order_at or 0
+end
+
 -- Put jobs whose time has come into the order, at the place they have kept; `claim` is the claim that does it, if any.
 -- Their bodies are read for that, so large ones are a few at a time; answers `most` if there may be more.
 local function promote(now, most, claim)
@@ -100,10 +99,10 @@ local function promote(now, most, claim)
   local line, promoted, left = arrivals(now, now), {}, 4000000
   for n = 1, #ids, 2 do
     if left <= 0 then break end
-    local text = call('HGET', bodies, ids[n])
+    local text = call('HGET', bodies, ids[n]) or ''
     local body = body_of(text)
-    left = left - #(text or '')
-    local order_at = body and order_of(body, nil, ids[n + 1]) or 0
+    left = left - #text
+    local order_at = body and order_of(body, nil, ids[n + 1]) or order_when_due(text, ids[n + 1])
     go_back(claim, order_at)
     arrive(line, ids[n], order_at, now, nil)
     promoted[#promoted + 1] = ids[n]
@@ -119,7 +118,9 @@ end
 local function expire_one(id, now, level)
   local standing, bytes = live(id)
   local expires_at = standing and standing[STANDING.LEASE_UNTIL] == 0 and standing[STANDING.EXPIRES_AT]
-  if expires_at and standing[STANDING.LEVEL] > level then return false, bytes end
+  local text = not standing and call('HGET', bodies, id) or ''
+  bytes = bytes + #text
+  if (standing and standing[STANDING.LEVEL] or level_in(text)) > level then return false, bytes end
   if expires_at and expires_at > now then
     call('ZADD', expiring, expires_at, id)
     return true, bytes
@@ -157,10 +158,13 @@ local function is_past(id, level)
   if standing then
     return standing[STANDING.STATE] ~= nil and standing[STANDING.LEVEL] <= level, bytes, may_own(standing)
   end
+  local body = call('HGET', bodies, id)
+  bytes = bytes + #(body or '')
+  if level_in(body) > level then return false, bytes end
   for _, place in ipairs({ ready, due, leases, lost }) do
     if call('ZSCORE', place, id) then return false, bytes end
   end
-  return text or call('HEXISTS', bodies, id) == 0, bytes, true
+  return text or not body, bytes, true
 end
 
 -- As many bytes as to remove an entry is worth.

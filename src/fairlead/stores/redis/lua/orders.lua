@@ -103,10 +103,14 @@ function orders.lose(claim, now)
   local texts, in_order, unread = many('HMGET', standings, passed), {}, {}
   for n = 1, #passed do
     local standing = live_of(texts[n])
-    if standing then
-      in_order[#in_order + 1] = standing[STANDING.ORDER_AT]
+    local order_at = standing and standing[STANDING.ORDER_AT]
+    if not standing and level_in(call('HGET', bodies, passed[n])) > claim.level then
+      order_at = number_at(texts[n], &STANDING, STANDING.ORDER_AT) or now
+    end
+    if order_at then
+      in_order[#in_order + 1] = order_at
       in_order[#in_order + 1] = passed[n]
-      go_back(claim, standing[STANDING.ORDER_AT])
+      go_back(claim, order_at)
     else
       unread[#unread + 1] = passed[n]
     end
@@ -168,7 +172,7 @@ function orders.move_on(claim)
   local soon = math.min(due_at, leased_at, expires_at)
   if soon <= now or are_parked > 0 then ask_for_all() end
   claim.leaves_due = due_at <= now and promote(now, STEP, claim) >= STEP
-  local back = are_parked > 0 and bring_known(claim.capable, now, STEP, claim) or 0
+  local back = are_parked > 0 and bring_known(claim.capable, now, STEP, level, claim) or 0
   if expires_at <= now then expire(now, STEP, level) end
   if leased_at <= now then orders.lose(claim, now) end
   claim.soon, claim.has_moved = soon, soon <= now or back > 0
@@ -200,6 +204,7 @@ function orders.consider(claim, order)
   end
   -- What has no name by which anybody could settle it would be stepped over for ever.
   if not is_read or not task or is_damaged or not is_id(id) then
+    if level_in(order.text) > claim.level then return nil, true end
     ask_for_all()
     order.from = order.from - call('ZREM', order.key, id)
     put_aside(id, standing, now)

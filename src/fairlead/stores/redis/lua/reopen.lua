@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Bring back jobs that were parked for a gate, now that it is open for some keys.
---   ARGV: now, gate, keys, how many at most
+--   ARGV: now, gate, keys, how many at most, level
 --   answers how many
 local now, most = clock(ARGV[1]), count_of(ARGV[4], 1000)
 level_out(parked, most)
@@ -11,5 +11,4 @@ for _, key in ipairs(cmsgpack.unpack(ARGV[3])) do
   for n = 1, #found do members[#members + 1] = found[n] end
   if #members >= most then break end
 end
-bring_back(members, now)
-return #members
+return bring_back(members, now, count_of(ARGV[5]))

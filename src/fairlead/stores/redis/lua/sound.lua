@@ -123,6 +123,19 @@ local function ended_of(text)
   return standing and standing[STANDING.STATE] and standing or nil
 end
 
+-- The number at a place of an array, whatever its other fields are; nil if there is none.
+local function number_at(text, least, at)
+  local is_read, value = pcall(field_at, text, least, at)
+  return is_read and is_whole(value) and value or nil
+end
+
+-- The level that a body tells, 0 if it tells none that can be. What looks damaged of a job may be a newer program's way: so
+-- its level is read at its place, and believed.
+local function level_in(text)
+  local level = number_at(text, &BODY, BODY.LEVEL)
+  return level and level >= 1 and level <= 1000 and level or 0
+end
+
 -- The numbers of batches that a text holds; none if somebody damaged it.
 local function lines_in(text)
   local is_read, numbers = pcall(cmsgpack.unpack, text or '')

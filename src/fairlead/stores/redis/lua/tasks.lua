@@ -34,10 +34,8 @@ local function known_by(capable, most)
 end
 
 -- Bring back jobs that were parked, now that somebody knows their tasks.
-local function bring_known(capable, now, most, claim)
+local function bring_known(capable, now, most, level, claim)
   if call('ZCARD', parked) == 0 then return 0 end
   level_out(parked, most)
-  local members = known_by(capable, most)
-  bring_back(members, now, claim)
-  return #members
+  return bring_back(known_by(capable, most), now, level, claim)
 end

@@ -6,7 +6,7 @@
 local now = clock(ARGV[1])
 local before, most, level = now - count_of(ARGV[2]), count_of(ARGV[4], 1000), count_of(ARGV[5])
 local promoted = promote(now, most)
-local brought_back = bring_known(cmsgpack.unpack(ARGV[3]), now, most)
+local brought_back = bring_known(cmsgpack.unpack(ARGV[3]), now, most, level)
 local expired = expire(now, most, level)
 local old = prune(before, most, level)
 
