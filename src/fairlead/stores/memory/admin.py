@@ -261,11 +261,9 @@ class MemoryAdmin(Admin):
         parked = live.parked
         self._line.displace(live)
         live = self._line.live[job_id] = revived(live.record(), now)
+        self._line.place(live, now)
         if parked not in (None, Gate.NOT_DUE):
-            live.parked = parked
-            self._line.aside.add(job_id)
-        else:
-            self._line.place(live, now)
+            self._line.park(live, parked)
         return True
 
     def _delete(self, job_id: JobId, states: Collection[State]) -> bool:

@@ -182,7 +182,7 @@ class MemoryLine(Untransacted):
             parked = self._park_unknown(unknown, now)
             for gate, heads in selection.refused.items():
                 for head in heads:
-                    self._park(self.live[head.id], gate)
+                    self.park(self.live[head.id], gate)
             jobs = [self._lease(self.live[head.id], plan, now) for _, head in selection.chosen]
         return Claim(jobs, selection.credits, now, parked, cut)
 
@@ -212,7 +212,7 @@ class MemoryLine(Untransacted):
         keys = {gate: map(limit.uses, running) for gate, limit in LIMITS.items()}
         return {gate: Counter(key for key in of if key is not None) for gate, of in keys.items()}
 
-    def _park(self, live: LiveJob, gate: Gate) -> None:
+    def park(self, live: LiveJob, gate: Gate) -> None:
         """Take a job out of the order, until what it waits for is there."""
         self.displace(live)
         live.parked = gate
@@ -228,7 +228,7 @@ class MemoryLine(Untransacted):
             if self._known(task, version, now):
                 continue
             for live in alike:
-                self._park(live, Gate.NO_CAPABLE_WORKER)
+                self.park(live, Gate.NO_CAPABLE_WORKER)
             parked.append(alike[0].unknown(len(alike)))
         return parked
 
