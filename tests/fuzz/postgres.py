@@ -133,6 +133,12 @@ _SHAPES: dict[Damage, str] = {
     Damage("job", "a worker without a lease"): (
         "UPDATE job SET lease_until = 0, worker = 'w', claimed_at = 1 WHERE id = %(id)s"
     ),
+    Damage("job", "parked by a newer program"): (
+        "UPDATE job SET parked = 9, park_key = 'k' WHERE id = %(id)s"
+    ),
+    Damage("job", "parked by nobody"): (
+        "UPDATE job SET parked = -9, park_key = 'k' WHERE id = %(id)s"
+    ),
     Damage("job", "gone"): "DELETE FROM job WHERE id = %(id)s",
     Damage("queue", "gone"): "DELETE FROM queue",
     Damage("day", "gone"): "DELETE FROM day",
@@ -169,7 +175,7 @@ class PostgresVictim(Victim):
 
     never_sound = {
         *("greatest", "least", "below", "deeper", "hole", "lists", "twice", "live too"),
-        *("finished too", "a dead letter too", "a worker without a lease"),
+        *("finished too", "a dead letter too", "parked by nobody", "a worker without a lease"),
         *("a lease without a worker", "a lease without a beginning"),
     }
     anything_goes = ("attempt.seq", "verbs.made", "verbs.left_over", "migration.serves")

@@ -102,7 +102,7 @@ TABLES = {
 }
 NEVER_SOUND = {
     *("greatest", "fraction", "infinite", "text", "digits", "bytes", "not utf-8"),
-    *("live and finished", "live and dead"),
+    *("live and finished", "live and dead", "by nobody"),
 }
 IDS = {
     "too long": "x" * 37,
@@ -133,6 +133,8 @@ TWICE = {
     "live and finished": "finished",
     "live and dead": "dead",
 }
+# A number and a key; whoever knows the number finds the job by the key.
+PARKED = {"by a newer program": 9, "by nobody": -9}
 
 
 class SqliteVictim(Victim):
@@ -145,8 +147,9 @@ class SqliteVictim(Victim):
 
     @property
     def damages(self) -> Sequence[Damage]:
-        """Every column with every value; and jobs that are there twice."""
-        return [*self._columns(), *(Damage("job.twice", kind) for kind in TWICE)]
+        """Every column with every value; jobs that are there twice; and parked ones."""
+        twice = (Damage("job.twice", kind) for kind in TWICE)
+        return [*self._columns(), *twice, *(Damage("job.gate", kind) for kind in PARKED)]
 
     def _columns(self) -> Iterator[Damage]:
         for table, columns in TABLES.items():
@@ -167,6 +170,9 @@ class SqliteVictim(Victim):
             try:
                 if column == "twice":
                     changed = _twice(raw, TWICE[damage.kind], job_id)
+                elif column == "gate":
+                    park = "UPDATE fairlead_job SET parked = ?, park_key = 'k' WHERE id = ?"
+                    changed = _done(raw, park, [PARKED[damage.kind], job_id])
                 else:
                     changed = _write(raw, table, column, damage.kind, job_id, random)
             except sqlite3.IntegrityError:

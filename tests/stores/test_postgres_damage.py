@@ -436,7 +436,7 @@ async def test_what_cannot_be_mended_keeps_nothing_behind_it_from_being_mended(
     yard.owner.execute("DROP TRIGGER stop ON job; DROP FUNCTION stop")
     assert told[:15] == [f"put job {job.id} into the order" for job in jobs[45:]]
     assert told[15:] == [
-        f"could not mend this: job {job.id} is parked for no known reason; division by zero"
+        f"could not mend this: job {job.id} is parked for no reason; division by zero"
         for job in jobs[:45]
     ]
     assert len(await yard.mends()) == 45

@@ -61,7 +61,7 @@ _WORDS: Mapping[str, Words] = {
     "long lease": Words(
         "job {} has a lease of more than a year", "ended the lease of job {}; it runs again"
     ),
-    "no place": Words("job {} is parked for no known reason", "put job {} into the order"),
+    "no place": Words("job {} is parked for no reason", "put job {} into the order"),
     "park key": Words(
         "job {} is parked for something else than it says", "wrote anew for what job {} waits"
     ),

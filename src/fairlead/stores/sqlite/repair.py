@@ -238,14 +238,16 @@ def _agree(seen: Seen, now: int) -> None:
     else:
         sound |= {"lease_until": 0, "worker": None, "claimed_at": None, "cancel": None}
     _set_order(sound)
-    if sound["parked"] not in (0, *Parked):
+    if sound["parked"] > Parked.NO_CAPABLE_WORKER and sound["park_key"] is None:
         sound["parked"] = 0
     if running and sound["parked"] == Parked.NOT_DUE:
         sound["parked"] = 0
     elif not running and sound["parked"] == 0 and sound["run_at"] > now + CLOCKS_APART:
         sound["parked"] = int(Parked.NOT_DUE)
-    unknown = sound["parked"] == Parked.NO_CAPABLE_WORKER
-    sound["park_key"] = kind_key(sound["task"], sound["version"]) if unknown else None
+    if sound["parked"] == Parked.NO_CAPABLE_WORKER:
+        sound["park_key"] = kind_key(sound["task"], sound["version"])
+    elif sound["parked"] < Parked.NO_CAPABLE_WORKER:
+        sound["park_key"] = None
     sound["size"] = len(sound["payload"].encode()) + len((sound["options"] or "").encode())
 
 

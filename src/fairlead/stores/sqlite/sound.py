@@ -47,6 +47,9 @@ Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # The greatest of all ends SQLite's counting: after it, numbers are given out at random.
 Seq = Annotated[int, msgspec.Meta(lt=2**63 - 1)]
+LAST_REASON = 2**15 - 1
+"""The last number that can say why a job is parked: PostgreSQL keeps it in two bytes."""
+WhyParked = Annotated[int, msgspec.Meta(ge=0, le=LAST_REASON)]
 Bits = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Step = Annotated[int, msgspec.Meta(ge=1, le=9_999)]
 
@@ -281,7 +284,7 @@ LIVE = Table(
     "seq",
     {
         **_CALL,
-        "parked": Column(int, _ZERO),
+        "parked": Column(WhyParked, _ZERO),
         "park_key": Column(str | None, _NOTHING),
         "lease_until": Column(Instant, _at_once),
         "cancel": Column(str | None, _NOTHING),

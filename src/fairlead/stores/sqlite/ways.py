@@ -47,7 +47,11 @@ class Moment(NamedTuple):
 
 
 class Parked(IntEnum):
-    """Why a job is not in the order. A new reason is a new number here; what for, its key says."""
+    """Why a job is not in the order; limits have numbers of their own (`limits.LIMITED`).
+
+    A new reason is a new number, and what for, its key says. Programs that do not know a number
+    leave its jobs alone.
+    """
 
     NOT_DUE = 1
     NO_CAPABLE_WORKER = 2

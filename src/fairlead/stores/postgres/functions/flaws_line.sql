@@ -1,5 +1,6 @@
 -- The kinds of damage of jobs in the line, and of jobs that are in two places. A clock that went back makes
--- jobs look early, so it is allowed an hour.
+-- jobs look early, so it is allowed an hour. A reason to be parked that this program does not know is a newer one's,
+-- and no damage; but whatever gate that is finds its jobs by a key.
 CREATE OR REPLACE FUNCTION line_kinds() RETURNS text[] LANGUAGE sql IMMUTABLE
 AS $$
     SELECT ARRAY[
@@ -48,10 +49,11 @@ BEGIN
             AND lease_until > at + 366 * 86400000000 AND lease_until <= 1152921504606846976
             ORDER BY id LIMIT most;
     WHEN 'no place' THEN
-        RETURN QUERY SELECT id FROM job WHERE id >= start AND parked NOT IN (0, 1, 2, 3)
+        RETURN QUERY SELECT id FROM job WHERE id >= start AND (parked < 0 OR parked > 3 AND park_key IS NULL)
             ORDER BY id LIMIT most;
     WHEN 'park key' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start
+            AND parked BETWEEN 0 AND 3
             AND park_key IS DISTINCT FROM CASE WHEN parked = 2 THEN kind_key(task, version) END
             ORDER BY id LIMIT most;
     WHEN 'early' THEN
@@ -124,7 +126,8 @@ BEGIN
     WHEN 'running and parked', 'no place', 'early' THEN
         PERFORM place_anew(whose, at);
     WHEN 'park key' THEN
-        UPDATE job SET park_key = CASE WHEN parked = 2 THEN kind_key(task, version) END WHERE id = whose;
+        UPDATE job SET park_key = CASE WHEN parked = 2 THEN kind_key(task, version) END
+        WHERE id = whose AND parked BETWEEN 0 AND 3;
     WHEN 'no fence' THEN
         UPDATE job SET fence = at WHERE id = whose AND fence = 0;
     WHEN 'long lease' THEN

@@ -1,5 +1,6 @@
 -- Aside and back. parked says why a job is not in the order, and park_key for what it waits: 1 until it is due, which
--- needs no key; 2 for a worker that knows its task and version. A new reason is a new number, and no column.
+-- needs no key; 2 for a worker that knows its task and version. A new reason is a new number, and no column; programs
+-- that do not know it leave its jobs alone.
 
 -- Where a job waits that comes back into the line: until it is due, or out of turn.
 CREATE OR REPLACE FUNCTION parked_again(run_at bigint, at bigint) RETURNS smallint LANGUAGE sql IMMUTABLE

@@ -16,7 +16,7 @@ DECLARE
     ids   text[] := ARRAY(
         SELECT id FROM job WHERE parked = 3 AND worker = who AND lease_until > 0
         UNION ALL
-        SELECT id FROM job WHERE parked = 2 AND park_key IS NOT NULL AND worker = who AND lease_until > 0
+        SELECT id FROM job WHERE park_key IS NOT NULL AND worker = who AND lease_until > 0
     );
 BEGIN
     FOR line IN SELECT * FROM queue LOOP
