@@ -313,7 +313,9 @@ async def test_numbers_that_no_worker_announces_are_survived(store: Store) -> No
     await announce(store)
 
 
-@pytest.mark.parametrize("damage", ["version = 'x'", "order_at = 'x'", "parked = 7"])
+@pytest.mark.parametrize(
+    "damage", ["version = 'x'", "order_at = 'x'", "parked = -1", "parked = 40000"]
+)
 async def test_a_job_that_claims_cannot_read_is_told_as_damaged(
     tmp_path: Path, damage: str
 ) -> None:

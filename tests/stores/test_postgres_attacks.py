@@ -142,7 +142,7 @@ def test_what_a_role_may_run_and_read_is_listed_here(yard: Yard, kind: str) -> N
         "worker": {"due", "attempts", "live_workers", "read_entries", "write_entries"},
         "operator": {
             *("due", "live_workers", "retain", "flaws", "strays", "tags_of", "last_of", "stamp"),
-            *("read_entries", "write_entries", "served"),
+            *("read_entries", "write_entries", "served", "used", "limit_named"),
         },
     }
     assert functions == {*VERBS[kind], *extra[kind]}

@@ -22,7 +22,7 @@ from tests.stores.test_postgres_roles import Yard, yard  # noqa: F401 (a fixture
 from tests.words import by, claim, done, new_job, plan
 
 KINDS = "unnest(ARRAY['producer', 'worker', 'operator', 'tester']) AS kind"
-FOR_PEOPLE = {"retain", "moment", "tags_of", "last_of", "stamp"}
+FOR_PEOPLE = {"retain", "moment", "tags_of", "last_of", "stamp", "limit_named"}
 """What people call in psql, or what stands in a statement; all else that a role may call is a verb."""
 COLOUR = """
 CREATE OR REPLACE FUNCTION colour(batch text) RETURNS text LANGUAGE sql AS $$ SELECT 'red' $$;
@@ -93,7 +93,7 @@ def test_a_verb_takes_a_text_and_returns_texts_for_good(yard: Yard) -> None:  # 
         f"JOIN pg_proc AS p ON p.oid = to_regprocedure('{yard.schema}.' || verb)"
     )
     verbs = {name: told for name, *told in rows if name not in FOR_PEOPLE}
-    assert len(verbs) == 19
+    assert len(verbs) == 20
     for name, (takes, returns, definer) in verbs.items():
         assert takes == "batch text", name
         assert returns in ("text", "SETOF text"), name

@@ -8,7 +8,7 @@ import pytest
 from fairlead.core.admin import Filter, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import Change, Wanted
-from fairlead.core.job import State
+from fairlead.core.job import Gate, State
 from fairlead.core.store import Store
 from fairlead.stores.postgres.catalog import ORDER, text_of
 from tests import deeds
@@ -103,6 +103,33 @@ async def test_a_job_that_is_parked_for_something_else_is_found_and_mended(
     assert await shop.admin.repair(by()) == [f"wrote anew for what job {job.id} waits"]
     assert await shop.admin.audit() == []
     assert [run.id for run in await claim(shop, capable={task: 1})] == [job.id]
+
+
+@pytest.mark.parametrize("damage", ["parked = -1", "parked = -1, park_key = 'x'", "parked = 9"])
+async def test_a_job_that_is_parked_for_no_reason_is_put_into_the_order(
+    shop: Store, owner: psycopg.Connection, damage: str
+) -> None:
+    """A newer program's gate finds its jobs by their keys; without one nobody does."""
+    job = new_job()
+    await shop.put([job])
+    owner.execute(f"UPDATE job SET {damage}".encode())
+    [finding] = await shop.admin.audit()
+    assert finding.problem == f"job {job.id} is parked for no reason"
+    assert await shop.admin.repair(by()) == [f"put job {job.id} into the order"]
+    assert [run.id for run in await claim(shop)] == [job.id]
+
+
+async def test_what_a_newer_program_parked_is_mended_and_stays_parked(
+    shop: Store, owner: psycopg.Connection
+) -> None:
+    job = new_job()
+    await shop.put([job])
+    owner.execute("UPDATE job SET parked = 9, park_key = 'k', shared_deaths = -1, order_at = 0")
+    assert len(await shop.admin.repair(by())) == 2
+    assert await shop.admin.audit() == []
+    record = await shop.admin.find(job.id)
+    assert record is not None
+    assert (record.gate, record.shared_deaths) == (Gate.NEWER_PROGRAM, 3)
 
 
 async def test_a_job_that_gets_another_id_keeps_its_entries(

@@ -22,7 +22,7 @@ from fairlead.core.entries import Change, Wanted
 from fairlead.core.errors import StoreRefused
 from fairlead.core.failure import described
 from fairlead.core.ids import JobId
-from fairlead.core.job import ALONE, LEVEL, Job, NewJob, State
+from fairlead.core.job import ALONE, LEVEL, Gate, Job, NewJob, State
 from fairlead.core.outcome import Failed, Settlement
 from fairlead.core.queue import Share
 from fairlead.core.selection import select
@@ -400,6 +400,22 @@ async def test_a_number_of_shared_deaths_that_is_none_means_alone(
     told = await scene.store.admin.repair(by("repair"))
     assert any(f"job {waiting} is put right" in each for each in told), told
     assert await scene.store.admin.audit() == []
+
+
+async def test_what_a_newer_program_parked_is_put_right_and_stays_parked(
+    scene: Scene, tmp_path: Path
+) -> None:
+    waiting = scene.victims["waiting"]
+    write(
+        tmp_path,
+        "UPDATE fairlead_job SET parked = 9, park_key = 'k', size = 0 WHERE id = ?",
+        waiting,
+    )
+    [told] = await scene.store.admin.repair(by("repair"))
+    assert told.startswith(f"job {waiting} is put right")
+    record = await scene.store.admin.find(waiting)
+    assert record is not None
+    assert record.gate is Gate.NEWER_PROGRAM
 
 
 async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ class Future(ABC):
         """Write unknown fields into every stored value that has none."""
 
     @abstractmethod
+    def park(self, job_id: JobId, *, lost: bool = False) -> None:
+        """Park a job that was claimed before, for a gate that today's program does not know."""
+
+    @abstractmethod
     def lost(self) -> list[str]:
         """Say which values are still there, and have lost their unknown fields."""
 

@@ -141,6 +141,10 @@ class PostgresFuture(Future):
                 "UPDATE worker SET pools = %s WHERE id = %s", [json.dumps(told), name]
             )
 
+    def park(self, job_id: JobId, *, lost: bool = False) -> None:
+        park = "UPDATE job SET parked = 9, park_key = 'stripe' WHERE id = %s"
+        assert self._raw.execute(park, [job_id]).rowcount == 1
+
     def lost(self) -> list[str]:
         told = []
         for table, coloured in self._coloured.items():

@@ -104,6 +104,14 @@ class RedisFuture(Future):
     def _with_more(self, layout: str, fields: list[Any]) -> list[Any]:
         return [*fields[: len(LAYOUTS[layout])], *self._extra]
 
+    def park(self, job_id: JobId, *, lost: bool = False) -> None:
+        standings, parked = (self.keys.key("mail", part) for part in ("standings", "parked"))
+        standing = unpack(self.server.hget(standings, job_id))
+        gate = standing[LAYOUTS["STANDING"].index("gate")] = "stripe\0key"
+        assert self.server.zrem(self.keys.key("mail", "leases" if lost else "ready"), job_id) == 1
+        self.server.hset(standings, job_id, pack(standing))
+        self.server.zadd(parked, {f"{gate}\0{'r' if lost else 'w'}{job_id}": 0})
+
     def lost(self) -> list[str]:
         told = [
             f"{key} {NEW_NAME!r}"

@@ -112,6 +112,10 @@ class SqliteFuture(Future):
             asked = f"SELECT id, json_array_length(errors) FROM fairlead_{table} WHERE errors IS NOT NULL"
             self._moods.update(self._raw.execute(asked).fetchall())
 
+    def park(self, job_id: JobId, *, lost: bool = False) -> None:
+        park = "UPDATE fairlead_job SET parked = 9, park_key = 'stripe' WHERE id = ?"
+        assert self._raw.execute(park, [job_id]).rowcount == 1
+
     def lost(self) -> list[str]:
         told = []
         for table, coloured in self._coloured.items():

@@ -8,7 +8,7 @@ import msgspec
 
 from fairlead.cli.command import AppCommand, hinted
 from fairlead.cli.desk import Desk, at_desk
-from fairlead.cli.listing import why
+from fairlead.cli.listing import gate_name, why
 from fairlead.cli.output import Output, show, shown
 from fairlead.cli.which import id_argument, whole
 from fairlead.cli.words import (
@@ -51,7 +51,7 @@ def explain(desk: Desk, id_: str, output: Output) -> None:
 
 _CLOSED = {
     Gate.PAUSED: "its queue is paused",
-    Gate.NEWER_PROGRAM: "a newer program enqueued it, and no live worker is as new",
+    Gate.NEWER_PROGRAM: "only a newer program can start it",
     Gate.EXPIRED: "it has expired",
     Gate.NOT_DUE: "it is not due yet",
     Gate.LEASE_SPARED: "its worker may be back in a moment",
@@ -68,6 +68,14 @@ _OPEN = {
 }
 
 
+def _closed(gate: Gate) -> str:
+    return _CLOSED.get(gate) or f"its limit has no room: {gate_name(gate)}"
+
+
+def _open(gate: Gate) -> str:
+    return _OPEN.get(gate) or f"a limit has room, or does not count it: {gate_name(gate)}"
+
+
 def _lines(told: Explanation) -> Iterator[str]:
     job = told.job
     task, queue = (escaped(name, QUOTED) for name in (job.task, job.queue))
@@ -76,7 +84,7 @@ def _lines(told: Explanation) -> Iterator[str]:
         yield f"{whose}: {painted(job.state)}"
         yield f"  {hinted(escaped(_settled(told)))}"
         return
-    verdict = _CLOSED[told.gate] if told.gate else "the next claim takes it"
+    verdict = _closed(told.gate) if told.gate else "the next claim takes it"
     if told.damaged:
         yield f"{whose}: {painted(job.state)}, but its row is damaged"
         yield f"  {hinted(told.basis)}"
@@ -100,10 +108,10 @@ def _lines(told: Explanation) -> Iterator[str]:
 def _gate_line(barrier: Barrier, told: Explanation, *, relevant: bool) -> str:
     if barrier.closed:
         due = f" (in {lasting(told.job.run_at - told.now)})" if barrier.gate is Gate.NOT_DUE else ""
-        return click.style(f"  closed     {_CLOSED[barrier.gate]}{due}", fg="red")
+        return click.style(f"  closed     {_closed(barrier.gate)}{due}", fg="red")
     if barrier.gate is Gate.NO_SLOT and not relevant:
         return "  later      a slot is looked for when the gates above are open"
-    return f"  open       {_OPEN[barrier.gate]}"
+    return f"  open       {_open(barrier.gate)}"
 
 
 def _about(told: Explanation) -> str:

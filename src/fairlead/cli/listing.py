@@ -19,6 +19,7 @@ from fairlead.core.job import (
     LONGEST_LABEL,
     MOST_LABELS,
     Attempt,
+    Gate,
     JobRecord,
     PastAttempt,
     Reason,
@@ -87,7 +88,7 @@ def why(job: JobRecord) -> str:
         case State.WAITING if job.gate == "not_due":
             return f"due {ago(job.run_at)}" + (f", after {told}" if told else "")
         case State.WAITING:
-            return str(job.gate).replace("_", " ") if job.gate else ""
+            return gate_name(job.gate) if job.gate else ""
         case State.RUNNING:
             return "cancel asked for" if job.cancel_requested else f"on {job.worker}"
         case State.DONE:
@@ -97,6 +98,11 @@ def why(job: JobRecord) -> str:
     if error and error.message and _SAYS.get(short_name(error.error)) == job.reason:
         told = error.message
     return f"{job.reason}: {told}" if told else job.reason or ""
+
+
+def gate_name(gate: Gate) -> str:
+    """Name a gate as people read it."""
+    return str(gate).replace("_", " ")
 
 
 def page(job: JobRecord, attempts: Sequence[Attempt], acts: Sequence[AuditLine]) -> Iterator[str]:

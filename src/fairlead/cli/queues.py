@@ -60,7 +60,8 @@ def list_(desk: Desk, output: Output) -> None:
     """List queues with what is in them, how long jobs wait, and how many are done a second.
 
     Waiting jobs are due, delayed, retrying (they failed, and wait for their next attempt),
-    or parked, because no live worker knows their task.
+    or parked: no live worker knows their task, a limit has no room, or a newer
+    program holds them.
 
     Waits and pace are those of the last ten minutes, or of the last 10,000 runs if
     there were more; --json tells spans in microseconds.

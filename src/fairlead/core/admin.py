@@ -31,7 +31,7 @@ LOOKED_FOR_EACH, LEAST_LOOKED = 10, 200
 
 
 class Wait(StrEnum):
-    """What a waiting job waits for: a slot, its time, its next attempt, a worker that knows it."""
+    """What a waiting job waits for: a slot, its time, its next attempt; or it is parked."""
 
     DUE = "due"
     DELAYED = "delayed"
@@ -65,7 +65,7 @@ ALL = Filter()
 
 def wait_of(job: JobRecord, now: int) -> Wait:
     """Say what a waiting job waits for."""
-    if job.gate is Gate.NO_CAPABLE_WORKER:
+    if job.gate not in (None, Gate.NOT_DUE):
         return Wait.PARKED
     if job.run_at <= now:
         return Wait.DUE
@@ -336,8 +336,9 @@ class Admin(ABC):
         """Return what a claim with this plan would look at now: `limit` jobs of each queue.
 
         Those are the first ones in order that are not running, whichever gate
-        holds them, but for delayed ones and those parked for want of a worker that knows
-        more. `select` of it is what the claim gives, if the
+        holds them, but for delayed ones and those that the claim leaves parked: for want of a
+        worker that knows more, because their limit has no room, or for a newer program.
+        `used` says how much of each limit is in use. `select` of it is what the claim gives, if the
         worker's last claim looked through all of its queues (see `selection.LOOK`).
         """
 

@@ -95,7 +95,11 @@ class State(StrEnum):
 
 
 class Gate(StrEnum):
-    """Why a waiting job may not start now."""
+    """Why a waiting job may not start now.
+
+    NEWER_PROGRAM: it takes a program of a higher level, or a newer program parked it for a gate
+    that this program does not know.
+    """
 
     PAUSED = "paused"
     NEWER_PROGRAM = "newer_program"

@@ -33,12 +33,17 @@ claim is about to take, the first in place first, and charged with each that may
 queues that share a limit, no two jobs have the last of it. Whoever is refused is parked under the
 limit and its key, and comes back when that has room; its turn is given back, and the worker
 claims again at once. A new kind of limit is a new entry, and one place in each store that says
-what of it is in use.
+what of it is in use, and how its parked jobs are marked there. Lists, counts and `explain` go by
+these two; the audit and the repair accept whatever gate a job is parked for.
+
+So a job may be parked for a gate that this program does not know, because a newer program parked
+it. Only a program that knows the gate brings it back, and people see it under
+`Gate.NEWER_PROGRAM`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -326,6 +331,23 @@ _QUESTIONS = tuple(GATES.items())
 
 LIMITS: dict[Gate, Limit] = {}
 """Every gate that counts, asked after those."""
+
+
+def parked_for(name: str) -> Gate:
+    """Return the gate that a parked job waits behind, by its name in the store.
+
+    A gate for which this program parks no jobs is that of a newer program.
+    """
+    known = {gate: gate for gate in (Gate.NOT_DUE, Gate.NO_CAPABLE_WORKER, *LIMITS)}
+    return known.get(cast("Gate", name), Gate.NEWER_PROGRAM)
+
+
+def full(used: Used) -> dict[Gate, list[str]]:
+    """Return the keys of each limit that have no room."""
+    return {
+        gate: [key for key, count in counter.items() if count >= LIMITS[gate].most]
+        for gate, counter in used.items()
+    }
 
 
 def gate_of(head: Head, line: Line, snapshot: Snapshot) -> Gate | None:

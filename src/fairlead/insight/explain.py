@@ -22,6 +22,7 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attempt, Gate, JobRecord, State
 from fairlead.core.queue import Share
 from fairlead.core.selection import (
+    LIMITS,
     LOOK,
     ClaimPlan,
     Head,
@@ -219,7 +220,7 @@ def judge(
     starts = job.id in starting(views)
     snapshots = [view.snapshot for view in views]
     closed, view = max(
-        ((gates_before(head, _line(each, job.queue), each), each) for each in snapshots),
+        ((_before(job, head, each), each) for each in snapshots),
         key=_how_far,
     )
     gate = next((each for each in closed if closed[each]), None)
@@ -246,6 +247,13 @@ def _is_unseen(job: JobRecord, ahead: int, snapshots: Sequence[Snapshot]) -> boo
     return ahead < LOOK and all(head.id != job.id for head in heads)
 
 
+def _before(job: JobRecord, head: Head, view: Snapshot) -> dict[Gate, bool]:
+    """Say of every gate whether it is closed; a gate that this program does not know is."""
+    closed = gates_before(head, _line(view, job.queue), view)
+    is_held = job.gate is Gate.NEWER_PROGRAM
+    return closed | {Gate.NEWER_PROGRAM: is_held or closed[Gate.NEWER_PROGRAM]}
+
+
 def _how_far(judged: tuple[dict[Gate, bool], Snapshot]) -> int:
     """Return how many gates a job gets through before one that is closed."""
     closed = list(judged[0].values())
@@ -262,7 +270,7 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot, tasks: Mapping[str, int] 
         case Gate.PAUSED:
             return f"fairlead queues resume {quote(job.queue)}"
         case Gate.NEWER_PROGRAM:
-            return f"a worker of a newer Fairlead: one of level {job.level} or more"
+            return _newer(job)
         case Gate.EXPIRED:
             return "nothing: it is cancelled with the next look, because it should have started"
         case Gate.NOT_DUE:
@@ -278,7 +286,16 @@ def _opens(gate: Gate, job: JobRecord, view: Snapshot, tasks: Mapping[str, int] 
                 f"a worker whose app has task {brief(job.task)} in version {job.version}; if it "
                 "was renamed, its old name in the task's `aliases`"
             )
+    if gate in LIMITS:
+        return "the end of a job that the same limit counts"
     return "the end of a running job; or more slots: fairlead worker --slots, --processes"
+
+
+def _newer(job: JobRecord) -> str:
+    """Say which program a job waits for."""
+    if job.gate is Gate.NEWER_PROGRAM:
+        return "a worker of the newer Fairlead that parked it, and knows what the job waits for"
+    return f"a worker of a newer Fairlead: one of level {job.level} or more"
 
 
 def knows(tasks: Mapping[str, int], job: JobRecord | Head) -> bool:

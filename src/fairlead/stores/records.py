@@ -19,9 +19,6 @@ from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import LATEST, Attempt, Gate, JobRecord, State, decode_errors, read
 
-_PARKED = {0: None, 1: Gate.NOT_DUE, 2: Gate.NO_CAPABLE_WORKER, 3: None}
-"""What the numbers in the `parked` column mean; 3 is in the order as well, but out of turn."""
-
 FINISHED = frozenset({State.DONE, State.CANCELLED})
 
 
@@ -74,15 +71,17 @@ def instant_of(value: object) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= LATEST else None
 
 
-def record_of(row: Mapping[str, Any]) -> JobRecord:
-    """Return a row of the record views as the job it tells of, as far as it can be read."""
+def record_of(row: Mapping[str, Any], gate: Gate | None) -> JobRecord:
+    """Return a row of the record views as the job it tells of, as far as it can be read.
+
+    `gate` is the one that the job is parked for.
+    """
     run_at, order_at = instant_of(row["run_at"]), row["order_at"]
     placed = run_at is not None and isinstance(order_at, int)
     state = state_of(row["state"])
     reason = text_or_none(row["reason"])
     if state is None and reason is None:
         reason = f"its state is {text_of(row['state'])!r:.80}"
-    parked = row["parked"]
     return JobRecord(
         id=JobId(text_of(row["id"])),
         task=text_of(row["task"]),
@@ -100,7 +99,7 @@ def record_of(row: Mapping[str, Any]) -> JobRecord:
         run_at=number_of(run_at),
         enqueued_at=number_of(instant_of(row["enqueued_at"])),
         expires_at=instant_of(row["expires_at"]),
-        gate=_PARKED.get(parked) if isinstance(parked, int) else None,
+        gate=gate,
         worker=text_or_none(row["worker"]),
         claimed_at=instant_of(row["claimed_at"]),
         lease_until=instant_of(row["lease_until"]),

@@ -164,7 +164,7 @@ class MemoryAdmin(Admin):
 
     def _in_order(self, queue: str) -> list[LiveJob]:
         """Return the due jobs of a queue that stand in its order, or will with the next look."""
-        return [e for e in self._due_jobs() if e.new.queue == queue and not e.unknown_task]
+        return [e for e in self._due_jobs() if e.new.queue == queue and not e.is_aside]
 
     async def workers(self) -> list[Worker]:
         """Return the workers that are announced and live."""
@@ -404,7 +404,7 @@ class MemoryAdmin(Admin):
         for job_id, live in self._line.live.items():
             if live.parked is Gate.NOT_DUE and job_id not in due:
                 yield f"job {job_id} waits for a time that nobody watches"
-            if (live.parked not in (None, Gate.NOT_DUE)) != (job_id in self._line.aside):
+            if live.is_aside != (job_id in self._line.aside):
                 yield f"job {job_id} and the list of parked jobs disagree"
 
 
@@ -439,4 +439,6 @@ def _comes_back(live: LiveJob, plan: ClaimPlan, used: Used) -> bool:
     """Say whether a claim with this plan would find a job in its order, if it is parked by now."""
     if live.unknown_task:
         return can_run(plan.capable, live.new.task, live.new.version)
-    return live.parked not in LIMITS or limit_of(live.head, used) is None
+    if live.parked in LIMITS:
+        return limit_of(live.head, used) is None
+    return not live.is_aside

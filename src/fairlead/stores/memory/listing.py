@@ -102,7 +102,7 @@ def _stands(live: LiveJob, asked: Asked) -> bool:
             )
             return live.parked is Gate.NOT_DUE and is_asked
         case Order.PARKED:
-            return live.parked not in (None, Gate.NOT_DUE)
+            return live.is_aside
     return True
 
 

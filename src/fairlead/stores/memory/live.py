@@ -57,6 +57,11 @@ class LiveJob(msgspec.Struct):
         return self.order_at, self.new.id
 
     @property
+    def is_aside(self) -> bool:
+        """Whether it is parked for something else than its time."""
+        return self.parked not in (None, Gate.NOT_DUE)
+
+    @property
     def unknown_task(self) -> bool:
         """Whether it is parked because no live worker knows its task."""
         return self.parked is Gate.NO_CAPABLE_WORKER

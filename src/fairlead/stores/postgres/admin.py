@@ -1,6 +1,7 @@
 """What people ask of the server: look, count, cancel, revive, delete, pause."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -34,9 +35,17 @@ from fairlead.core.admin import (
 from fairlead.core.clock import Clock, SystemClock
 from fairlead.core.errors import StoreError
 from fairlead.core.ids import JobId
-from fairlead.core.job import Attempt, JobRecord, State
+from fairlead.core.job import Attempt, Gate, JobRecord, State
 from fairlead.core.page import Page
-from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
+from fairlead.core.selection import (
+    LIMITS,
+    ClaimPlan,
+    Head,
+    Line,
+    Snapshot,
+    full,
+    parked_for,
+)
 from fairlead.stores.news import WORK
 from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.audit import as_told, audit, repair
@@ -46,7 +55,7 @@ from fairlead.stores.postgres.lane import AsyncConnection, Lane
 from fairlead.stores.postgres.line import to_json
 from fairlead.stores.postgres.listing import asked_of, page, record_from
 from fairlead.stores.postgres.migrate import applied
-from fairlead.stores.postgres.replies import announced_of, attempt_of, touched_of
+from fairlead.stores.postgres.replies import announced_of, attempt_of, in_use_of, touched_of
 from fairlead.stores.postgres.replies import record_of as told_record
 from fairlead.stores.postgres.session import Session
 from fairlead.stores.postgres.statements import statements
@@ -188,13 +197,24 @@ class PostgresAdmin(Admin):
 
         [(now,)] = await rows("now", at=self._at())
         stopped = {queue for (queue,) in await rows("paused")}
+        used = await self._used(connection)
         capable = None if plan.capable is None else to_json(dict(plan.capable))
+        shared = {"limit": limit, "now": now, "capable": capable, "full": to_json(full(used))}
         lines = {}
         for queue in plan.queues:
-            asked = {"queue": queue.name, "limit": limit, "now": now, "capable": capable}
-            heads = [Head(*row) for row in await rows("standing", **asked)]
+            heads = [Head(*row) for row in await rows("standing", queue=queue.name, **shared)]
             lines[queue.name] = Line(queue, heads, queue.name in stopped)
-        return Snapshot(plan, now, lines)
+        return Snapshot(plan, now, lines, used=used)
+
+    async def _used(self, connection: AsyncConnection) -> dict[Gate, Counter[str]]:
+        """Return how much of each limit is in use, of those that this program knows."""
+        used: dict[Gate, Counter[str]] = {gate: Counter() for gate in LIMITS}
+        told = await (await connection.execute(self._sql["used"], [self._doc()])).fetchall()
+        for each in (in_use_of(text) for (text,) in told):
+            gate = parked_for(each.limit)
+            if gate in used:
+                used[gate][each.key] = each.number
+        return used
 
     async def ahead(self, job_id: JobId) -> int:
         """Count the due jobs before this one in its queue."""

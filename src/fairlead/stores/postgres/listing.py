@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from fairlead.core.admin import Filter
 from fairlead.core.job import JobRecord
 from fairlead.core.page import Page
+from fairlead.core.selection import parked_for
 from fairlead.stores.listing import Answer, Asked, Order, Orders, held_async, paged
 from fairlead.stores.postgres.lane import AsyncConnection
 from fairlead.stores.records import places_of, record_of
@@ -74,7 +75,9 @@ class _Answers(NamedTuple):
 
 def record_from(row: dict[str, Any]) -> JobRecord:
     """Return a row of the record views as the job that it tells of."""
-    return replace(record_of(_errors_joined(row)), level=row["level"])
+    name = row["gate"]
+    gate = None if name is None else parked_for(name)
+    return replace(record_of(_errors_joined(row), gate), level=row["level"])
 
 
 def _errors_joined(row: dict[str, Any]) -> dict[str, Any]:

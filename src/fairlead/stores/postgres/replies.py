@@ -142,6 +142,14 @@ class Announced(Reply):
     level: int = 1
 
 
+class InUse(Reply):
+    """How many jobs use a limit under one of its keys."""
+
+    limit: str
+    key: str
+    number: int
+
+
 class Flaw(Reply):
     """A damage, and how many of its kind there are."""
 
@@ -256,6 +264,7 @@ due_of: Callable[[str], Due] = msgspec.json.Decoder(Due).decode
 touched_of: Callable[[str], Touched] = msgspec.json.Decoder(Touched).decode
 versions_of: Callable[[str], Versions] = msgspec.json.Decoder(Versions).decode
 announced_of: Callable[[str], Announced] = msgspec.json.Decoder(Announced).decode
+in_use_of: Callable[[str], InUse] = msgspec.json.Decoder(InUse).decode
 flaw_of: Callable[[str], Flaw] = msgspec.json.Decoder(Flaw).decode
 mended_of: Callable[[str], Mended] = msgspec.json.Decoder(Mended).decode
 stray_of: Callable[[str], Stray] = msgspec.json.Decoder(Stray).decode

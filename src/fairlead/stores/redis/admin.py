@@ -1,7 +1,7 @@
 """What people ask of the queues: each question is a conversation, on the lane for its kind."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -32,6 +32,7 @@ from fairlead.stores.redis.deeds import Deeds
 from fairlead.stores.redis.history import History
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
+from fairlead.stores.redis.limits import Limit
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.pages import Pages
@@ -89,6 +90,7 @@ class RedisAdmin(Admin):
         keys: Keys,
         queues: Queues,
         address: Address,
+        limits: Sequence[Limit],
         clock: Clock | None,
         session: Callable[[], Awaitable[Session]],
         reach: Callable[[], tuple[Nodes, BlockingLanes]],
@@ -107,7 +109,7 @@ class RedisAdmin(Admin):
         self._pages = Pages(keys, queues)
         self._listing = Listing(keys, queues, self._pages)
         self._history = History(keys, queues)
-        self._places = Places(keys, queues, self._listing, clock)
+        self._places = Places(keys, queues, self._listing, limits, clock)
         self._acts = Acts(keys, queues, clock)
         self._deeds = Deeds(keys, queues, self._acts, clock, served)
 

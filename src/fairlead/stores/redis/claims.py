@@ -48,14 +48,16 @@ _FRONT = (-(2**63), "")
 class Claims:
     """Claims from many queues; remembers what they answered, and where looks along them stopped."""
 
-    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None) -> None:
+    def __init__(
+        self, keys: Keys, queues: Queues, limits: Sequence[Limit], clock: Clock | None
+    ) -> None:
         self._keys = keys
         self._queues = queues
+        self._limits = limits
         self._clock = clock
         self._looks = Looks()
         self._looks_guard = threading.Lock()
         self.seen = Seen(clock)
-        self.limits: list[Limit] = []
         self._level = LEVEL
 
     # What happens beside claims
@@ -133,7 +135,7 @@ class Claims:
         self._level = plan.level
         self.seen.serve(plan.lineup, capable)
         yield from self._look()
-        if self.limits:
+        if self._limits:
             yield from self._make_room()
         whole = plan
         asked = Shares(plan, self.seen.among(plan.lineup))
@@ -148,7 +150,7 @@ class Claims:
             claim, damaged = claim.joined(asked.claim()), damaged + asked.damaged
         asked.check()
         now = asked.now or (yield from present(self._clock))
-        if self.limits:
+        if self._limits:
             claim = yield from self._charge(whole, claim, asked)
         parked: list[Unknown] = []
         if stepped:
@@ -160,13 +162,13 @@ class Claims:
         """Bring back jobs that limits have room for now."""
         names = yield from self._queues.names()
         for name in (
-            yield from bring_back(self._keys, self.limits, names, self._at(), self._level)
+            yield from bring_back(self._keys, self._limits, names, self._at(), self._level)
         ):
             self.placed(name)
 
     def _charge(self, plan: ClaimPlan, claim: Claim, asked: Shares) -> Conversation[Claim]:
         """Return what the limits leave of a claim."""
-        jobs = yield from charge(self._keys, self.limits, claim.jobs, asked.places, self._at())
+        jobs = yield from charge(self._keys, self._limits, claim.jobs, asked.places, self._at())
         if len(jobs) == len(claim.jobs):
             return claim
         given: dict[str, list[Job]] = {}

@@ -3,9 +3,11 @@
 Queues that share a limit are in different slots, so no function can see to both. What counts them
 is in a slot of its own, and asked about jobs that are leased already; those it refuses are
 parked in their queue as if they had not been claimed. A new kind of limit is an entry of
-`core.selection.LIMITS`, and a `Limit` here.
+`core.selection.LIMITS`, and a `Limit` here. Its jobs are parked under the name of its gate, and
+lists, counts and `explain` know them by that.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -25,8 +27,19 @@ class Limit(Protocol):
     def with_room(self) -> Conversation[Sequence[str]]:
         """Return the keys that have room, of those for which jobs are parked."""
 
+    def in_use(self) -> Conversation[Mapping[str, int]]:
+        """Return how many jobs use it, by its keys; changes nothing."""
+
     def refuse(self, jobs: Sequence[Job]) -> Conversation[Mapping[JobId, str]]:
         """Charge jobs, the first in place first; return those that are refused, and their keys."""
+
+
+def in_use(limits: Iterable[Limit]) -> Conversation[dict[Gate, Counter[str]]]:
+    """Return how much of each limit is in use."""
+    used: dict[Gate, Counter[str]] = {}
+    for limit in limits:
+        used[limit.gate] = Counter((yield from limit.in_use()))
+    return used
 
 
 def bring_back(

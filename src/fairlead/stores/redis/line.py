@@ -18,6 +18,7 @@ from fairlead.stores.redis.claims import Claims
 from fairlead.stores.redis.crew import announced
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import put_of, settlement_of
+from fairlead.stores.redis.limits import Limit
 from fairlead.stores.redis.pages import kept_in
 from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import (
@@ -64,12 +65,19 @@ def _check_ids(jobs: Sequence[NewJob]) -> None:
 class RedisLine:
     """The verbs of the line; `claims` remembers what concerns claims."""
 
-    def __init__(self, keys: Keys, queues: Queues, clock: Clock | None, served: Served) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        queues: Queues,
+        limits: Sequence[Limit],
+        clock: Clock | None,
+        served: Served,
+    ) -> None:
         self._keys = keys
         self._queues = queues
         self._clock = clock
         self._served = served
-        self.claims = Claims(keys, queues, clock)
+        self.claims = Claims(keys, queues, limits, clock)
         self._silent_since: dict[str, float] = {}
 
     def _at(self) -> Word:

@@ -7,9 +7,10 @@ from fairlead.core.admin import Part, Running, Stats, Waiting
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import LONGEST_HEAD_START
-from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot
+from fairlead.core.selection import ClaimPlan, Head, Line, Snapshot, full
 from fairlead.stores.records import running_of
 from fairlead.stores.redis.keys import Keys
+from fairlead.stores.redis.limits import Limit, in_use
 from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.pages import parked
 from fairlead.stores.redis.queues import Queues
@@ -23,10 +24,18 @@ _DAY = LONGEST_HEAD_START * SECOND
 class Places:
     """Looks at the orders of queues."""
 
-    def __init__(self, keys: Keys, queues: Queues, listing: Listing, clock: Clock | None) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        queues: Queues,
+        listing: Listing,
+        limits: Sequence[Limit],
+        clock: Clock | None,
+    ) -> None:
         self._keys = keys
         self._queues = queues
         self._listing = listing
+        self._limits = limits
         self._clock = clock
 
     def stats(self, parts: Collection[Part]) -> Conversation[Stats]:
@@ -77,15 +86,16 @@ class Places:
         """Return what a claim with this plan would look at now."""
         now = yield from present(self._clock)
         capable: Word = "" if plan.capable is None else pack(dict(plan.capable))
+        used = yield from in_use(self._limits)
+        asked = (now, limit, capable, pack(full(used)))
         answers = yield from spared(
-            [call(self._keys, "look", queue.name, now, limit, capable) for queue in plan.queues],
-            (0, []),
+            [call(self._keys, "look", queue.name, *asked) for queue in plan.queues], (0, [])
         )
         lines = {
             queue.name: Line(queue, [_head(*each) for each in heads], is_paused == 1)
             for queue, (is_paused, heads) in zip(plan.queues, answers, strict=True)
         }
-        return Snapshot(plan, now, lines)
+        return Snapshot(plan, now, lines, used=used)
 
     def ahead(self, job_id: JobId) -> Conversation[int]:
         """Count the due jobs before this one in its queue."""

@@ -23,6 +23,7 @@ from fairlead.core.job import (
     State,
     read,
 )
+from fairlead.core.selection import parked_for
 from fairlead.core.text import escaped
 from fairlead.stores.redis.layout import (
     LATEST,
@@ -59,7 +60,6 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _numbers = msgspec.msgpack.Decoder(list[Instant]).decode
 _number = msgspec.msgpack.Decoder(int).decode
 _CLOCK_DIGITS, _VERSION_DIGITS = 16, 10
-_GATES = {str(gate): gate for gate in Gate}
 
 
 def pack(value: object) -> bytes:
@@ -183,9 +183,8 @@ def _told_by(
 
 
 def _gate_of(gate: str | None) -> Gate | None:
-    """Return the gate that a job is parked behind; None for one that we do not know."""
-    reason = (gate or "").partition("\0")[0]
-    return _GATES.get(reason)
+    """Return the gate that a job is parked behind."""
+    return None if gate is None else parked_for(gate.partition("\0")[0])
 
 
 def _record(

@@ -26,6 +26,7 @@ from fairlead.stores.redis.condition import OPEN, begin, weakest
 from fairlead.stores.redis.entries import RedisEntries
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.lane import BlockingLanes, Lane
+from fairlead.stores.redis.limits import Limit
 from fairlead.stores.redis.line import RedisLine
 from fairlead.stores.redis.nodes import Nodes
 from fairlead.stores.redis.queues import Queues
@@ -112,10 +113,12 @@ class RedisStore(Untransacted):
         self._clock = clock
         self._queues = Queues(self.keys)
         self._served = Served(self.keys, lambda: self.level)
+        self.limits: list[Limit] = []
         self.admin = RedisAdmin(
             self.keys,
             self._queues,
             address,
+            self.limits,
             clock,
             self._session,
             lambda: (self._nodes, self._blocking),
@@ -130,7 +133,7 @@ class RedisStore(Untransacted):
     def begin(self) -> None:
         """Begin with nothing open; again in a fork, whose threads and connections stay behind."""
         self.news = News()
-        self._line = RedisLine(self.keys, self._queues, self._clock, self._served)
+        self._line = RedisLine(self.keys, self._queues, self.limits, self._clock, self._served)
         self._bell = Bell()
         self._nodes = Nodes(self._address)
         self._blocking = BlockingLanes(self._address, self._nodes)

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -44,7 +44,7 @@ from fairlead.stores.sqlite.acts import SqliteActs
 from fairlead.stores.sqlite.audit import all_damages, audit
 from fairlead.stores.sqlite.condition import condition
 from fairlead.stores.sqlite.connection import Place
-from fairlead.stores.sqlite.limits import in_use
+from fairlead.stores.sqlite.limits import gate_of, in_use, parked_full
 from fairlead.stores.sqlite.line import SqliteLine
 from fairlead.stores.sqlite.listing import asked_of, page, rows_of
 from fairlead.stores.sqlite.migrate import applied
@@ -97,7 +97,7 @@ class SqliteAdmin(Admin):
     def find(self, connection: sqlite3.Connection, job_id: JobId) -> JobRecord | None:
         """Return a job in whatever state."""
         found = rows_of(connection.execute(statements()["find"], {"id": job_id}))
-        return record_of(found[0]) if found else None
+        return record_of(found[0], gate_of(found[0]["parked"])) if found else None
 
     @_question
     def page(
@@ -164,8 +164,11 @@ class SqliteAdmin(Admin):
         connection.execute("BEGIN")
         try:
             stopped, used = _paused(connection), in_use(connection)
+            capable = None if plan.capable is None else to_json(dict(plan.capable))
+            shared = {"limit": limit, "now": now, "capable": capable}
+            shared["limited"] = to_json(parked_full(used))
             lines = {
-                q.name: Line(q, _standing(connection, plan, q.name, limit, now), q.name in stopped)
+                q.name: Line(q, _standing(connection, q.name, shared), q.name in stopped)
                 for q in plan.queues
             }
         finally:
@@ -255,10 +258,9 @@ def _attempts(connection: sqlite3.Connection, statement: str, **values: object) 
 
 
 def _standing(
-    connection: sqlite3.Connection, plan: ClaimPlan, queue: str, limit: int, now: int
+    connection: sqlite3.Connection, queue: str, shared: Mapping[str, object]
 ) -> list[Head]:
-    capable = None if plan.capable is None else to_json(dict(plan.capable))
-    values = {"queue": queue, "limit": limit, "now": now, "capable": capable}
+    values = {"queue": queue, **shared}
     heads: list[Head] = []
     for row in connection.execute(statements()["standing"], values).fetchall():
         with suppress(msgspec.ValidationError):  # Somebody damaged it; a claim moves it out.

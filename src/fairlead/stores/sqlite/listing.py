@@ -24,6 +24,7 @@ from fairlead.stores.sql_lists import (
     table_of,
     values_of,
 )
+from fairlead.stores.sqlite.limits import gate_of
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import to_json
 
@@ -77,4 +78,4 @@ def _answer(connection: sqlite3.Connection, asked: Asked) -> Answer:
 
 def _records(connection: sqlite3.Connection, table: str, rows: list[int]) -> dict[int, JobRecord]:
     cursor = connection.execute(statements()[f"listed_{table}"], {"rows": to_json(rows)})
-    return {row["seq"]: record_of(row) for row in rows_of(cursor)}
+    return {row["seq"]: record_of(row, gate_of(row["parked"])) for row in rows_of(cursor)}

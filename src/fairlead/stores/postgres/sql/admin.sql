@@ -4,7 +4,7 @@
 AND (%(tasks)s::text[] IS NULL OR task = ANY (%(tasks)s::text[]))
 AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s::text[]))
 AND (%(waits)s::text[] IS NULL OR state <> 'waiting' OR CASE
-    WHEN parked = 2 THEN 'parked' WHEN run_at <= %(at)s::bigint THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    WHEN parked NOT IN (0, 1, 3) THEN 'parked' WHEN run_at <= %(at)s::bigint THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END = ANY (%(waits)s::text[]))
 AND (%(since)s::bigint IS NULL OR coalesce(finished_at, enqueued_at) >= %(since)s::bigint)
 AND (%(begins)s::text IS NULL OR starts_with(id, %(begins)s::text))
@@ -66,7 +66,7 @@ ORDER BY finished_at DESC, seq DESC LIMIT %(limit)s
 
 -- name: waiting_counts
 SELECT queue, CASE
-    WHEN parked = 2 THEN 'parked' WHEN run_at <= now THEN 'due' WHEN attempt > 0 THEN 'retrying'
+    WHEN parked NOT IN (0, 1, 3) THEN 'parked' WHEN run_at <= now THEN 'due' WHEN attempt > 0 THEN 'retrying'
     ELSE 'delayed' END,
     count(*), min(run_at) FILTER (WHERE run_at >= 0)
 FROM {schema}.job CROSS JOIN (SELECT coalesce(%(at)s, {schema}.stamp()) AS now) AS clock
@@ -81,7 +81,8 @@ SELECT coalesce(%(at)s, {schema}.stamp())
 
 -- name: standing
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
--- and those that were parked and can be run now. Each kind has an index of its own.
+-- and those that were parked and can be run now: somebody knows their task, or their limit has room. Each kind has an
+-- index of its own. full maps limits to their keys that have no room.
 SELECT id, task, version, order_at, run_at, expires_at, lease_until > 0,
        octet_length(payload) + coalesce(octet_length(options), 0), level
 FROM (
@@ -100,6 +101,11 @@ FROM (
     (SELECT * FROM {schema}.job
      WHERE parked = 2 AND park_key IS NOT NULL AND queue = %(queue)s AND lease_until <= %(now)s AND run_at <= %(now)s
        AND (%(capable)s::jsonb IS NULL OR (%(capable)s::jsonb->>task)::integer >= version)
+     ORDER BY order_at, id LIMIT %(limit)s)
+    UNION ALL
+    (SELECT * FROM {schema}.job
+     WHERE parked > 3 AND park_key IS NOT NULL AND queue = %(queue)s AND lease_until <= %(now)s AND run_at <= %(now)s
+       AND NOT (%(full)s::jsonb->{schema}.limit_named(parked)) ? park_key
      ORDER BY order_at, id LIMIT %(limit)s)
 ) AS each
 ORDER BY order_at, id LIMIT %(limit)s
@@ -125,6 +131,9 @@ SELECT {schema}.live_workers(%s)
 SELECT done_at, who, verb, target, count, before, by_user FROM {schema}.audit
 WHERE %(job_id)s::text IS NULL OR job_id = %(job_id)s::text
 ORDER BY seq DESC LIMIT %(limit)s
+
+-- name: used
+SELECT {schema}.used(%s)
 
 -- name: flaws
 SELECT {schema}.flaws(%s)

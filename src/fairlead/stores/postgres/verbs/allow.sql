@@ -17,7 +17,8 @@ AS $$
         WHEN 'operator' THEN ARRAY[
             'served(text)', 'find(text)', 'attempts(text)', 'due(text)', 'live_workers(text)', 'act(text)',
             'noted(text)', 'upkeep(text)', 'retain(interval, text)', 'flaws(text)',
-            'repair(text)', 'strays(text)', 'read_entries(text)', 'write_entries(text)', 'tags_of(text)', 'last_of(text[])', 'stamp()'
+            'repair(text)', 'strays(text)', 'read_entries(text)', 'write_entries(text)', 'used(text)', 'tags_of(text)',
+            'last_of(text[])', 'stamp()', 'limit_named(smallint)'
         ]
     END
 $$;

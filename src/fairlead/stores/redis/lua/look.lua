@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- What a claim would look at: the first jobs in order that do not run, whichever gate holds them.
---   ARGV: now, how many, capable (task -> version, '' for any)
+--   ARGV: now, how many, capable (task -> version, '' for any), full (limit -> keys that have no room)
 --   answers whether the queue is paused, and of each job what a Head has
 local now, limit = count_of(ARGV[1]), math.min(count_of(ARGV[2]), 10000)
 local capable = ARGV[3] ~= '' and cmsgpack.unpack(ARGV[3]) or nil
@@ -40,12 +40,25 @@ local function add_first(key)
   end
 end
 
+-- Jobs that are parked for a limit, under keys that have room.
+local function add_open(gate, keys)
+  local is_full = {}
+  for n = 1, #keys do is_full[keys[n]] = true end
+  local members = call('ZRANGEBYLEX', parked, '[' .. gate .. '\0', '(' .. gate .. '\1', 'LIMIT', 0, LOOK)
+  for n = 1, #members do
+    local id = parked_id(members[n])
+    local key = string.sub(members[n], #gate + 2, -#id - 3)
+    if not is_full[key] then add(id, 0) end
+  end
+end
+
 add_first(ready)
 add_first(lost)
 for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, LOOK)) do add(id, 0) end
 local found = call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, LOOK)
 for n = 1, #found, 2 do add(found[n], tonumber(found[n + 1]), true) end
 for _, member in ipairs(known_by(capable, LOOK)) do add(parked_id(member), 0) end
+for gate, keys in pairs(cmsgpack.unpack(ARGV[4])) do add_open(gate, keys) end
 
 table.sort(heads, function(a, b)
   if a[4] ~= b[4] then return a[4] < b[4] end

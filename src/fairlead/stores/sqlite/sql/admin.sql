@@ -113,7 +113,8 @@ WHERE lease_until > :now GROUP BY 1, 2, 3
 
 -- name: standing
 -- The first jobs of a queue in order that no lease keeps: those in the order, those that fell due,
--- and those that were parked and can be run now. Each kind has an index of its own.
+-- and those that were parked and can be run now: somebody knows their task, or their limit has room. Each kind has an
+-- index of its own. :limited maps the numbers of limits to their keys that have no room.
 SELECT id, task, version, order_at, run_at, expires_at, lease_until > 0, size, level
 FROM (
     SELECT * FROM (
@@ -136,6 +137,15 @@ FROM (
               WHERE known.key = task AND known.value >= version
           ))
         ORDER BY order_at, id LIMIT :limit
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT job.* FROM json_each(:limited) AS limited
+        CROSS JOIN fairlead_job AS job INDEXED BY fairlead_job_parked
+          ON job.parked > 1 AND job.parked = CAST(limited.key AS INTEGER)
+        WHERE job.queue = :queue AND job.lease_until <= :now AND job.run_at <= :now
+          AND job.park_key NOT IN (SELECT value FROM json_each(limited.value))
+        ORDER BY job.order_at, job.id LIMIT :limit
     )
     ORDER BY order_at, id LIMIT :limit
 )
