@@ -145,12 +145,12 @@ class SqliteFuture(Future):
         return sum(rows.fetchone()[0] for rows in asked)
 
     def overstep(self, job_id: JobId) -> None:
-        for table in WITH_HISTORY:
+        for table in JOBS:
             change = f"UPDATE fairlead_{table} SET attempt = ? WHERE id = ?"
             self._raw.execute(change, (BEYOND, job_id))
 
     def content(self, job_id: JobId) -> object:
-        asked = (f"SELECT * FROM fairlead_{table} WHERE id = ?" for table in WITH_HISTORY)
+        asked = (f"SELECT * FROM fairlead_{table} WHERE id = ?" for table in JOBS)
         return [self._raw.execute(each, [job_id]).fetchall() for each in asked]
 
     def close(self) -> None:
