@@ -6,7 +6,14 @@ import pytest
 
 from fairlead import ConfigError, LeaseLost
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.entries import LONGEST_KEY, LONGEST_VALUE, MOST_ENTRIES, Change, Wanted
+from fairlead.core.entries import (
+    LONGEST_KEY,
+    LONGEST_VALUE,
+    MOST_BYTES,
+    MOST_ENTRIES,
+    Change,
+    Wanted,
+)
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, State
 from fairlead.core.store import Store
@@ -370,6 +377,19 @@ async def test_the_longest_key_and_value_are_kept(store: Store) -> None:
     assert await values(store, "k" * 64) == {key: value}
     with pytest.raises(ConfigError, match="is longer than 64 KiB; keep it in a place"):
         Change("step", "a", value + " ")
+
+
+def test_a_value_with_nul_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the value of entry 'a' has a NUL in it"):
+        Change("step", "a", '"\0"')
+
+
+async def test_one_call_writes_a_bounded_number_of_bytes(store: Store) -> None:
+    value = '"' + "x" * (LONGEST_VALUE - 2) + '"'
+    changes = [Change("step", f"{n:04}", value) for n in range(MOST_BYTES // LONGEST_VALUE + 1)]
+    with pytest.raises(ConfigError, match=r"at most 1 MiB of entries, not 1,1\d\d,\d\d\d bytes"):
+        await store.entries.write(changes)
+    assert None not in await store.entries.write(changes[:-2])
 
 
 def test_half_a_character_is_refused() -> None:

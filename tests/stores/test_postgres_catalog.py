@@ -242,6 +242,22 @@ async def test_the_script_for_psql_replaces_functions_but_no_newer_ones(
     assert program.sql("SELECT revision FROM {schema}.verbs") == [(catalog.REVISION + 1,)]
 
 
+def test_a_script_in_parts_leaves_no_function_to_everybody(
+    yard: Yard,  # noqa: F811
+    program: Program,
+) -> None:
+    """psql can make a part of the transaction of each statement, to go on after errors."""
+    program.sql("DROP FUNCTION {schema}.act(text)")
+    psql = ["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-v", "ON_ERROR_ROLLBACK=on"]
+    script = catalog.script(Address.of(yard.server.url(schema=yard.schema)))
+    path = f"BEGIN; SET search_path = {yard.schema}, pg_temp;"
+    told = f"{path}\n{script}\nCOMMIT;".encode()
+    subprocess.run([*psql, yard.server.url()], input=told, check=True)
+    everybody = "has_function_privilege('public', '{schema}.act(text)', 'EXECUTE')"
+    assert program.sql(f"SELECT {everybody}") == [(False,)]
+    assert program.sql("SELECT 'put(text)' = ANY (made) FROM {schema}.verbs") == [(True,)]
+
+
 def test_what_a_call_may_still_need_is_dropped_the_next_time(program: Program) -> None:
     program.add("functions/colour", COLOUR).applies()
     program.lack("functions/colour").applies()

@@ -44,6 +44,37 @@ async def until_waiting(server: PostgresServer, number: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def test_a_write_reads_what_it_writes_however_many_others_there_are(
+    fresh_url: str, owner: psycopg.Connection
+) -> None:
+    """Neither the table of jobs nor that of entries is read as a whole, whatever was known of them."""
+    store = store_for(fresh_url)
+    schema = Address.of(fresh_url).quoted_schema
+    owner.execute("SET search_path = " + schema)
+    mine = new_job()
+    doc = {"level": 1, "changes": [("step", mine.id, "a", "1", None, None, None)]}
+    read = (
+        "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer "
+        "FROM pg_stat_xact_user_tables WHERE relname IN ('job', 'entry')"
+    )
+    await store.put([mine])
+    for number in (0, 3_000):
+        await store.put([new_job() for _ in range(number)])
+        owner.execute(
+            "INSERT INTO entry (kind, owner, key, value, version) "
+            "SELECT 'figure', '', n::text, '1', 1 FROM generate_series(1, %s) AS n",
+            [number],
+        )
+        with owner.transaction():
+            before = owner.execute(read).fetchone()
+            owner.execute("SELECT write_entries(%s)", [json.dumps(doc)])
+            after = owner.execute(read).fetchone()
+        assert before is not None
+        assert after is not None
+        assert after[0] - (before[0] or 0) < 50
+    await store.close()
+
+
 async def test_two_who_write_to_the_same_jobs_in_opposite_order_wait_in_turn(
     fresh_url: str,
     postgres_url: str,

@@ -11,6 +11,7 @@ from fairlead.core.acts import FINAL
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import Change, Wanted
 from fairlead.core.ids import JobId
+from fairlead.core.queue import Queue
 from fairlead.stores import store_for
 from fairlead.stores.redis.entries import slot_of
 from fairlead.stores.redis.store import RedisStore
@@ -249,3 +250,27 @@ async def test_a_job_tells_again_of_the_entries_it_has(store: RedisStore, server
     assert "has entries, and does not tell" in finding.problem
     await store.admin.repair(by("repair"))
     assert await keys_of(store, job_id) == ["a"]
+
+
+async def test_a_job_that_went_to_another_queue_is_found_there(
+    store: RedisStore, redis_url: str, clock: ManualClock
+) -> None:
+    """A process that remembers where it was asks once more."""
+    stray = JobId("stray")
+    other = store_for(redis_url, clock)
+    await store.put([new_job(id=stray)])
+    await store.entries.write([Change("step", "a", "1", owner=stray)])
+    await deeds.cancel(other, [stray], "so", by())
+    await deeds.delete(other, [stray], FINAL, by("delete"))
+    await other.put([new_job(queue="reports", id=stray)])
+    [job] = await claim(other, Queue("reports"))
+    assert (job.id, job.queue) == (stray, "reports")
+    await other.entries.write([Change("step", "b", "2", owner=stray)])
+    assert await keys_of(store, stray) == ["b"]
+    store._queues.remember([stray], "mail")
+    [version] = await store.entries.write(
+        [Change("step", "c", "3", owner=stray)], fence=(stray, job.fence)
+    )
+    assert version
+    assert await keys_of(other, stray) == ["b", "c"]
+    await other.close()

@@ -441,6 +441,18 @@ async def test_marks_are_put_right_and_the_job_runs(scene: Scene, tmp_path: Path
     assert record.state is State.DONE
 
 
+async def test_sound_entries_are_found_behind_damaged_ones(scene: Scene, tmp_path: Path) -> None:
+    """Else whoever asks for the next that falls due finds none, for ever."""
+    store = scene.store
+    await store.entries.write([Change("due", f"{n}", "1", due_at=n) for n in range(5)])
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        raw.execute("UPDATE fairlead_entry SET version = 'x' WHERE kind = 'due' AND due_at < 2")
+        raw.commit()
+    for wanted in (Wanted("due", due_before=9, limit=2), Wanted("due", limit=2)):
+        assert [each.key for each in await store.entries.read(wanted)] == ["2", "3"]
+    assert await store.admin.repair(by("repair"))
+
+
 @pytest.mark.parametrize("wrong", ["x'6162'", "CAST(x'ff' AS TEXT)"])
 async def test_fields_of_later_programs_that_are_no_text_are_dropped_and_nothing_else(
     scene: Scene, tmp_path: Path, wrong: str

@@ -36,6 +36,7 @@ LONGEST_KEY = 512
 LONGEST_VALUE = 64 * 1024
 """How many bytes of UTF-8 a value may have."""
 MOST_ENTRIES = 1_000
+MOST_BYTES = 1024**2
 """How many entries one call may read or write."""
 
 
@@ -73,6 +74,10 @@ class Change(msgspec.Struct, frozen=True):
         """Refuse what not every store can keep."""
         check_kind(self.kind)
         check_key(self.key)
+        if self.value is not None and "\0" in self.value:
+            raise ConfigError(
+                f"the value of entry {brief(self.key)} has a NUL in it, which is no JSON"
+            )
         if self.value is not None and len(encoded(self.value, "value")) > LONGEST_VALUE:
             raise ConfigError(
                 f"the value of entry {brief(self.key)} is longer than {LONGEST_VALUE // 1024} KiB; "
@@ -155,6 +160,12 @@ def check_changes(changes: Sequence[Change]) -> None:
     if len(changes) > MOST_ENTRIES:
         raise ConfigError(
             f"one call writes at most {MOST_ENTRIES:,} entries, not {len(changes):,}; "
+            "write them in several calls"
+        )
+    size = sum(len((change.key + (change.value or "")).encode()) for change in changes)
+    if size > MOST_BYTES:
+        raise ConfigError(
+            f"one call writes at most {MOST_BYTES // 1024**2} MiB of entries, not {size:,} bytes; "
             "write them in several calls"
         )
 

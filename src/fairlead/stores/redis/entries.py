@@ -24,7 +24,7 @@ from fairlead.core.text import brief
 from fairlead.stores.redis.keys import SLOTS, Keys
 from fairlead.stores.redis.lane import Lane
 from fairlead.stores.redis.layout import LATEST, Small, change_of
-from fairlead.stores.redis.queues import Queues
+from fairlead.stores.redis.queues import Queues, is_stray
 from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.served import Served
 from fairlead.stores.redis.talk import (
@@ -44,7 +44,7 @@ from fairlead.stores.redis.talk import (
 _KEYS_AT_ONCE = 16
 """How many entries one command reads by their keys: they have 64 KiB at most."""
 _MOST_BYTES = 1_000_000
-"""How many bytes of entries one call may bring: it keeps everybody else waiting."""
+"""How many bytes of entries one call brings, about: it keeps everybody else waiting."""
 _STEP = 200
 """How many expired entries of a slot one call removes."""
 _FRAME = 100
@@ -95,14 +95,15 @@ class RedisEntries(Entries):
         return await (await self._lane()).hold(talk)
 
     def _of_job(self, wanted: Wanted, owner: JobId) -> Conversation[list[Entry]]:
-        for queue in (yield from self._queues.where([owner])):
-            if wanted.keys is not None:
-                found = yield from self._owned_by_key(wanted, owner, queue)
-            else:
-                found = yield from self._owned_in_order(wanted, owner, queue)
-            if found:
-                return found
-            self._queues.drop([owner])  # It may be elsewhere by now.
+        for _ in range(2):
+            for queue in (yield from self._queues.where([owner])):
+                if wanted.keys is not None:
+                    found = yield from self._owned_by_key(wanted, owner, queue)
+                else:
+                    found = yield from self._owned_in_order(wanted, owner, queue)
+                if found or not is_stray(owner, queue):
+                    return found
+            self._queues.drop([owner])  # It may have come to another queue since.
         return []
 
     def _owned_by_key(self, wanted: Wanted, owner: JobId, queue: str) -> Conversation[list[Entry]]:
@@ -199,6 +200,16 @@ class RedisEntries(Entries):
         yield from self._served.check()
         if self._served.is_due():
             yield from self._served.ask()
+        try:
+            return (yield from self._write_once(changes, fence))
+        except LeaseLost as lost:
+            # It may have gone from where it was, and have come to another queue since.
+            self._queues.drop([lost.job_id])
+        return (yield from self._write_once(changes, fence))
+
+    def _write_once(
+        self, changes: Sequence[Change], fence: tuple[JobId, int] | None
+    ) -> Conversation[list[int | None]]:
         owners = {change.owner for change in changes if change.owner is not None}
         found = yield from self._queues.where([*owners, *(fence[:1] if fence else ())])
         queue_of = {job_id: queue for queue, ids in found.items() for job_id in ids}

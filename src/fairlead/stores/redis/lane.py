@@ -98,8 +98,13 @@ class Lane:
         if len(batches) == 1:
             [(node, commands)] = batches.items()
             return {node: await self._ask_one(node, commands)}
-        answers = await asyncio.gather(*(self._ask_one(*each) for each in batches.items()))
-        return dict(zip(batches, answers, strict=True))
+        asked = (self._ask_one(*each) for each in batches.items())
+        # All of them are waited for: what a node says later would answer the next question.
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for each in answers:
+            if isinstance(each, BaseException):
+                raise each
+        return dict(zip(batches, answers, strict=True))  # type: ignore[arg-type]
 
     async def _ask_one(self, node: Node, commands: list[Command]) -> list[Any]:
         wire = self._wires.get(node)
@@ -107,7 +112,7 @@ class Lane:
             wire = self._wires[node] = Wire(self._address, node)
         try:
             return await wire.ask(commands)
-        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as problem:
+        except (exceptions.RedisError, OSError) as problem:
             return [problem] * len(commands)
 
     async def finished(self) -> None:

@@ -143,7 +143,16 @@ def _is_silence(problem: Exception) -> bool:
     """Say whether a node may have done what it was asked, and did not come to say so."""
     if isinstance(problem, exceptions.BusyLoadingError | exceptions.AuthenticationError):
         return False
-    return isinstance(problem, exceptions.ConnectionError | exceptions.TimeoutError | OSError)
+    return isinstance(problem, _SILENCES)
+
+
+_SILENCES = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.InvalidResponse,
+    OSError,
+)
+"""Also an answer that nobody can read."""
 
 
 _PLACE = " script: fairlead_"

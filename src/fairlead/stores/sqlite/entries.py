@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -72,7 +73,7 @@ class SqliteEntries(Entries):
     async def read(self, wanted: Wanted) -> list[Entry]:
         """Return entries that have not expired."""
         now = self._clock.now()
-        return await self._read(lambda connection: _found(connection, wanted, now))
+        return await self._read(lambda connection: _read(connection, wanted, now))
 
     async def write(
         self, changes: Sequence[Change], fence: tuple[JobId, int] | None = None
@@ -92,6 +93,15 @@ class SqliteEntries(Entries):
         return [_written(connection, request, self._level(), now) for request in requests]
 
 
+def _read(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Entry]:
+    """Return what is wanted, by one state of the file: its owner may come or go meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        return _found(connection, wanted, now)
+    finally:
+        connection.execute("ROLLBACK")
+
+
 def _found(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Entry]:
     owner = wanted.owner or ""
     values = {"kind": wanted.kind, "owner": owner, "limit": wanted.limit, "now": now}
@@ -101,11 +111,17 @@ def _found(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Ent
     elif wanted.due_before is not None:
         found = _entries(connection, "entries_due", due_before=wanted.due_before, **values)
     else:
-        span = {"after": wanted.after, "prefix": wanted.prefix, "past": past_all(wanted.prefix)}
-        found = _entries(connection, "entry_range", **span, **values)
+        found = _entries(connection, "entry_range", **_span(wanted), **values)
     if not found and wanted.owner is not None:
         found = _packed(connection, wanted.owner)
     return meant(wanted, found, now)
+
+
+def _span(wanted: Wanted) -> dict[str, object]:
+    """Return the bounds of a range; no text comes after all others, but every blob does."""
+    next_ = f"{wanted.after}\0" if wanted.after else ""  # No key has a NUL in it.
+    first = max(wanted.prefix, next_, key=str.encode)
+    return {"first": first, "past": past_all(wanted.prefix) or b""}
 
 
 def _packed(connection: sqlite3.Connection, owner: JobId) -> list[Entry]:
@@ -119,15 +135,16 @@ def _packed(connection: sqlite3.Connection, owner: JobId) -> list[Entry]:
 
 
 def _entries(connection: sqlite3.Connection, statement: str, **values: object) -> list[Entry]:
-    """Return the entries that a statement finds; a damaged one is passed over."""
+    """Return the entries that a statement finds; damaged ones are passed over."""
     rows = statements()[statement]
     whole = f"SELECT json_group_array(json_array({_COLUMNS})) FROM ({rows})"
     try:
         return [row.entry for row in _decode(connection.execute(whole, values).fetchone()[0])]
     except UNREADABLE as problem:
         raise_unless_damage(problem)
-    with exact(connection):
-        return list(_readable(connection.execute(rows, values).fetchall()))
+    limit = values.get("limit", -1)
+    with exact(connection), closing(connection.execute(rows, {**values, "limit": -1})) as all_:
+        return list(islice(_readable(all_), None if limit == -1 else limit))
 
 
 def _readable(rows: Iterable[Sequence[Any]]) -> Iterator[Entry]:

@@ -39,6 +39,9 @@ BEGIN
         UNION ALL
         SELECT oid FROM pg_class WHERE relnamespace = current_schema()::regnamespace
     )::text, true);
+    PERFORM set_config('fairlead.written', ARRAY(
+        SELECT format('%s %s', oid, xmin) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+    )::text, true);
     PERFORM set_config('fairlead.allowed', '[]', true);
     IF to_regprocedure('verbs_of(text)') IS NOT NULL THEN
         PERFORM set_config('fairlead.allowed', coalesce(jsonb_agg(jsonb_build_array(grantee, kind)), '[]')::text, true)
@@ -58,22 +61,27 @@ END $before$;
 -- name: after_verbs
 -- What is done after it: nobody has a right to what is new but by allow, whatever default privileges say, and
 -- nobody to a function because he is anybody; those who were allowed a kind may call its new verbs; and what the
--- functions before the last had besides is dropped. Functions written in this transaction are known by it.
+-- functions before the last had besides is dropped. A function that was written meanwhile has a row of another
+-- transaction, or of another part of this one: some programs make a part of each statement.
 DO $after$
 DECLARE
     here   CONSTANT oid := current_schema()::regnamespace;
     before CONSTANT oid[] := current_setting('fairlead.before');
+    written CONSTANT text[] := current_setting('fairlead.written');
     made_  CONSTANT text[] := ARRAY(
         SELECT oid::regprocedure::text FROM pg_proc
-        WHERE pronamespace = here AND xmin = pg_current_xact_id()::xid
+        WHERE pronamespace = here AND format('%s %s', oid, xmin) <> ALL (written)
     ) || string_to_array(current_setting('fairlead.views'), ' ');
     each   record;
 BEGIN
+    IF 'put(text)' <> ALL (made_) THEN
+        RAISE 'the functions of schema % were not replaced: run the whole script, in one session', here::regnamespace;
+    END IF;
     FOR each IN
         SELECT p.oid::regprocedure AS made,
                CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS who
         FROM pg_proc AS p CROSS JOIN aclexplode(coalesce(proacl, acldefault('f', proowner)))
-        WHERE pronamespace = here AND p.xmin = pg_current_xact_id()::xid
+        WHERE pronamespace = here AND format('%s %s', p.oid, p.xmin) <> ALL (written)
           AND (grantee = 0 OR grantee <> proowner AND p.oid <> ALL (before))
     LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', each.made, each.who);

@@ -9,6 +9,8 @@
 -- for somebody else's transaction.
 CREATE OR REPLACE FUNCTION write_entries(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     doc     jsonb    := document(batch);
@@ -50,6 +52,7 @@ BEGIN
         END IF;
     END LOOP;
     UPDATE job SET attached = attached | 1
-    WHERE id = ANY (live) AND attached & 1 = 0 AND EXISTS (SELECT FROM entry WHERE owner = job.id);
+    WHERE id = ANY (live) AND attached & 1 = 0
+      AND EXISTS (SELECT FROM entry WHERE owner = job.id AND owner <> '');
     RETURN json_build_array(answers);
 END $$;

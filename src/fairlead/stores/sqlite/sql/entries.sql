@@ -1,8 +1,8 @@
 -- name: entry_range
 -- Entries by key. An entry of nobody has an empty owner.
 SELECT kind, key, value, version, nullif(owner, '') AS owner, due_at, expires_at FROM fairlead_entry
-WHERE kind = :kind AND owner = :owner AND key > :after AND key >= :prefix
-  AND (:past IS NULL OR key < :past) AND (expires_at IS NULL OR expires_at > :now)
+WHERE kind = :kind AND owner = :owner AND key >= :first AND key < :past
+  AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY key LIMIT :limit
 
 -- name: entries_due
