@@ -1,5 +1,10 @@
-"""What a page of jobs costs, counted by each engine: no more than a small multiple of what it shows."""
+"""What a page of jobs costs: no more than a small multiple of what it shows.
 
+Counted are SQLite's steps, the rows that PostgreSQL and the records that Redis read, and the bytes
+that both send.
+"""
+
+import re
 import sqlite3
 from collections import Counter
 from functools import partial
@@ -21,7 +26,8 @@ from fairlead.stores.postgres.address import Address
 from fairlead.stores.postgres.statements import statements as postgres_statements
 from fairlead.stores.sqlite import listing as sqlite_listing
 from tests import deeds
-from tests.compare.wire import counted_redis
+from tests.compare.wire import counted_postgres, counted_redis
+from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 from tests.words import by, claim, done, failed, new_job, plan
@@ -119,47 +125,65 @@ FROM pg_stat_xact_user_tables WHERE schemaname = %s
 """
 
 
-async def test_postgresql_fetches_a_bounded_number_of_rows_for_a_page(postgres_url: str) -> None:
+async def test_postgresql_fetches_a_bounded_number_of_rows_and_sends_few_bytes_for_a_page(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
     clock = ManualClock()
+    counts: Counter[str] = Counter()
     store = store_for(postgres_url, clock)
     await fill(store, clock)
     address = Address.of(postgres_url)
-    connection = await psycopg.AsyncConnection.connect(
-        postgres_url.partition("?")[0], autocommit=True
-    )
     sql = postgres_statements(address.quoted_schema)
+    with Proxy(postgres_server.port, partial(counted_postgres, counts)) as proxy:
+        connection = await psycopg.AsyncConnection.connect(
+            proxy.through(postgres_url).partition("?")[0], autocommit=True
+        )
 
-    async def fetched() -> int:
-        [(rows,)] = await (await connection.execute(_FETCHED, [address.schema])).fetchall()
-        return int(rows)
+        async def fetched() -> int:
+            [(rows,)] = await (await connection.execute(_FETCHED, [address.schema])).fetchall()
+            return int(rows)
 
-    async def cost(which: Filter, cursor: str | None = None) -> tuple[Page, int]:
-        async with connection.transaction():
-            before = await fetched()
-            page = await postgres_listing.page(connection, sql, which, SHOWN, cursor, clock.now())
-            return page, await fetched() - before
+        async def cost(which: Filter, cursor: str | None = None) -> tuple[Page, int, int]:
+            async with connection.transaction():
+                before = await fetched()
+                counts.clear()
+                page = await postgres_listing.page(
+                    connection, sql, which, SHOWN, cursor, clock.now()
+                )
+                sent = counts["bytes received"]
+                return page, await fetched() - before, sent
 
-    for name, which in LISTS.items():
-        # Those that ended in one batch ended at one moment, which their index does not tell apart.
-        most = 100 + 10 * SHOWN if name == "done" else 10 * SHOWN
-        page, first = await cost(which)
-        seen(page, name)
-        assert first <= most, name
-        if page.cursor:
-            second, further = await cost(which, page.cursor)
-            seen(second, name)
-            assert further <= most, name
-    page, looked = await cost(RARE)
-    assert (page.jobs, page.looked) == ([], LEAST_LOOKED)
-    assert looked <= 2 * LEAST_LOOKED
-    await connection.close()
+        for name, which in LISTS.items():
+            # Those that ended in one batch ended at one moment, which their index does not tell apart.
+            most = 100 + 10 * SHOWN if name == "done" else 10 * SHOWN
+            page, first, sent = await cost(which)
+            seen(page, name)
+            assert first <= most, name
+            assert sent <= 1_000 * SHOWN, name
+            if page.cursor:
+                second, further, sent = await cost(which, page.cursor)
+                seen(second, name)
+                assert further <= most, name
+                assert sent <= 1_000 * SHOWN, name
+        page, looked, sent = await cost(RARE)
+        assert (page.jobs, page.looked) == ([], LEAST_LOOKED)
+        assert looked <= 2 * LEAST_LOOKED
+        assert sent <= 200 * LEAST_LOOKED
+        await connection.close()
     await store.close()
 
 
 # Redis
 
 
-async def test_redis_sends_a_bounded_number_of_bytes_for_a_page(
+def records_read(server: RedisServer) -> int:
+    """How many jobs were read since the last time: three values of hashes are read for each."""
+    told = re.search(r"cmdstat_hget:calls=(\d+)", str(server.execute("INFO", "commandstats")))
+    server.execute("CONFIG", "RESETSTAT")
+    return int(told[1]) // 3 if told else 0
+
+
+async def test_redis_reads_a_bounded_number_of_records_and_sends_few_bytes_for_a_page(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     clock = ManualClock()
@@ -170,25 +194,31 @@ async def test_redis_sends_a_bounded_number_of_bytes_for_a_page(
         store = store_for(proxy.through(redis_url), clock)
         await store.admin.page()
 
-        async def cost(which: Filter, cursor: str | None = None) -> tuple[Page, int]:
+        async def cost(
+            which: Filter, cursor: str | None = None, limit: int = SHOWN
+        ) -> tuple[Page, int, int]:
+            records_read(redis_server)
             counts.clear()
-            page = await store.admin.page(which, SHOWN, cursor)
-            return page, counts["bytes received"]
+            page = await store.admin.page(which, limit, cursor)
+            return page, records_read(redis_server), counts["bytes received"]
 
         for name, which in LISTS.items():
-            page, first = await cost(which)
+            page, records, sent = await cost(which)
             seen(page, name)
-            assert first < 400 * SHOWN, name
+            assert records <= 2 * SHOWN, name
+            assert sent < 400 * SHOWN, name
             if page.cursor:
-                second, further = await cost(which, page.cursor)
+                second, records, sent = await cost(which, page.cursor)
                 seen(second, name)
-                assert further < 400 * SHOWN, name
-        page, looked = await cost(RARE)
+                assert records <= 2 * SHOWN, name
+                assert sent < 400 * SHOWN, name
+        page, records, sent = await cost(RARE)
         assert (page.jobs, page.looked) == ([], LEAST_LOOKED)
-        assert looked < 400 * LEAST_LOOKED
-        counts.clear()
-        page = await store.admin.page(EVERY_OTHER, 300)
+        assert records <= LEAST_LOOKED
+        assert sent < 400 * LEAST_LOOKED
+        page, records, sent = await cost(EVERY_OTHER, limit=300)
         assert (len(page.jobs), page.looked) == (300, 600)
-        assert counts["bytes received"] < 250 * page.looked, "records that no page tells of"
+        assert records <= 1.2 * page.looked
+        assert sent < 250 * page.looked, "records that no page tells of"
         await store.close()
     await near.close()
