@@ -125,6 +125,26 @@ async def test_what_fell_due_is_found_as_due_though_nobody_has_moved_it(
     assert await ids(store, later, 4) == ids_of(jobs[10:])
 
 
+@pytest.mark.parametrize("limit", [1, 7, 100])
+async def test_jobs_of_many_queues_come_by_time_once_each(store: Store, limit: int) -> None:
+    """Many at one moment, and few queues with more than others; a page reads little of each."""
+    delays = [(n * n) % 7 + (20 if n % 3 else n) for n in range(90)]
+    jobs = [
+        new_job(queue=f"q{n // 5 if n < 20 else n}", delay=(1 + delay) * SECOND)
+        for n, delay in enumerate(delays)
+    ]
+    await store.put(jobs)
+    unwanted = [new_job(queue=f"q{n % 60}") for n in range(90)]
+    await store.put(unwanted)
+    await deeds.cancel(store, ids_of(unwanted), "no", by())
+    later = Filter(waits=(Wait.DELAYED,), states=(State.WAITING,), at=0)
+    times = {job.id: job.delay for job in jobs}
+    found = await ids(store, later, limit)
+    assert [times[each] for each in found] == sorted(times.values())
+    assert sorted(found) == sorted(times)
+    assert sorted(await ids(store, CANCELLED, limit)) == sorted(ids_of(unwanted))
+
+
 @pytest.mark.parametrize("dead", [False, True])
 async def test_ended_jobs_come_by_the_time_they_ended_newest_first(
     store: Store, clock: ManualClock, *, dead: bool

@@ -15,7 +15,7 @@ from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
 from fairlead.stores import store_for
-from fairlead.stores.redis import acts, history, listing, pages, places
+from fairlead.stores.redis import acts, history, listing, next_ids, pages, parked, places
 from fairlead.stores.redis import deeds as deeds_of_redis
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
@@ -49,7 +49,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         (listing, "_IDS_AT_ONCE", 7),
         (pages, "_MOST", 7),
         (pages, "_RECORDS_AT_ONCE", 3),
-        (pages, "_QUEUES_AT_ONCE", 2),
+        (next_ids, "_FIRST_QUEUES", 1),
+        (next_ids, "_QUEUES_AT_ONCE", 2),
+        (next_ids, "_LEAPT_AT_ONCE", 2),
+        (parked, "_QUEUES_AT_ONCE", 2),
+        (parked, "_MEMBERS_AT_ONCE", 2),
         (history, "PIECE", 3),
         (acts, "_PIECE", 3),
         (places, "_STANDING_AT_ONCE", 4),

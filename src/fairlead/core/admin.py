@@ -299,6 +299,12 @@ class Admin(ABC):
 
         Raises `BadCursor` for a cursor that another kind of store made, that is damaged, or that
         was made for another filter; `since` and `at` may have changed.
+
+        A page costs what the jobs cost that it looks at, however many there are. But Redis has no
+        order over queues: unless the filter names some, a page also reads the names of all, and for
+        each list a number or a score of each queue. Nor has it one of ids, or of parked jobs whose
+        run was lost: with `begins` it looks through all ids, and for running jobs through the keys
+        of gates, a thousand a call. A call that finds none counts as one job looked at.
         """
 
     @abstractmethod
@@ -328,7 +334,7 @@ class Admin(ABC):
         """Return how the queues are, in the parts that are asked for.
 
         `waiting` looks at every live job where the store has no other way; Redis at delayed
-        ones only.
+        ones only, and at the keys that others are parked for.
         """
 
     @abstractmethod

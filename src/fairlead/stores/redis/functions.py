@@ -19,11 +19,14 @@ _OF_ENTRIES = ("bodies", "standings", "ready", "due", "entries", "owned")
 _OF_A_VERB: dict[str, tuple[str, ...]] = {
     "announce": (),
     "count": (),
+    "heads": (),
     "here": (),
     "register": (),
     "put": ("bodies", "ready", "due", "expiring", "settings"),
     "extend": ("standings", "leases", "lost"),
     "records": ("bodies", "standings", "errors", "ready", "due"),
+    "list": ("ready", "due", "leases", "lost", "done", "cancelled", "dead"),
+    **dict.fromkeys(("kinds", "lost_parked"), ("parked",)),
     "glance": ("bodies", "ready", "due", "leases", "lost", "parked", "expiring", "paused"),
     **dict.fromkeys(("write_entries", "check_owned", "mend_owned"), _OF_ENTRIES),
     "read_owned": ("entries", "owned"),
@@ -40,6 +43,8 @@ A server lets a user call a function only if the user may touch all keys that it
 can do with few keys, and only those who act need the ones of the audit log. Leases are renewed
 as long as their own keys are sound.
 """
+_OF_ALL = ("heads",)
+"""Functions that get one key of each of many queues, and answer once for all of them."""
 _READ_ONLY = "no-writes"
 SHARED = (
     *("clock", "calls", "keys", "arrays", "sound", "line", "tasks", "moves", "acts"),
@@ -78,7 +83,7 @@ _ROLES = {
     **dict.fromkeys(("claim", "extend", "settle", "announce", "upkeep"), WORKER),
     **dict.fromkeys(("park", "bring_back", "refuse", "reopen", "glance"), WORKER),
     **dict.fromkeys(("write_entries", "write_loose", "read_loose", "prune_loose"), WORKER),
-    "read_owned": WORKER,
+    **dict.fromkeys(("read_owned", "lost_parked"), WORKER),
 }
 
 
@@ -148,6 +153,7 @@ def _registered(verb: str, text: str) -> str:
     flags = ", ".join(f"'{flag}'" for flag in _flags(text))
     needs = ", ".join(f"'{command}'" for command in _NEEDS.get(verb, ()))
     probes = "".join(_PROBES[part] for part in parts)
+    of_each = "nil" if verb in _OF_ALL else len(parts) or 1
     asks_first = verb not in _ASKS_ITSELF and _READ_ONLY not in _flags(text)
     return (
         f"\ndo -- {verb}\n"
@@ -159,7 +165,7 @@ def _registered(verb: str, text: str) -> str:
         f"{probes if asks_first else ''}"
         f"{text.partition(chr(10))[2]}end\n"
         f"redis.register_function{{ function_name = LIBRARY .. '_{verb}', flags = {{ {flags} }}, "
-        f"callback = each(run, {len(parts) or 1}, {{ {needs} }}) }}\nend\n"
+        f"callback = each(run, {of_each}, {{ {needs} }}) }}\nend\n"
     )
 
 

@@ -10,7 +10,8 @@ from fairlead.core.errors import DecodeError
 from fairlead.core.ids import JobId
 from fairlead.core.job import JobRecord, State
 from fairlead.stores.redis.keys import Keys
-from fairlead.stores.redis.pages import Pages, parked
+from fairlead.stores.redis.pages import Pages
+from fairlead.stores.redis.parked import parked
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import Kept, kept_of, pack, run_of
 from fairlead.stores.redis.talk import Conversation, call, pieces, spared
@@ -99,14 +100,16 @@ class Listing:
             [("ZCARD", self._keys.key(queue, part)) for queue, part in places], 0
         )
         counts: Counter[tuple[str, State]] = Counter()
+        aside: list[str] = []
         for (queue, part), size in zip(places, sizes, strict=True):
             state = _PLACES[part]
             if state is not None:
                 counts[queue, state] += size
             elif size:
-                for _, waiting, lost in (yield from parked(self._keys, queue)):
-                    counts[queue, State.WAITING] += waiting
-                    counts[queue, State.RUNNING] += lost
+                aside.append(queue)
+        for queue, kinds in (yield from parked(self._keys, aside)).items():
+            counts[queue, State.WAITING] += sum(waiting for _, waiting, _ in kinds)
+            counts[queue, State.RUNNING] += sum(lost for _, _, lost in kinds)
         return _by_queue(
             {key: n for key, n in counts.items() if not which.states or key[1] in which.states}
         )

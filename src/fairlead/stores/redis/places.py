@@ -12,7 +12,7 @@ from fairlead.stores.records import running_of
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.limits import Limit, in_use
 from fairlead.stores.redis.listing import Listing
-from fairlead.stores.redis.pages import parked
+from fairlead.stores.redis.parked import parked
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack, score_of, task_of
 from fairlead.stores.redis.talk import Conversation, Word, call, pieces, present, spared
@@ -67,8 +67,9 @@ class Places:
     def _unknown(self) -> Conversation[dict[tuple[str, int], int]]:
         """Count the jobs that are parked for want of a capable worker, by task and version."""
         counts: dict[tuple[str, int], int] = {}
-        for queue in (yield from self._queues.names()):
-            for kind, waiting, lost in (yield from parked(self._keys, queue)):
+        names = yield from self._queues.names()
+        for kinds in (yield from parked(self._keys, names)).values():
+            for kind, waiting, lost in kinds:
                 wanted = task_of(kind)
                 if wanted is not None:
                     counts[wanted] = counts.get(wanted, 0) + waiting + lost
@@ -152,11 +153,12 @@ class Places:
             )
         ]
         answers = yield from spared(asked, None)
+        parked_in = yield from parked(self._keys, names)
         found: dict[str, Waiting] = {}
         for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 6), strict=True):
             oldest = yield from self._oldest(queue, firsts, now)
             retrying = (yield from self._listing.retrying(queue, now)) if later else 0
-            aside = sum(waiting for _, waiting, _ in (yield from parked(self._keys, queue)))
+            aside = sum(waiting for _, waiting, _ in parked_in.get(queue, ()))
             counts = ((ready or 0) + (due or 0), (later or 0) - retrying, retrying, aside)
             if any(counts):
                 found[queue] = Waiting(*counts, oldest if oldest <= now else None)

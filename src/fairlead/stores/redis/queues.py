@@ -12,7 +12,8 @@ from fairlead.core.ids import JobId, mark_of
 from fairlead.core.job import NewJob
 from fairlead.stores.redis.keys import Keys
 from fairlead.stores.redis.layout import Leased
-from fairlead.stores.redis.records import is_id, leased_of, parked_of
+from fairlead.stores.redis.parked import all_leased
+from fairlead.stores.redis.records import is_id, leased_of
 from fairlead.stores.redis.talk import Command, Conversation, call_on, pieces, spared
 
 _MOST_REMEMBERED = 200_000
@@ -142,13 +143,8 @@ class Queues:
 
     def running(self, queue: str) -> Conversation[dict[str, Leased]]:
         """Return the runs of a queue that have a lease, passed or not."""
-        places = ("leases", "lost", "parked")
-        leases, lost, aside = yield from spared(
-            [("ZRANGE", self._keys.key(queue, part), 0, -1) for part in places], []
-        )
-        parked = [job_id for _, job_id, is_lost in map(parked_of, aside) if is_lost]
         runs: dict[str, Leased] = {}
-        found = [each for each in (*leases, *lost, *parked) if is_id(each)]
+        found = [each for each in (yield from all_leased(self._keys, queue)) if is_id(each)]
         for some in pieces(found, _RUNS_AT_ONCE):
             key = self._keys.key(queue, "standings")
             [texts] = yield from spared([("HMGET", key, *some)], [None] * len(some))

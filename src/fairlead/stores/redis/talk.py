@@ -56,6 +56,12 @@ def spared(commands: Sequence[Command], instead: Any) -> Conversation[list[Any]]
     return [instead if isinstance(each, StoreRefused) else each for each in answers]
 
 
+def filled(keys: Keys, part: str, names: Sequence[str]) -> Conversation[list[tuple[str, int]]]:
+    """Return those of these queues that have jobs in a place, and how many."""
+    sizes = yield from spared([("ZCARD", keys.key(name, part)) for name in names], 0)
+    return [(name, size) for name, size in zip(names, sizes, strict=True) if size]
+
+
 def call(keys: Keys, verb: str, queue: str, *values: Word) -> Command:
     """Return the command that calls a function on a queue."""
     wanted = FUNCTIONS[verb]
@@ -147,6 +153,12 @@ def present(clock: Clock | None) -> Conversation[int]:
 def call_on(verb: str, key: str, *values: Word) -> Command:
     """Return the command that calls a function on a key that is of no queue."""
     return (FUNCTIONS[verb].command, FUNCTIONS[verb].name, 1, key, *values)
+
+
+def call_over(keys: Keys, verb: str, part: str, queues: Sequence[str], *values: Word) -> Command:
+    """Return the command that calls a function on the same key of many queues."""
+    names = [keys.key(queue, part) for queue in queues]
+    return (FUNCTIONS[verb].command, FUNCTIONS[verb].name, len(names), *names, *values)
 
 
 def moment(at: int | None) -> Word:

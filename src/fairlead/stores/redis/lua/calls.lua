@@ -29,6 +29,7 @@ end
 -- for one that failed or would take too long: whoever asked asks again for that one alone. What `run`
 -- refuses it refuses before it writes (functions.py), so to ask again does no harm. Whoever may not run one of the
 -- commands that `run` needs is refused before all: what a function wrote before it failed would stay written.
+-- Without `parts`, `run` gets the keys of all queues, and answers once.
 local function each(run, parts, needs)
   return function(KEYS, ARGV)
     instant, spent = nil, 0
@@ -37,7 +38,7 @@ local function each(run, parts, needs)
         error({ err = 'NOPERM this user may not run ' .. needs[n] })
       end
     end
-    if #KEYS <= parts then return run(KEYS, 0, ARGV) end
+    if not parts or #KEYS <= parts then return run(KEYS, 0, ARGV) end
     local queues, shared = #KEYS / parts, count_of(ARGV[1], #ARGV - 1)
     local own = (#ARGV - 1 - shared) / queues
     if queues % 1 ~= 0 or own % 1 ~= 0 then error({ err = 'ERR the words do not fit the keys' }) end

@@ -45,6 +45,28 @@ local function rank_of(key, at, id)
   return low
 end
 
+-- Ids of an order and their scores, one after the other: those that come after a place in it, or the first ones. Going
+-- down, the last one comes first.
+local function next_in(key, is_down, most, score, id)
+  local answers = {}
+  local function add(found, n)
+    answers[#answers + 1] = found[n]
+    answers[#answers + 1] = found[n + 1]
+  end
+  if is_down then
+    local upto = score and rank_of(key, score, id) or call('ZCARD', key)
+    local found = upto > 0 and call('ZRANGE', key, math.max(0, upto - most), upto - 1, 'WITHSCORES') or {}
+    for n = #found - 1, 1, -2 do add(found, n) end
+  else
+    local from = score and rank_of(key, score, id) or 0
+    -- The job of the key may be there still.
+    local found = call('ZRANGE', key, from, from + most, 'WITHSCORES')
+    local first = score and found[1] == id and tonumber(found[2]) == score and 3 or 1
+    for n = first, math.min(#found, first + 2 * most - 1), 2 do add(found, n) end
+  end
+  return answers
+end
+
 -- When the first of these falls due; the greatest number if none does. Numbers are written as texts in
 -- what every call asks: to make a text of one costs more than most commands.
 local function first_at(key)
