@@ -1090,8 +1090,8 @@ MUTANTS = [
     Mutant(
         "a process marks a start before it reads the revocation (F77)",
         "runtime/board.py",
-        "        self._memory[at] = RUNNING\n        return not self._memory[_EVER_REVOKED_AT] or kind",
-        "        free = not self._memory[_EVER_REVOKED_AT]\n        self._memory[at] = RUNNING\n"
+        "        self._memory[place] = RUNNING\n        return not self._memory[_EVER_REVOKED_AT] or kind",
+        "        free = not self._memory[_EVER_REVOKED_AT]\n        self._memory[place] = RUNNING\n"
         "        return free or kind",
         REVOKE,
     ),
@@ -2704,8 +2704,8 @@ MUTANTS = [
     Mutant(
         "a list goes on behind an id that no cursor has room for",
         "stores/listing.py",
-        "        spot = Spot(number, after and _brief(after, lists[number].order))\n",
-        "        spot = Spot(number, after)\n",
+        "        spot = Spot(order, queue, after and _brief(after, order))\n",
+        "        spot = Spot(order, queue, after)\n",
         "tests/stores/test_postgres_damage.py",
     ),
     Mutant(
@@ -2922,7 +2922,7 @@ MUTANTS = [
     Mutant(
         "a wrong mark forgets no job (F75), Redis",
         f"{REDIS}/lua/moves.lua",
-        "return text or call('HEXISTS', bodies, id) == 0, bytes",
+        "return text or not body, bytes",
         "return true, bytes",
         "tests/stores/test_redis_damage.py",
     ),
@@ -5256,8 +5256,8 @@ MUTANTS = [
     Mutant(
         "a board of another version is used as it is (P14)",
         "runtime/board.py",
-        "self._first, self._length = _LENGTHS.unpack_from(memory, _LENGTHS_AT)",
-        "self._first, self._length = _HEADER.size, _RECORD.size",
+        "first, length = _LENGTHS.unpack_from(memory, _LENGTHS_AT)",
+        "first, length = _HEADER.size, _RECORD.size",
         VALUES,
     ),
     Mutant(
