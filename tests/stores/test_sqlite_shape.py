@@ -73,7 +73,7 @@ async def test_an_index_or_a_view_is_made_again(
             f'look at it, and DROP TABLE "fairlead_dead_record"; then {REPAIR}',
         ),
         (
-            "ALTER TABLE fairlead_job ADD COLUMN more CHECK (more > 0)",
+            "ALTER TABLE fairlead_job ADD COLUMN odd CHECK (odd > 0)",
             "the table fairlead_job was changed, and may refuse what is written to it",
             "compare it with that of a new file",
         ),

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -142,9 +142,9 @@ def _entries(connection: sqlite3.Connection, statement: str, **values: object) -
         return [row.entry for row in _decode(connection.execute(whole, values).fetchone()[0])]
     except UNREADABLE as problem:
         raise_unless_damage(problem)
-    limit = values.get("limit", -1)
+    limit = cast("int | None", values.get("limit"))
     with exact(connection), closing(connection.execute(rows, {**values, "limit": -1})) as all_:
-        return list(islice(_readable(all_), None if limit == -1 else limit))
+        return list(islice(_readable(all_), limit))
 
 
 def _readable(rows: Iterable[Sequence[Any]]) -> Iterator[Entry]:
