@@ -126,6 +126,13 @@ MUTANTS = [
         "tests/stores/test_redis_entries.py",
     ),
     Mutant(
+        "a job that is half forgotten does not run again, Redis",
+        f"{REDIS}/lua/revive.lua",
+        " or past[STANDING.ATTACHED] >= FORGETTING",
+        "",
+        "tests/stores/test_redis_entries.py",
+    ),
+    Mutant(
         "the entries of a job that went to another queue are found, Redis",
         f"{REDIS}/entries.py",
         "                if found or not is_stray(owner, queue):\n",
@@ -1090,8 +1097,8 @@ MUTANTS = [
     Mutant(
         "a process marks a start before it reads the revocation (F77)",
         "runtime/board.py",
-        "        self._memory[place] = RUNNING\n        return not self._memory[_EVER_REVOKED_AT] or kind",
-        "        free = not self._memory[_EVER_REVOKED_AT]\n        self._memory[place] = RUNNING\n"
+        "        self._memory[at] = RUNNING\n        return not self._memory[_EVER_REVOKED_AT] or kind",
+        "        free = not self._memory[_EVER_REVOKED_AT]\n        self._memory[at] = RUNNING\n"
         "        return free or kind",
         REVOKE,
     ),

@@ -105,7 +105,7 @@ async def _refuse(url: str) -> None:
     store = store_for(url)
     assert isinstance(store, RedisStore)
     await store.put([NewJob(new_id("limited"), "t", "limited", "{}")])
-    store._line.claims.limits.append(_Refusing())
+    store.limits.append(_Refusing())
     for _ in range(2):
         assert (await store.claim(ClaimPlan("fuzz", (Queue("limited"),), 1, SECOND))).jobs == []
     await store.close()
@@ -130,9 +130,9 @@ async def _mend(url: str) -> None:
 
 def _opened(verb: str, command: Command) -> Iterator[Call]:
     """Return a call with its packed values open; one for several queues is as many calls."""
-    number, parts = command[2], len(FUNCTIONS[verb].parts) or 1
+    number, parts = command[2], len(FUNCTIONS[verb].parts)
     keys, values = command[3 : 3 + number], list(command[3 + number :])
-    if number <= parts:
+    if not parts or number <= parts:
         yield _open_values(verb, keys, values)
         return
     common, own = values[1 : 1 + values[0]], values[1 + values[0] :]

@@ -225,7 +225,8 @@ async def test_a_mark_that_comes_late_is_waited_for(
 
     def written(now: float) -> None:
         real(now)
-        asyncio.get_running_loop().call_soon(board._memory.__setitem__, places[0], RUNNING)
+        at = board._begins[places[0]]
+        asyncio.get_running_loop().call_soon(board._memory.__setitem__, at, RUNNING)
 
     monkeypatch.setattr(board, "revoke", written)
     boards = {"w/1": board}

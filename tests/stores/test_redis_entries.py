@@ -252,6 +252,20 @@ async def test_a_job_tells_again_of_the_entries_it_has(store: RedisStore, server
     assert await keys_of(store, job_id) == ["a"]
 
 
+async def test_a_job_that_is_half_forgotten_does_not_run_again(
+    store: RedisStore, clock: ManualClock, server: Any
+) -> None:
+    """Its handler would find a part of its steps, and do the others again."""
+    job_id = await with_many(store)
+    clock.advance(100)
+    await store.upkeep(SECOND)
+    assert 0 < server.zcard(store.keys.key("mail", "owned")) < MANY
+    assert await deeds.revive(store, [job_id], FINAL, by("revive")) == []
+    while await store.admin.find(job_id) is not None:
+        await store.upkeep(SECOND)
+    assert server.zcard(store.keys.key("mail", "owned")) == 0
+
+
 async def test_a_job_that_went_to_another_queue_is_found_there(
     store: RedisStore, redis_url: str, clock: ManualClock
 ) -> None:

@@ -85,8 +85,9 @@ class Board:
         """The descriptor by which a process that is started can open it, if it can."""
         self._memory = memory
         first, length = _LENGTHS.unpack_from(memory, _LENGTHS_AT)
-        self._places = range(first, len(memory) - length + 1, length)
-        self._free = list(reversed(self._places))
+        # Where the record of each place begins.
+        self._begins = list(range(first, len(memory) - length + 1, length))
+        self._free = list(reversed(range(len(self._begins))))
         self.still = 0.0
         """For how many seconds the event loop has not turned, as seen by who calls `watch`."""
         self.given_back: set[tuple[JobId, int]] = set()
@@ -127,13 +128,14 @@ class Board:
         _COUNT.pack_into(self._memory, _ASKING_AT, self._asking - 1)
 
     def hold(self, job_id: JobId, fence: int, task: int, asked_at: float) -> int:
-        """Note a claimed job; returns its place, which is where its record begins."""
-        at = self._free.pop()
+        """Note a claimed job; returns its place."""
+        place = self._free.pop()
+        at = self._begins[place]
         _HOLD.pack_into(
             self._memory, at + 1, 0, task, fence, 0, NEVER, asked_at, 0.0, 0, job_id.encode()
         )
         self._memory[at] = HELD
-        return at
+        return place
 
     def start(
         self,
@@ -148,50 +150,53 @@ class Board:
 
         In a process of its own it may, because it was asked for when the job was sent.
         """
-        _LIMIT.pack_into(self._memory, place + _LIMIT_AT, started_at, deadline)
-        _SINCE.pack_into(self._memory, place + _SINCE_AT, now, thread)
-        self._memory[place + 1] = kind
-        self._memory[place] = RUNNING
-        return not self._memory[_EVER_REVOKED_AT] or kind == PROCESS or self._stands(place)
+        at = self._begins[place]
+        _LIMIT.pack_into(self._memory, at + _LIMIT_AT, started_at, deadline)
+        _SINCE.pack_into(self._memory, at + _SINCE_AT, now, thread)
+        self._memory[at + 1] = kind
+        self._memory[at] = RUNNING
+        return not self._memory[_EVER_REVOKED_AT] or kind == PROCESS or self._stands(at)
 
     def send(self, place: int) -> bool:
         """Note that it goes to a process of its own, and say whether it may, as `start` does."""
-        self._memory[place] = SENT
-        return not self._memory[_EVER_REVOKED_AT] or self._stands(place)
+        at = self._begins[place]
+        self._memory[at] = SENT
+        return not self._memory[_EVER_REVOKED_AT] or self._stands(at)
 
-    def _stands(self, place: int) -> bool:
+    def _stands(self, at: int) -> bool:
         """Say whether a mark stands that was just made; if the job was revoked, it is held again.
 
         First the mark, then this look: the supervisor does it the other way round, so one of the
         two always sees the other.
         """
         revoked_at: float = _TIME.unpack_from(self._memory, _REVOKED_AT)[0]
-        if revoked_at >= _TIME.unpack_from(self._memory, place + _HELD_SINCE_AT)[0]:
-            self._memory[place] = HELD
+        if revoked_at >= _TIME.unpack_from(self._memory, at + _HELD_SINCE_AT)[0]:
+            self._memory[at] = HELD
             return False
         return True
 
     def take_back(self, place: int) -> None:
         """Note that it did not start in the process it was sent to, and waits here again."""
-        self._memory[place] = HELD
+        self._memory[self._begins[place]] = HELD
 
     def end(self, place: int) -> None:
         """Note that its handler has ended; the outcome still has to be settled."""
-        _TIME.pack_into(self._memory, place + _DEADLINE_AT, NEVER)
+        _TIME.pack_into(self._memory, self._begins[place] + _DEADLINE_AT, NEVER)
 
     def prolong(self, place: int, deadline: float) -> None:
         """Note until when its end is seen to by the process itself."""
-        _TIME.pack_into(self._memory, place + _DEADLINE_AT, deadline)
+        _TIME.pack_into(self._memory, self._begins[place] + _DEADLINE_AT, deadline)
 
     def ask(self, place: int, deadline: float) -> None:
         """Note that `reconcile` is being asked, until then, whether the run had an effect."""
-        _TIME.pack_into(self._memory, place + _DEADLINE_AT, deadline)
-        self._memory[place + 1] = UNCLEAR
-        self._memory[place] = RUNNING
+        at = self._begins[place]
+        _TIME.pack_into(self._memory, at + _DEADLINE_AT, deadline)
+        self._memory[at + 1] = UNCLEAR
+        self._memory[at] = RUNNING
 
     def clear(self, place: int) -> None:
         """Forget a job: it was settled, or given up."""
-        self._memory[place] = FREE
+        self._memory[self._begins[place]] = FREE
         self._free.append(place)
 
     def beat(self, now: float, ended: int) -> None:
@@ -262,10 +267,10 @@ class Board:
 
     def marks(self) -> Iterator[Mark]:
         """Go through the jobs on the board."""
-        for place in self._places:
-            if self._memory[place] != FREE:
+        for at in self._begins:
+            if self._memory[at] != FREE:
                 state, kind, task, fence, started_at, *times, thread, job_id = _RECORD.unpack_from(
-                    self._memory, place
+                    self._memory, at
                 )
                 deadline, held_since, since = times
                 if state != FREE:

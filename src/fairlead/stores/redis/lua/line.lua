@@ -199,6 +199,9 @@ local function leave_one(id, standing, state, now, reason, result)
   leave(out)
 end
 
+-- What is added to the number of what a job takes with it once some of that is gone: it cannot run again.
+local FORGETTING = 1024
+
 -- Whether a job may have entries, by its standing, which is nil if nobody can read it.
 local function may_own(standing)
   return not standing or standing[STANDING.ATTACHED] % 2 == 1

@@ -192,6 +192,15 @@ end
 -- As many bytes as to remove an entry is worth.
 local ENTRY_BYTES = 1000
 
+-- Note that some of what an ended job owns is gone: a run of it that finds only the rest would do again what is done.
+local function begin_to_forget(id)
+  local standing = ended_of(call('HGET', standings, id) or '')
+  if standing and standing[STANDING.ATTACHED] < FORGETTING then
+    standing[STANDING.ATTACHED] = standing[STANDING.ATTACHED] + FORGETTING
+    write_standing(id, standing)
+  end
+end
+
 -- Forget jobs that ended before some instant; answers their ids. What is above the level is stepped over, and what has more
 -- entries than one call may remove is left for the next.
 local function prune(before, most, level)
@@ -205,6 +214,7 @@ local function prune(before, most, level)
         local may_go, bytes, may_own_some = is_past(ids[n], level)
         local count = may_go and may_own_some and lose_entries(ids[n]) or 0
         left = left - bytes - count * ENTRY_BYTES
+        if count == MOST then begin_to_forget(ids[n]) end
         if may_go and count < MOST then passed[#passed + 1] = ids[n] else stays = stays + 1 end
         if left < 0 then break end
       end

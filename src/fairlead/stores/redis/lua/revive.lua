@@ -42,7 +42,7 @@ end
 
 local function again(id, body)
   local past = ended_in(id, states)
-  if not past then return false end
+  if not past or past[STANDING.ATTACHED] >= FORGETTING then return false end
   local standing = begin_anew(id, body, past, 0)
   call('ZREM', final[past[STANDING.STATE]], id)
   write_standing(id, standing)
