@@ -99,6 +99,8 @@ class Supervisor:
                 await self._next_tick()
         finally:
             keeping.cancel()
+            # One that tells of a process while the loop closes would leave a traceback.
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
             for child in self._children:
                 child.kill()
             self._guardian.close()

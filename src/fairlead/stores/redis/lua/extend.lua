@@ -7,21 +7,26 @@ local now = clock(ARGV[1])
 local lease = count_of(ARGV[2], LATEST - now)
 local pairs_given = cmsgpack.unpack(ARGV[3])
 local ids, answers = {}, {}
+local found, places, renewed = {}, {}, {}
 for n = 1, #pairs_given do ids[n] = pairs_given[n][PAIR.ID] end
 local texts = many('HMGET', standings, ids)
 for n = 1, #ids do
-  local standing = live_of(texts[n])
+  local id, standing = ids[n], live_of(texts[n])
   if standing and standing[STANDING.LEASE_UNTIL] > 0
       and standing[STANDING.FENCE] == pairs_given[n][PAIR.FENCE] then
     standing[STANDING.LEASE_UNTIL] = now + lease
     answers[n] = standing[STANDING.CANCEL] and 2 or 1
+    local at = #renewed
+    renewed[at + 1], renewed[at + 2] = id, packed(standing, #STANDING)
     if not standing[STANDING.GATE] then
-      call('ZREM', lost, ids[n])
-      call('ZADD', leases, now + lease, ids[n])
+      at = #places
+      found[#found + 1], places[at + 1], places[at + 2] = id, now + lease, id
     end
-    write_standing(ids[n], standing)
   else
     answers[n] = 0
   end
 end
+many('ZREM', lost, found)
+many('ZADD', leases, places)
+many('HSET', standings, renewed)
 return answers
