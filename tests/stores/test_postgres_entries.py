@@ -51,15 +51,14 @@ async def test_a_write_reads_what_it_writes_however_many_others_there_are(
     store = store_for(fresh_url)
     schema = Address.of(fresh_url).quoted_schema
     owner.execute("SET search_path = " + schema)
-    mine = new_job()
-    doc = {"level": 1, "changes": [("step", mine.id, "a", "1", None, None, None)]}
     read = (
         "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer "
         "FROM pg_stat_xact_user_tables WHERE relname IN ('job', 'entry')"
     )
-    await store.put([mine])
     for number in (0, 3_000):
-        await store.put([new_job() for _ in range(number)])
+        mine = new_job()
+        doc = {"level": 1, "changes": [("step", mine.id, "a", "1", None, None, None)]}
+        await store.put([mine, *(new_job() for _ in range(number))])
         owner.execute(
             "INSERT INTO entry (kind, owner, key, value, version) "
             "SELECT 'figure', '', n::text, '1', 1 FROM generate_series(1, %s) AS n",

@@ -98,13 +98,9 @@ class Lane:
         if len(batches) == 1:
             [(node, commands)] = batches.items()
             return {node: await self._ask_one(node, commands)}
-        asked = (self._ask_one(*each) for each in batches.items())
-        # All of them are waited for: what a node says later would answer the next question.
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        for each in answers:
-            if isinstance(each, BaseException):
-                raise each
-        return dict(zip(batches, answers, strict=True))  # type: ignore[arg-type]
+        # None of these raises, so all are waited for: a later answer would be the next question's.
+        answers = await asyncio.gather(*(self._ask_one(*each) for each in batches.items()))
+        return dict(zip(batches, answers, strict=True))
 
     async def _ask_one(self, node: Node, commands: list[Command]) -> list[Any]:
         wire = self._wires.get(node)
