@@ -3650,8 +3650,8 @@ MUTANTS = [
     Mutant(
         "no dead letter is written over",
         f"{POSTGRES}/functions/leave.sql",
-        "RETURN CASE WHEN EXISTS (SELECT FROM dead WHERE id = own) THEN",
-        "DELETE FROM dead WHERE id = own; RETURN CASE WHEN false THEN",
+        "    IF NOT EXISTS (SELECT FROM dead WHERE id = own) THEN",
+        "    DELETE FROM dead WHERE id = own;\n    IF true THEN",
         f"{PG_DAMAGE}::test_no_dead_letter_is_written_over",
     ),
     Mutant(
@@ -3995,8 +3995,8 @@ MUTANTS = [
     Mutant(
         "a damaged expiry is no expiry (F75)",
         f"{POSTGRES}/functions/leave.sql",
-        "        WHERE expires_at BETWEEN 0 AND at AND lease_until = 0 AND may_touch(own, level)\n",
-        "        WHERE expires_at <= at AND lease_until = 0 AND may_touch(own, level)\n",
+        "FROM job WHERE expires_at BETWEEN 0 AND at ORDER",
+        "FROM job WHERE expires_at <= at ORDER",
         PG_DAMAGE,
     ),
     Mutant(
@@ -4656,15 +4656,15 @@ MUTANTS = [
     Mutant(
         "an older program expires no newer job (P14), SQLite",
         f"{SQLITE}/sql/upkeep.sql",
-        "AND lease_until = 0 AND level <= :level\n    ORDER BY expires_at",
-        "AND lease_until = 0\n    ORDER BY expires_at",
+        "WHERE lease_until = 0 AND level <= :level LIMIT",
+        "WHERE lease_until = 0 LIMIT",
         f"{LEVELS}::test_an_older_program_does_not_expire_it",
     ),
     Mutant(
         "an older program prunes no newer job (P14), SQLite",
         f"{SQLITE}/sql/upkeep.sql",
-        "WHERE finished_at < :before AND level <= :level",
-        "WHERE finished_at < :before",
+        "WHERE level <= :level AND NOT attached & 1",
+        "WHERE NOT attached & 1",
         f"{LEVELS}::test_an_older_program_does_not_forget_it",
     ),
     Mutant(
@@ -4850,27 +4850,6 @@ MUTANTS = [
         NEWER_FILES,
     ),
     Mutant(
-        "fields of later programs go with the entries of a job (P14)",
-        f"{SQLITE}/sql/entries.sql",
-        "iif(typeof(more) = 'text', more, NULL)",
-        "NULL",
-        NEWER_FILES,
-    ),
-    Mutant(
-        "an entry goes with its job, whatever stands beside its value",
-        f"{SQLITE}/sql/entries.sql",
-        "iif(typeof(more) = 'text', more, NULL)",
-        "more",
-        DAMAGE,
-    ),
-    Mutant(
-        "fields of later programs come back with the entries of a job (P14)",
-        f"{SQLITE}/sql/entries.sql",
-        "json_extract(packed.value, '$[7]')",
-        "NULL",
-        NEWER_FILES,
-    ),
-    Mutant(
         "a live job outlives damage to fields that nobody here reads",
         f"{SQLITE}/repair.py",
         '"attached", "more"),',
@@ -4878,17 +4857,10 @@ MUTANTS = [
         DAMAGE,
     ),
     Mutant(
-        "an entry outlives damage to fields that nobody here reads",
-        f"{SQLITE}/repair.py",
-        'set(seen.problems) == {"more"}',
-        "not seen.problems",
-        DAMAGE,
-    ),
-    Mutant(
         "fields of later programs are any text (P14)",
         f"{SQLITE}/sound.py",
-        "_MORE = Column(str | None, _NOTHING)",
-        "_MORE = Column(str | None, _NOTHING, decode_options)",
+        '"more": Column(str | None, _NOTHING)',
+        '"more": Column(str | None, _NOTHING, decode_options)',
         NEWER_FILES,
     ),
     Mutant(
@@ -5065,28 +5037,125 @@ MUTANTS = [
         f"{POSTGRES}/verbs/write_entries.sql",
         "    UPDATE job SET attached = attached | 1\n",
         "    UPDATE job SET attached = attached\n",
-        "tests/stores/test_entries.py::test_it_goes_with_its_job_and_comes_back_with_it",
+        "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
     ),
     Mutant(
-        "an ended job keeps its entries, PostgreSQL",
+        "what is above the level is stepped over up to a bound when jobs are forgotten, SQLite",
+        f"{SQLITE}/sql/upkeep.sql",
+        "WHERE finished_at < :before ORDER BY finished_at LIMIT :look",
+        "WHERE finished_at < :before ORDER BY finished_at",
+        f"{NEWER_FILES}::test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look",
+    ),
+    Mutant(
+        "what is above the level is stepped over up to a bound by a claim, SQLite",
+        f"{SQLITE}/sql/claim.sql",
+        (
+            "FROM fairlead_job\n"
+            "            WHERE expires_at >= 0 AND expires_at <= :now ORDER BY expires_at LIMIT :look"
+        ),
+        (
+            "FROM fairlead_job\n"
+            "            WHERE expires_at >= 0 AND expires_at <= :now ORDER BY expires_at"
+        ),
+        f"{NEWER_FILES}::test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look",
+    ),
+    Mutant(
+        "an ended job says that it has entries, SQLite",
+        f"{SQLITE}/repair.py",
+        "if damage.table is not NOTES and connection",
+        "if damage.table is LIVE and connection",
+        "tests/stores/test_sqlite_entries.py::test_an_ended_job_that_does_not_say_what_it_has_is_found_and_put_right",
+    ),
+    Mutant(
+        "an entry of an ended job is no stray, SQLite",
+        f"{SQLITE}/audit.py",
+        "          AND owner NOT IN (SELECT id FROM fairlead_finished)\n",
+        "",
+        "tests/stores/test_sqlite_entries.py",
+    ),
+    Mutant(
+        "a deleted job leaves no entries, SQLite",
+        f"{SQLITE}/ways.py",
+        '        tell(connection, f"forget_entries_{place}", **values)\n',
+        "        pass\n",
+        "tests/stores/test_entries.py::test_it_is_forgotten_with_its_job",
+    ),
+    Mutant(
+        "a job is forgotten after its entries, SQLite",
+        f"{SQLITE}/sql/upkeep.sql",
+        " AND NOT attached & 1 LIMIT",
+        " LIMIT",
+        "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
+    ),
+    Mutant(
+        "who has lost nothing may still run again, SQLite",
+        f"{SQLITE}/sql/entries.sql",
+        "WHEN id IN (SELECT value FROM json_each(:losers)) THEN",
+        "WHEN true THEN",
+        "tests/stores/test_sqlite_entries.py::test_who_has_lost_nothing_yet_may_still_run_again",
+    ),
+    Mutant(
+        "a half forgotten job does not run again, SQLite",
+        f"{SQLITE}/sql/ways.sql",
+        " AND NOT attached & 1024",
+        "",
+        "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
+    ),
+    Mutant(
+        "one round forgets a bounded number of entries, SQLite",
+        f"{SQLITE}/sql/entries.sql",
+        "AND entry.owner <> '' LIMIT :batch",
+        "AND entry.owner <> ''",
+        "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
+    ),
+    Mutant(
+        "what is above the level is stepped over up to a bound when jobs expire, PostgreSQL",
         f"{POSTGRES}/functions/leave.sql",
-        "THEN pack_entries(job.id) END AS entries",
-        "THEN left(pack_entries(job.id), 0) END AS entries",
-        "tests/stores/test_entries.py::test_it_goes_with_its_job_and_comes_back_with_it",
+        "ORDER BY expires_at LIMIT 1000",
+        "ORDER BY expires_at",
+        f"{WAYS}::test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look",
     ),
     Mutant(
-        "a job that waits again keeps its entries where they are, PostgreSQL",
+        "a letter that gets another id keeps its entries, PostgreSQL",
         f"{POSTGRES}/functions/leave.sql",
-        "CASE WHEN job.attached & 1 <> 0 AND given.state <> 'waiting'",
-        "CASE WHEN job.attached & 1 <> 0",
-        "tests/stores/test_entries.py::test_it_stays_while_its_job_fails_and_waits_again",
+        "    UPDATE entry SET owner = another WHERE owner = job_id AND owner <> '';\n",
+        "",
+        f"{PG_ENTRIES}::test_a_letter_under_another_id_has_its_entries",
     ),
     Mutant(
-        "a revived job has its entries again, PostgreSQL",
-        f"{POSTGRES}/functions/enter.sql",
-        "    PERFORM unpack_entries(id, entries) FROM (",
-        "    PERFORM id FROM (",
-        "tests/stores/test_entries.py::test_it_goes_with_its_job_and_comes_back_with_it",
+        "a deleted job leaves no entries, PostgreSQL",
+        f"{POSTGRES}/functions/acts.sql",
+        "DELETE FROM entry WHERE owner = ANY (gone)",
+        "DELETE FROM entry WHERE false",
+        "tests/stores/test_entries.py::test_it_is_forgotten_with_its_job",
+    ),
+    Mutant(
+        "one round forgets a bounded number of entries, PostgreSQL",
+        f"{POSTGRES}/functions/entries.sql",
+        "        ) AS entry LIMIT most\n",
+        "        ) AS entry\n",
+        "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
+    ),
+    Mutant(
+        "what a forgotten job had is not read, PostgreSQL",
+        f"{POSTGRES}/verbs/read_entries.sql",
+        "NOT is_kept(whose)",
+        "false",
+        f"{PG_ENTRIES}::test_a_day_is_kept_for_as_long_as_its_jobs_have_entries",
+    ),
+    Mutant(
+        "an id is known for as long as it has entries, PostgreSQL",
+        f"{POSTGRES}/functions/known.sql",
+        "(finished_at >= (SELECT since FROM kept) OR attached & 1 <> 0)",
+        "finished_at >= (SELECT since FROM kept)",
+        f"{PG_ENTRIES}::test_a_day_is_kept_for_as_long_as_its_jobs_have_entries",
+    ),
+    Mutant(
+        "a day goes after the entries of its jobs, PostgreSQL",
+        f"{POSTGRES}/functions/days.sql",
+        "SELECT FROM finished WHERE attached & 1 <> 0",
+        "SELECT FROM finished WHERE false",
+        f"{PG_ENTRIES}::test_a_day_is_kept_for_as_long_as_its_jobs_have_entries",
     ),
     Mutant(
         "an entry that cannot be read is found, PostgreSQL",
@@ -5099,8 +5168,7 @@ MUTANTS = [
     Mutant(
         "an entry whose job is gone is found, PostgreSQL",
         f"{POSTGRES}/functions/flaws_entries.sql",
-        "              AND owner <> '' AND NOT EXISTS (SELECT FROM job WHERE id = owner)\n"
-        "            ORDER",
+        "              AND owner <> '' AND NOT is_owner(owner)\n            ORDER",
         "              AND false\n            ORDER",
         f"{PG_ENTRIES}::test_an_entry_whose_job_is_gone_is_found_and_removed",
     ),
@@ -5110,13 +5178,6 @@ MUTANTS = [
         "        UPDATE job SET attached = attached | 1\n",
         "        UPDATE job SET attached = attached\n",
         f"{PG_ENTRIES}::test_a_job_that_does_not_say_what_it_has_is_found_and_put_right",
-    ),
-    Mutant(
-        "of damaged entries of an ended job the readable ones are kept, PostgreSQL",
-        f"{POSTGRES}/functions/entries.sql",
-        "FROM json_array_elements(packed::json) AS each WHERE is_packed(each) IS TRUE;",
-        "FROM json_array_elements(packed::json) AS each;",
-        f"{PG_ENTRIES}::test_entries_of_an_ended_job_that_cannot_be_read_are_found_and_mended",
     ),
     # PostgreSQL: the ways of a job
     Mutant(

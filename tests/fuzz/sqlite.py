@@ -61,7 +61,7 @@ TABLES = {
             "expires_at",
         ),
         *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
-        *("claimed_at", "errors", "finished_at", "reason", "result", "entries", "more"),
+        *("claimed_at", "errors", "finished_at", "reason", "result", "more"),
     ),
     "dead": (
         *(
@@ -77,9 +77,9 @@ TABLES = {
             "expires_at",
         ),
         *("enqueued_at", "payload", "options", "attempt", "crashes", "fence", "worker"),
-        *("claimed_at", "errors", "finished_at", "reason", "entries", "more"),
+        *("claimed_at", "errors", "finished_at", "reason", "more"),
     ),
-    "entry": ("seq", "kind", "owner", "key", "version", "due_at", "expires_at", "value", "more"),
+    "entry": ("seq", "kind", "owner", "key", "version", "due_at", "expires_at", "value"),
     "attempt": (
         *("seq", "job_id", "fence", "attempt", "task", "queue", "pool", "worker", "ready_at"),
         *("claimed_at", "started_at", "finished_at", "outcome", "fingerprint"),
@@ -241,7 +241,6 @@ def _rewrite(raw: sqlite3.Connection, name: str, sql: str) -> None:
 def _twice(raw: sqlite3.Connection, place: str, job_id: JobId) -> int:
     """Copy a live job to where jobs are that have ended."""
     more = {"state": "'done'", "finished_at": "enqueued_at", "reason": "'odd'", "result": "NULL"}
-    more["entries"] = "NULL"
     columns = [name for name in TABLES[place] if name != "seq"]
     values = ", ".join(more.get(name, name) for name in columns)
     return _done(

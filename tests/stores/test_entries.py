@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from fairlead import ConfigError, LeaseLost
+from fairlead.core.acts import FINAL
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import (
     LONGEST_KEY,
@@ -16,7 +17,7 @@ from fairlead.core.entries import (
 )
 from fairlead.core.ids import JobId
 from fairlead.core.job import Job, State
-from fairlead.core.store import Store
+from fairlead.core.store import BATCH, Store
 from tests import deeds
 from tests.words import by, claim, done, failed, new_job, settled
 
@@ -309,6 +310,30 @@ async def test_it_is_forgotten_with_its_job(store: Store, clock: ManualClock) ->
     # A job of the same id begins with nothing.
     await store.put([new_job(id=deleted.id)])
     assert await values(store, "saved", deleted.id) == {}
+
+
+async def test_a_job_with_many_entries_is_forgotten_in_bounded_steps(
+    store: Store, clock: ManualClock
+) -> None:
+    """And does not run again meanwhile: it would find a part of its steps, and do the others again."""
+    job, other = await running(store), await running(store)
+    for first in range(0, 2_500, 500):
+        names = [f"{number:04}" for number in range(first, first + 500)]
+        await written(store, *(Change("saved", name, "1", owner=job.id) for name in names))
+    await written(store, Change("saved", "a", "1", owner=other.id))
+    await store.settle([done(job), done(other)])
+    clock.advance(3 * 86_400)
+    for _ in range(4):
+        done_now = await store.upkeep(DAY)
+        assert done_now.pruned_entries <= BATCH
+        assert await deeds.revive(store, [job.id], FINAL, by()) == []
+    while (await store.upkeep(DAY)).more:
+        pass
+    assert await store.admin.find(job.id) is None
+    await store.put([new_job(id=each.id) for each in (job, other)])
+    assert await values(store, "saved", job.id) == {}
+    assert await values(store, "saved", other.id) == {}
+    assert await store.admin.audit() == []
 
 
 async def test_nobody_owns_what_has_no_job(store: Store) -> None:

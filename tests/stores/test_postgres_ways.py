@@ -148,3 +148,33 @@ async def test_a_job_that_gets_another_id_keeps_its_entries(
     [letter] = await deeds.jobs(shop, Filter(states=(State.DEAD,)))
     [kept] = await shop.entries.read(Wanted("saved", letter.id))
     assert (kept.key, kept.value) == ("a", "1")
+
+
+async def test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look(
+    shop: Store, owner: psycopg.Connection
+) -> None:
+    """However many jobs of a newer program are overdue."""
+    read = (
+        "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer "
+        "FROM pg_stat_xact_user_tables WHERE relname = 'job'"
+    )
+    await shop.put([new_job(level=2) for _ in range(1_000)])
+    for times in range(3):
+        owner.execute(
+            "INSERT INTO job (id, queue, task, version, level, parked, run_at, order_at, "
+            "enqueued_at, payload) SELECT concat(left(id, 20), %s::text, row_number() OVER ()), "
+            "queue, task, version, level, parked, run_at, order_at, enqueued_at, payload FROM job",
+            [times],
+        )
+    owner.execute("UPDATE job SET expires_at = 1")
+    owner.execute("VACUUM ANALYZE job")
+    for verb in ("look_after('{}', 100, stamp(), 1)", "expire(stamp(), 100, 1)"):
+        with owner.transaction():
+            before = owner.execute(read).fetchone()
+            owner.execute(f"SELECT {verb}".encode())
+            after = owner.execute(read).fetchone()
+        assert before is not None
+        assert after is not None
+        assert after[0] - (before[0] or 0) < 2_500
+    assert owner.execute("SELECT count(*) FROM job").fetchall() == [(8_000,)]
+    owner.execute("DELETE FROM job")

@@ -746,13 +746,13 @@ async def test_the_audit_sees_what_it_should(path: Path) -> None:
     wrongs: Sequence[tuple[str, str]] = [
         (
             "INSERT INTO fairlead_finished SELECT seq, id, queue, task, version, 1, 0, 'done', run_at, "
-            "order_at, NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, "
-            "NULL FROM fairlead_job",
+            "order_at, NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL "
+            "FROM fairlead_job",
             "live and finished at once",
         ),
         (
             "INSERT INTO fairlead_dead SELECT seq, id, queue, task, version, 1, 0, run_at, order_at, "
-            "NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, 'x', NULL, NULL "
+            "NULL, enqueued_at, payload, NULL, 0, 0, 0, NULL, NULL, NULL, 0, 'x', NULL "
             "FROM fairlead_job",
             "live and a dead letter at once",
         ),

@@ -459,9 +459,7 @@ async def test_fields_of_later_programs_that_are_no_text_are_dropped_and_nothing
 ) -> None:
     store, waiting = scene.store, scene.victims["waiting"]
     before = await deeds.jobs(store, Filter())
-    entries = await store.entries.read(Wanted("kind"))
-    own = await store.entries.read(Wanted("kind", scene.victims["running"]))
-    places = ("job", "finished", "dead", "entry")
+    places = ("job", "finished", "dead")
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
         for place in places:
             raw.execute(f"UPDATE fairlead_{place} SET more = {wrong}")
@@ -474,19 +472,7 @@ async def test_fields_of_later_programs_that_are_no_text_are_dropped_and_nothing
                 (None,)
             ]
     assert await store.admin.audit() == []
-    assert await store.entries.read(Wanted("kind")) == entries
-    assert await store.entries.read(Wanted("kind", scene.victims["running"])) == own
     assert {job.id for job in await deeds.jobs(store, Filter())} == {job.id for job in before}
-
-
-async def test_an_entry_goes_with_its_job_without_fields_that_are_no_text(
-    scene: Scene, tmp_path: Path
-) -> None:
-    store, [job, *_] = scene.store, scene.running
-    own = await store.entries.read(Wanted("kind", job.id))
-    write(tmp_path, "UPDATE fairlead_entry SET more = x'6162' WHERE owner = ?", job.id)
-    assert len(await store.settle([done(job)])) == 1
-    assert await store.entries.read(Wanted("kind", job.id)) == own
 
 
 async def test_a_repair_changes_nothing_that_is_sound(scene: Scene) -> None:

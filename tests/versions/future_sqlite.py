@@ -1,6 +1,6 @@
 """How a newer program shares a file: it adds columns, tables, indexes and views, and keys to JSON texts.
 
-What has to go with a job or an entry it writes into `more`.
+What has to go with a job it writes into `more`.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ TABLES = {
 }
 """Every table, with what its rows are known by."""
 JOBS = ("job", "finished", "dead")
-STAYING = tuple(name for name in TABLES if name not in (*JOBS, "entry"))
+STAYING = tuple(name for name in TABLES if name not in JOBS)
 """The tables whose rows never go to another one."""
 
 ADDED = [
@@ -54,15 +54,6 @@ WHERE json_array_length(pools) > 0
 MORE = '{"colour":"red","parts":[1,{"a":null}]}'
 """What it writes into `more`, whose text is kept letter by letter."""
 MORE_OF_JOBS = " UNION ALL ".join(f"SELECT id, more FROM fairlead_{name}" for name in JOBS)
-MORE_OF_ENTRIES = f"SELECT {TABLES['entry']}, more FROM fairlead_entry" + "".join(
-    f"""
-    UNION ALL
-    SELECT json_extract(entry.value, '$[0]') || ' ' || job.id || ' ' || json_extract(entry.value, '$[1]'),
-           json_extract(entry.value, '$[7]')
-    FROM fairlead_{name} AS job, json_each(entries) AS entry
-    """
-    for name in ("finished", "dead")
-)
 MOODS = """
 SELECT count(*) FROM fairlead_{table}, json_each(errors) AS past
 WHERE {table}.id = ? AND json_extract(past.value, '$.mood') = 'bad'
@@ -75,8 +66,8 @@ class SqliteFuture(Future):
     def __init__(self, path: Path) -> None:
         self._raw = sqlite3.connect(path, timeout=20, isolation_level=None)
         self._coloured: dict[str, set[Any]] = {table: set() for table in STAYING}
-        self._more: dict[str, set[Any]] = {MORE_OF_JOBS: set(), MORE_OF_ENTRIES: set()}
-        """The jobs, and the entries, that were given more."""
+        self._more: set[JobId] = set()
+        """The jobs that were given more."""
         self._moods: dict[str, int] = {}
         """How many runs of each job were given a mood."""
 
@@ -101,11 +92,9 @@ class SqliteFuture(Future):
         for table in TABLES:
             self._raw.execute(f"UPDATE fairlead_{table} SET colour = 'red' WHERE colour IS NULL")
         self._coloured = {table: set(self._colours(table)) for table in STAYING}
-        for table in (*JOBS, "entry"):
+        for table in JOBS:
             self._raw.execute(f"UPDATE fairlead_{table} SET more = ? WHERE more IS NULL", [MORE])
-        for asked in self._more:
-            rows = self._rows(asked).items()
-            self._more[asked] = {name for name, more in rows if more is not None}
+        self._more = {job for job, more in self._rows(MORE_OF_JOBS).items() if more is not None}
         self._raw.execute(POOLS)
         for table in JOBS:
             self._raw.execute(HISTORY.format(table=table))
@@ -122,10 +111,9 @@ class SqliteFuture(Future):
             colours = self._colours(table)
             coloured &= colours.keys()  # What was removed may come anew.
             told += [f"{table} {name}" for name in coloured if colours[name] != "red"]
-        for asked, known in self._more.items():
-            more = self._rows(asked)
-            known &= more.keys()
-            told += [f"more of {name}" for name in known if more[name] != MORE]
+        more = self._rows(MORE_OF_JOBS)
+        self._more &= more.keys()
+        told += [f"more of {job}" for job in self._more if more[job] != MORE]
         for job_id, number in self._moods.items():
             if self._exists(job_id) and self._kept_moods(job_id) < number:
                 told.append(f"history of {job_id}")

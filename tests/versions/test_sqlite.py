@@ -12,7 +12,7 @@ import pytest
 from fairlead import SchemaOutdated
 from fairlead.core.admin import Filter, Migration, PoolShare, Wait, Worker
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.entries import Change, Wanted
+from fairlead.core.entries import Change
 from fairlead.core.job import Attached, JobRecord, NewJob, State
 from fairlead.core.outcome import Crashed, Settlement
 from fairlead.core.queue import Share
@@ -171,15 +171,13 @@ async def test_what_is_not_known_of_a_stored_value_is_kept(
 
 
 @pytest.mark.parametrize("more", [MORE, "", "no JSON"])
-async def test_fields_of_later_programs_go_where_a_job_and_its_entries_go(
+async def test_fields_of_later_programs_go_where_a_job_goes(
     store: SqliteStore, path: Path, clock: ManualClock, more: str
 ) -> None:
     """To whatever end, back, and aside as damaged; whatever text they are."""
     new = new_job()
     await store.put([new])
-    await store.entries.write([Change("step", "a", "1", owner=new.id)])
-    for table in ("job", "entry"):
-        write(path, f"UPDATE fairlead_{table} SET more = '{more}'")
+    write(path, f"UPDATE fairlead_job SET more = '{more}'")
     everywhere = """
         SELECT more FROM fairlead_job UNION ALL SELECT more FROM fairlead_finished
         UNION ALL SELECT more FROM fairlead_dead
@@ -188,17 +186,11 @@ async def test_fields_of_later_programs_go_where_a_job_and_its_entries_go(
         [job] = await claim(store)
         await store.settle([Settlement(job.id, job.fence, state, "failed", reason="so")])
         assert rows(path, everywhere) == [(more,)]
-        [entry] = await store.entries.read(Wanted("step", new.id))
-        assert (entry.key, entry.value) == ("a", "1")
         await deeds.revive(store, [new.id], [state], by())
-        assert (
-            rows(path, f"{everywhere} UNION ALL SELECT more FROM fairlead_entry") == [(more,)] * 2
-        )
+        assert rows(path, everywhere) == [(more,)]
     write(path, "UPDATE fairlead_job SET crashes = -1")
     assert await claim(store) == []
-    assert rows(path, "SELECT more, json_extract(entries, '$[0][7]') FROM fairlead_dead") == [
-        (more, more)
-    ]
+    assert rows(path, "SELECT more FROM fairlead_dead") == [(more,)]
     assert await store.admin.audit() == []
     assert await store.admin.repair(by()) == []
 
@@ -207,16 +199,17 @@ async def test_an_entry_that_is_written_anew_keeps_the_fields_of_later_programs(
     store: SqliteStore, path: Path
 ) -> None:
     await store.entries.write([Change("alert", "a", "1")])
-    write(path, f"UPDATE fairlead_entry SET more = '{MORE}'")
+    write(path, "ALTER TABLE fairlead_entry ADD COLUMN colour")
+    write(path, "UPDATE fairlead_entry SET colour = 'red'")
     await store.entries.write([Change("alert", "a", "2")])
-    assert rows(path, "SELECT value, more FROM fairlead_entry") == [("2", MORE)]
+    assert rows(path, "SELECT value, colour FROM fairlead_entry") == [("2", "red")]
 
 
 def test_only_the_ways_of_a_job_name_the_fields_of_later_programs() -> None:
     """So they cost nothing where jobs are claimed, renewed and looked at."""
     plain = {name: re.sub("--.*", "", text) for name, text in statements().items()}
     named = {name for name, text in plain.items() if re.search(r"\bmore\b", text)}
-    ways = {"lift", "finish", "bury", "pack_entries", "unpack_entries"}
+    ways = {"lift", "finish", "bury"}
     assert {name.removesuffix("_dead").removesuffix("_finished") for name in named} == ways
 
 
@@ -428,3 +421,38 @@ async def test_the_step_of_a_program_is_stored_with_whom_it_serves(
     assert rows(path, "SELECT version, serves FROM fairlead_migration") == [(1, 1), (2, 2)]
     with pytest.raises(SchemaOutdated, match="is version 2, this program needs 1; upgrade"):
         await store.put([new_job()])
+
+
+async def test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look(
+    store: SqliteStore, path: Path, clock: ManualClock
+) -> None:
+    """However many jobs of a newer program are overdue, or would be forgotten."""
+    steps = {}
+    for number in (0, 1_500, 4_500):
+        await store.put([new_job(level=2, expires_in=SECOND) for _ in range(number)])
+        clock.advance(2)
+        write(
+            path,
+            """
+            INSERT INTO fairlead_finished (id, queue, task, version, level, state, run_at, order_at,
+                enqueued_at, payload, attempt, crashes, fence, finished_at)
+            SELECT id || 'x', queue, task, version, level, 'done', 1, 1, 1, payload, 0, 0, 0, 1
+            FROM fairlead_job
+            """,
+        )
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            count = 0
+
+            def step() -> None:
+                nonlocal count
+                count += 1
+
+            raw.set_progress_handler(step, 1)
+            values = {"now": clock.now(), "before": clock.now(), "level": 1}
+            values |= {"batch": 1_000, "look": 1_000, "latest": 2**60}
+            for name in ("pending", "expired", "prune_finished"):
+                raw.execute(statements()[name], values).fetchall()
+        steps[number] = count
+        write(path, "DELETE FROM fairlead_finished")
+    assert steps[4_500] - steps[0] < 60_000
+    assert steps[4_500] < steps[1_500] * 1.2

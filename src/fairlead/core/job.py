@@ -75,6 +75,8 @@ class Attached(IntFlag):
     EDGES = 2
     PERMITS = 4
     KEY = 8
+    FORGETTING = 1024
+    """Some of it is gone already, for the job is being forgotten: it does not run again."""
 
 
 class State(StrEnum):

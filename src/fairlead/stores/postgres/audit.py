@@ -102,16 +102,15 @@ _WORDS: Mapping[str, Words] = {
         "finished job {} has options that cannot be read", "removed the options of finished job {}"
     ),
     "dead entries": Words(
-        "dead letter {} has entries that cannot be read, or does not say that it has them",
-        "kept what can be read of dead letter {}'s entries",
+        "dead letter {} does not say that it has entries", "wrote that dead letter {} has entries"
     ),
     "finished entries": Words(
-        "finished job {} has entries that cannot be read, or does not say that it has them",
-        "kept what can be read of finished job {}'s entries",
+        "finished job {} does not say that it has entries",
+        "wrote that finished job {} has entries",
     ),
     "entry": Words("entry {} cannot be read", "removed entry {}"),
     "entry owner": Words(
-        "entry {} belongs to a job that is not in the line", "removed entry {}, which nobody owns"
+        "entry {} belongs to a job that there is not", "removed entry {}, which nobody owns"
     ),
     "attached": Words(
         "job {} cannot have what it says that it has", "wrote that job {} has nothing besides"

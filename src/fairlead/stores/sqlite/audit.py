@@ -41,7 +41,6 @@ CLOCKS_APART = 3600 * SECOND
 LONGEST_LEASE = 366 * 86_400 * SECOND
 """No worker asks for more; what says more was written by somebody else."""
 
-# Each gives the key of a row and the name that people know it by.
 _OURS = """
 WITH live AS (SELECT * FROM fairlead_job WHERE level <= :level),
      finished AS (SELECT * FROM fairlead_finished WHERE level <= :level),
@@ -49,6 +48,12 @@ WITH live AS (SELECT * FROM fairlead_job WHERE level <= :level),
 """
 """The jobs that this program may judge: what looks damaged of others may be a newer one's way."""
 
+_OWNERS = """
+SELECT seq, id FROM {}
+WHERE attached & 1 = 0 AND id IN (SELECT owner FROM fairlead_entry WHERE owner <> '')
+"""
+
+# Each gives the key of a row and the name that people know it by.
 _CHECKS = (
     (
         LIVE,
@@ -143,20 +148,17 @@ _CHECKS = (
     ),
     (
         ENTRIES,
-        "entry {} belongs to a job that is not in the line",
+        "entry {} belongs to a job that there is not",
         """
         SELECT seq, key FROM fairlead_entry
         WHERE owner <> '' AND owner NOT IN (SELECT id FROM fairlead_job)
+          AND owner NOT IN (SELECT id FROM fairlead_finished)
+          AND owner NOT IN (SELECT id FROM fairlead_dead)
         """,
     ),
-    (
-        LIVE,
-        "job {} does not say that it has entries",
-        """
-        SELECT seq, id FROM live
-        WHERE attached & 1 = 0 AND id IN (SELECT owner FROM fairlead_entry)
-        """,
-    ),
+    (LIVE, "job {} does not say that it has entries", _OWNERS.format("live")),
+    (FINISHED, "finished job {} does not say that it has entries", _OWNERS.format("finished")),
+    (DEAD, "dead letter {} does not say that it has entries", _OWNERS.format("dead")),
     (
         ATTEMPTS,
         "job {} has two lines for one fence in the attempt log",

@@ -1,4 +1,4 @@
-"""Small values beside the jobs, in a table of their own; those of an ended job lie in its row."""
+"""Small values beside the jobs, in a table of their own."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -23,12 +23,13 @@ from fairlead.core.entries import (
 )
 from fairlead.core.errors import LeaseLost
 from fairlead.core.ids import JobId
+from fairlead.core.job import Attached
+from fairlead.core.selection import LOOK
 from fairlead.core.store import BATCH
 from fairlead.stores.sqlite.sound import EntryRow, exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import (
     UNREADABLE,
-    Hand,
     ask,
     raise_unless_damage,
     tell,
@@ -39,8 +40,6 @@ Answer = TypeVar("Answer")
 
 _decode = msgspec.json.Decoder(list[EntryRow]).decode
 _decode_ids = msgspec.json.Decoder(list[JobId]).decode
-_decode_seqs = msgspec.json.Decoder(list[int]).decode
-_decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 _COLUMNS = ", ".join(EntryRow.__struct_fields__)
 
 
@@ -94,15 +93,6 @@ class SqliteEntries(Entries):
 
 
 def _read(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Entry]:
-    """Return what is wanted, by one state of the file: its owner may come or go meanwhile."""
-    connection.execute("BEGIN")
-    try:
-        return _found(connection, wanted, now)
-    finally:
-        connection.execute("ROLLBACK")
-
-
-def _found(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Entry]:
     owner = wanted.owner or ""
     values = {"kind": wanted.kind, "owner": owner, "limit": wanted.limit, "now": now}
     if wanted.keys is not None:
@@ -112,8 +102,6 @@ def _found(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Ent
         found = _entries(connection, "entries_due", due_before=wanted.due_before, **values)
     else:
         found = _entries(connection, "entry_range", **_span(wanted), **values)
-    if not found and wanted.owner is not None:
-        found = _packed(connection, wanted.owner)
     return meant(wanted, found, now)
 
 
@@ -122,16 +110,6 @@ def _span(wanted: Wanted) -> dict[str, object]:
     next_ = f"{wanted.after}\0" if wanted.after else ""  # No key has a NUL in it.
     first = max(wanted.prefix, next_, key=str.encode)
     return {"first": first, "past": past_all(wanted.prefix) or b""}
-
-
-def _packed(connection: sqlite3.Connection, owner: JobId) -> list[Entry]:
-    """Return the entries of a job that has ended; none, if somebody damaged them."""
-    try:
-        row = connection.execute(statements()["entries_packed"], {"owner": owner}).fetchone()
-        return list(_readable(_decode_rows(row[0]))) if row else []
-    except UNREADABLE as problem:
-        raise_unless_damage(problem)
-        return []
 
 
 def _entries(connection: sqlite3.Connection, statement: str, **values: object) -> list[Entry]:
@@ -196,21 +174,17 @@ def prune(connection: sqlite3.Connection, now: int) -> int:
     return tell(connection, "prune_entries", now=now, batch=BATCH)
 
 
-# On the ways of their owners
+def forget_old(connection: sqlite3.Connection, before: int, level: int) -> int:
+    """Remove some entries of jobs that ended before this time; returns how many.
 
-
-def owners_among(connection: Hand, seqs: Collection[int]) -> set[int]:
-    """Return those of these jobs that own entries."""
-    return set(_decode_seqs(ask(connection, "with_entries", seqs=to_json(list(seqs)))))
-
-
-def pack(connection: Hand, place: str, owners: Collection[int]) -> None:
-    """Put the entries of jobs that leave the line into the rows that these have now."""
-    seqs = to_json(list(owners))
-    connection.execute(statements()[f"pack_entries_{place}"], {"seqs": seqs})
-    tell(connection, "drop_entries", seqs=seqs)
-
-
-def unpack(connection: Hand, place: str, owners: Collection[JobId]) -> None:
-    """Take the entries of jobs that come back out of the rows in which these still are."""
-    tell(connection, f"unpack_entries_{place}", ids=to_json(list(owners)))
+    A job that has lost some of them does not come back: it would do again what is done.
+    """
+    old = {"before": before, "level": level, "batch": BATCH, "look": LOOK}
+    owners = _decode_ids(ask(connection, "old_owners", **old))
+    if not owners:
+        return 0
+    ids = to_json(owners)
+    gone = connection.execute(statements()["forget_some"], {"ids": ids, "batch": BATCH}).fetchall()
+    losers = to_json(sorted({owner for (owner,) in gone}))
+    tell(connection, "detach_entries", ids=ids, losers=losers, forgetting=Attached.FORGETTING)
+    return len(gone)

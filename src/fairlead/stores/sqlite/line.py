@@ -16,18 +16,15 @@ import msgspec
 from fairlead.core.admin import Worker
 from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
-from fairlead.core.job import HIGHEST, LATEST, LEVEL, Attached, NewJob, Reason, State
+from fairlead.core.job import HIGHEST, LATEST, LEVEL, NewJob, Reason, State
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.selection import (
-    Claim,
-    ClaimPlan,
-    can_run,
-)
+from fairlead.core.selection import LOOK, Claim, ClaimPlan, can_run
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.foreign import commits_itself
 from fairlead.stores.records import known_tasks
 from fairlead.stores.sqlite.claim import Claims
-from fairlead.stores.sqlite.entries import owners_among, prune
+from fairlead.stores.sqlite.entries import forget_old as forget_old_entries
+from fairlead.stores.sqlite.entries import prune
 from fairlead.stores.sqlite.foreign import Shared
 from fairlead.stores.sqlite.repair import move_out
 from fairlead.stores.sqlite.sound import exact
@@ -69,11 +66,9 @@ class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int
     worker: str | None
     claimed_at: int | None
-    attached: int
 
 
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
-_ENTRIES = int(Attached.ENTRIES)  # A flag would take a microsecond or two for each job.
 
 
 def complete(connection: Shared, settlement: Settlement, by: Moment) -> Settlement | None:
@@ -219,13 +214,14 @@ class SqliteLine:
                 known[task] = max(version, known.get(task, 0))
         before = by.now - keep
         tell(connection, "prune_workers", before=before)
+        forgotten = forget_old_entries(connection, before, by.level)
         done = Upkeep(
             promoted=bring_back_due(connection, by.now),
             brought_back=self._bring_back_known(connection, partial(can_run, known)),
             expired=_expire(connection, by),
             pruned_jobs=forget_old(connection, before, by.level),
             pruned_attempts=tell(connection, "prune_attempts", before=before, batch=BATCH),
-            pruned_entries=prune(connection, by.now),
+            pruned_entries=forgotten + prune(connection, by.now),
         )
         if done.promoted:
             self.look_again()
@@ -235,7 +231,7 @@ class SqliteLine:
 def _pending(connection: sqlite3.Connection, by: Moment) -> tuple[int, int, int, set[str]]:
     """Say what has to be looked after before a claim, and which queues are paused."""
     try:
-        return _decode_pending(ask(connection, "pending", now=by.now, level=by.level))
+        return _decode_pending(ask(connection, "pending", now=by.now, level=by.level, look=LOOK))
     except UNREADABLE as problem:
         raise_unless_damage(problem)
     # Somebody damaged the name of a paused queue; no queue has it.
@@ -281,7 +277,6 @@ def _write_settlements(
     """
     ended: defaultdict[tuple[State, bool, bool, int, str | None], dict[int, object]]
     ended = defaultdict(dict)
-    owners = {job.seq for job, _ in valid if job.attached & _ENTRIES}
     runs: defaultdict[tuple[str, str | None, str | None], dict[int, object]] = defaultdict(dict)
     failed: dict[int, str] = {}
     for job, s in valid:
@@ -304,7 +299,7 @@ def _write_settlements(
         if end[0] is State.WAITING:
             refused |= wait_again(connection, End(*end), whole, now)
         else:
-            refused |= leave(connection, End(*end), whole, now, owners)
+            refused |= leave(connection, End(*end), whole, now)
     return refused
 
 
@@ -313,7 +308,7 @@ def _log(connection: Hand, run: dict[str, object], started: Mapping[int, object]
 
 
 def _expire(connection: sqlite3.Connection, by: Moment) -> int:
-    values = {"now": by.now, "level": by.level, "batch": BATCH}
+    values = {"now": by.now, "level": by.level, "batch": BATCH, "look": LOOK}
     seqs = _decode_seqs(ask(connection, "expired", **values))
     cancel_waiting(connection, seqs, Reason.EXPIRED, by)
     return len(seqs)
@@ -329,7 +324,7 @@ def cancel_waiting(
     if not seqs:
         return set()
     end = End(State.CANCELLED, reason=reason)
-    refused = leave(connection, end, dict.fromkeys(seqs), by.now, owners_among(connection, seqs))
+    refused = leave(connection, end, dict.fromkeys(seqs), by.now)
     for seq, problem in refused.items():
         move_out(connection, seq, by, str(problem))
     return set(refused)

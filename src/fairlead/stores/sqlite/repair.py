@@ -17,7 +17,6 @@ from fairlead.core.failure import described
 from fairlead.core.ids import IdMaker
 from fairlead.core.job import LONGEST_HEAD_START, Attached, PastAttempt, Reason, State
 from fairlead.stores.sqlite.audit import CLOCKS_APART, LONGEST_LEASE, SHAPE, Damage
-from fairlead.stores.sqlite.entries import owners_among
 from fairlead.stores.sqlite.shape import mend
 from fairlead.stores.sqlite.sound import (
     ATTEMPTS,
@@ -120,9 +119,8 @@ def move_out(connection: sqlite3.Connection, seq: int, by: Moment, problem: str 
     connection.execute(LIVE.changed_row(changed, seq), (*changed.values(), seq))
     if "id" in changed:
         connection.execute(_OWN_ANEW, (sound["id"], seen.stored["id"]))
-    owners = owners_among(connection, [seq])
     end = End(State.DEAD, reason=Reason.UNREADABLE)
-    refused = leave(connection, end, {seq: None}, now, owners)
+    refused = leave(connection, end, {seq: None}, now)
     if refused:
         raise refused[seq]
     return f"job {sound['id']} is a dead letter now: {', '.join(problems)}"
@@ -157,18 +155,16 @@ def repair(connection: sqlite3.Connection, damage: Damage, by: Moment) -> str | 
         return _repair_step(connection, damage.key, seen, now)
     if seen is None or damage.table.is_above(list(seen.stored.values()), by.level):
         return None
-    if damage.table is ENTRIES and set(seen.problems) == {"more"}:
-        return _write(connection, damage.table, damage.key, seen)
     if damage.table in (ATTEMPTS, WORKERS, PAUSED, ENTRIES):
         return _remove(connection, damage, seen, now)
     if damage.table is LIVE:
         if set(seen.problems) - _MARKS or _elsewhere(connection, seen.sound["id"]):
             return move_out(connection, seen.stored["seq"], by)
         _agree(seen, now)
-        if connection.execute(_OWNS, (seen.sound["id"],)).fetchone():
-            seen.sound["attached"] |= Attached.ENTRIES
     else:
         _finish_well(connection, damage.table, seen.sound)
+    if damage.table is not NOTES and connection.execute(_OWNS, (seen.sound["id"],)).fetchone():
+        seen.sound["attached"] |= Attached.ENTRIES
     return _write(connection, damage.table, damage.key, seen)
 
 
@@ -205,7 +201,11 @@ def _is_odd(connection: sqlite3.Connection, damage: Damage, seen: Seen, now: int
         return connection.execute(_LOGGED, run).fetchone() is not None
     if damage.table is ENTRIES:
         owner = seen.stored["owner"]
-        return owner != "" and connection.execute(_LIVES, (owner,)).fetchone() is None
+        return (
+            owner != ""
+            and connection.execute(_LIVES, (owner,)).fetchone() is None
+            and not (_elsewhere(connection, owner))
+        )
     return False
 
 

@@ -74,7 +74,6 @@ class EntryRow(msgspec.Struct, frozen=True, array_like=True):
 _new_id = IdMaker()
 _decode_errors = msgspec.json.Decoder(tuple[PastAttempt, ...]).decode
 _decode_capable = msgspec.json.Decoder(dict[str, int]).decode
-_decode_entries = msgspec.json.Decoder(list[EntryRow]).decode
 _decode_pools = msgspec.json.Decoder(tuple[PoolShare, ...]).decode
 
 
@@ -206,10 +205,6 @@ def _look_at_errors(text: str) -> None:
     read(_decode_errors, "the history of a job", text)
 
 
-def _look_at_entries(text: str) -> None:
-    read(_decode_entries, "the entries of a job", text)
-
-
 def _look_at_capable(text: str) -> None:
     read(_decode_capable, "what a worker knows", text)
 
@@ -251,7 +246,6 @@ _TEXT_OR_NOTHING = Column(str | None, _maybe)
 _AT = Column(Instant, _at_once)
 _AT_OR_NOTHING = Column(Instant | None, _NOTHING)
 _RUNS = Column(Runs, _ZERO)
-_MORE = Column(str | None, _NOTHING)  # Fields of later programs: any text is sound.
 
 # What a job is, wherever it stands.
 _CALL = {
@@ -274,7 +268,7 @@ _CALL = {
     "worker": Column(str | None, _maybe),
     "claimed_at": _AT_OR_NOTHING,
     "errors": Column(str | None, _NOTHING, _look_at_errors),
-    "more": _MORE,
+    "more": Column(str | None, _NOTHING),  # Fields of later programs: any text is sound.
 }
 
 LIVE = Table(
@@ -296,7 +290,6 @@ _ENDED = {
     **_CALL,
     "finished_at": _AT,
     "reason": _TEXT_OR_NOTHING,
-    "entries": Column(str | None, _NOTHING, _look_at_entries),
 }
 FINISHED = Table(
     "fairlead_finished",
@@ -388,7 +381,6 @@ ENTRIES = Table(
         "due_at": _AT_OR_NOTHING,
         "expires_at": _AT_OR_NOTHING,
         "value": Column(str, _NOTHING),
-        "more": _MORE,
     },
 )
 STEPS = Table(

@@ -6,7 +6,6 @@ else. `attached` says what that is; it goes with the job from place to place, in
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,8 +15,8 @@ import msgspec
 from fairlead.core.clock import SECOND
 from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, State
+from fairlead.core.selection import LOOK
 from fairlead.core.store import BATCH
-from fairlead.stores.sqlite.entries import pack, unpack
 from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import put_statement, statements
 from fairlead.stores.sqlite.talk import (
@@ -127,7 +126,6 @@ def enter_again(
     lifted: list[JobId] = []
     for place in PLACES:
         ids = ids_of(connection, f"lift_{place}", {**values, "now": by.now})
-        unpack(connection, place, ids)
         _forget_in(connection, place, _which(ids, states, by.level))
         lifted += ids
     return lifted
@@ -146,37 +144,22 @@ class End(NamedTuple):
     reason: str | None = None
 
 
-def leave(
-    connection: Hand,
-    end: End,
-    results: Mapping[int, object],
-    now: int,
-    owners: AbstractSet[int] = frozenset(),
-) -> Refused:
+def leave(connection: Hand, end: End, results: Mapping[int, object], now: int) -> Refused:
     """Take jobs out of the line, to the finished ones or to the dead letters.
 
-    They are given by sequence number, with their results; `owners` are those that have entries.
-    Those that the engine refuses, because their id has ended already, are left as they are, and
-    returned.
+    They are given by sequence number, with their results. Those that the engine refuses, because
+    their id has ended already, are left as they are, and returned.
     """
-    return apart(partial(_leave, connection, end, now, owners), results)
+    return apart(partial(_leave, connection, end, now), results)
 
 
-def _leave(
-    connection: Hand,
-    end: End,
-    now: int,
-    owners: AbstractSet[int],
-    results: Mapping[int, object],
-) -> None:
+def _leave(connection: Hand, end: End, now: int, results: Mapping[int, object]) -> None:
     told: dict[str, object] = {"reason": end.reason, "results": to_json(results), "now": now}
     told |= {"uncounted": not end.counts, "crashed": end.crashed}
     if end.state is State.DEAD:
         tell(connection, "bury", **told)
     else:
         tell(connection, "finish", state=end.state, **told)
-    if some := owners & results.keys():
-        pack(connection, "dead" if end.state is State.DEAD else "finished", some)
     tell(connection, "remove", seqs=to_json(list(results)))
 
 
@@ -198,8 +181,10 @@ def forget(
     states: Collection[State],
     level: int,
 ) -> list[JobId]:
-    """Remove jobs that ended in one of these states, for good."""
+    """Remove jobs that ended in one of these states, for good, with their entries."""
     values = _which(job_ids, states, level)
+    for place in PLACES:
+        tell(connection, f"forget_entries_{place}", **values)
     return [job_id for place in PLACES for job_id in _forget_in(connection, place, values)]
 
 
@@ -214,8 +199,12 @@ def _which(job_ids: Collection[JobId], states: Collection[State], level: int) ->
 
 
 def forget_old(connection: sqlite3.Connection, before: int, level: int) -> int:
-    """Remove some jobs that were done or cancelled before this time; returns how many."""
-    return tell(connection, "prune_finished", before=before, level=level, batch=BATCH)
+    """Remove some jobs that were done or cancelled before this time; returns how many.
+
+    What is above the level is stepped over, and so is what still has entries.
+    """
+    old = {"before": before, "level": level, "batch": BATCH, "look": BATCH + LOOK}
+    return tell(connection, "prune_finished", **old)
 
 
 def ids_of(

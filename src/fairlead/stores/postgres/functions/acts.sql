@@ -74,6 +74,16 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN touched;
 END $$;
 
+-- Remove jobs for good, with their entries. A job in the line has the same id only by damage; it keeps them.
+CREATE OR REPLACE FUNCTION remove(ids text[], states text[], own integer) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    gone text[] := forget(ids, states, own);
+BEGIN
+    DELETE FROM entry WHERE owner = ANY (gone) AND owner <> '' AND NOT EXISTS (SELECT FROM job WHERE id = owner);
+    RETURN gone;
+END $$;
+
 CREATE OR REPLACE FUNCTION edit(ids text[], was text, payload_ text, version_ integer, own integer)
 RETURNS text[] LANGUAGE plpgsql
 AS $$

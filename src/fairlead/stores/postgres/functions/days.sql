@@ -79,19 +79,23 @@ BEGIN
     END LOOP;
 END $$;
 
--- Drop the days that ended before an instant. If somebody reads them, they are dropped another time.
+-- Drop the days that ended before an instant. If somebody reads them, they are dropped another time; so is a day
+-- some of whose jobs still have entries.
 CREATE OR REPLACE FUNCTION close_days(before_ bigint) RETURNS void LANGUAGE plpgsql
 SET lock_timeout = '50ms'
 AS $$
 DECLARE
     opens bigint;
 BEGIN
-    FOR opens IN
+    -- A query that is still open would keep the tables from being dropped.
+    FOREACH opens IN ARRAY ARRAY(
         SELECT first FROM day
         WHERE first <= before_ - 86400000000 AND first >= 0 AND first % 86400000000 = 0
+          AND NOT EXISTS (SELECT FROM finished WHERE attached & 1 <> 0
+                                                 AND finished_at BETWEEN first AND first + 86400000000 - 1)
         ORDER BY first LIMIT 10
         FOR UPDATE SKIP LOCKED
-    LOOP
+    ) LOOP
         EXECUTE format(
             'DROP TABLE IF EXISTS %I, %I', 'finished_' || day_of(opens), 'attempt_' || day_of(opens)
         );

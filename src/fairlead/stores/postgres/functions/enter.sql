@@ -84,7 +84,7 @@ BEGIN
     END IF;
 END $$;
 
--- Let jobs in that ended in one of these states, due now, with their entries. One whose id is in the line stays.
+-- Let jobs in that ended in one of these states, due now. One whose id is in the line stays.
 CREATE OR REPLACE FUNCTION enter_again(ids text[], states text[], at bigint, own integer) RETURNS text[]
 LANGUAGE plpgsql
 AS $$
@@ -114,11 +114,6 @@ BEGIN
         RETURNING id
     )
     SELECT coalesce(array_agg(id), '{}') INTO lifted FROM back;
-    PERFORM unpack_entries(id, entries) FROM (
-        SELECT id, entries, attached FROM dead WHERE id = ANY (lifted)
-        UNION ALL SELECT id, entries, attached FROM finished
-        WHERE id = ANY (lifted) AND finished_at >= (SELECT since FROM kept)
-    ) AS ended WHERE attached & 1 <> 0;
     PERFORM forget(lifted, states, own);
     RETURN lifted;
 END $$;

@@ -78,60 +78,12 @@ BEGIN
     END LOOP;
 END $$;
 
--- Take the entries of a job that leaves the line, as the row keeps them in which it ends. It is volatile, and so
--- sees what was written before the job was locked, though after the statement that asks had begun.
-CREATE OR REPLACE FUNCTION pack_entries(job_id text) RETURNS text LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    packed text;
-BEGIN
-    WITH gone AS (DELETE FROM entry WHERE owner = job_id AND owner <> '' RETURNING *)
-    SELECT json_agg(json_build_array(kind, key, value, version, owner, due_at, expires_at))
-    INTO packed FROM gone;
-    RETURN packed;
-END $$;
-
--- Whether something in such a text is an entry.
-CREATE OR REPLACE FUNCTION is_packed(each json) RETURNS boolean LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT CASE
-        WHEN json_typeof(each) <> 'array' OR json_typeof(each->0) <> 'string'
-            OR json_typeof(each->1) <> 'string' OR json_typeof(each->2) <> 'string' THEN false
-        WHEN concat_ws(' ', each->>3, each->>5, each->>6) ~ '^[0-9]{1,19}( [0-9]{1,19})*$' AND each->>3 IS NOT NULL
-            THEN greatest((each->>3)::numeric, (each->>5)::numeric, (each->>6)::numeric) <= 1152921504606846976
-                 AND is_entry(each->>0, '', each->>1, each->>2, 0, NULL, NULL)
-        ELSE false
-    END
-$$;
-
--- The entries in such a text, as far as they can be read; none, if it is no list.
-CREATE OR REPLACE FUNCTION entries_in(packed text) RETURNS SETOF json LANGUAGE plpgsql IMMUTABLE
+-- Whether there is such a job, in whatever state.
+CREATE OR REPLACE FUNCTION is_kept(job_id text) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN QUERY SELECT json_build_array(
-        each->0, each->1, each->2, (each->>3)::bigint, each->4, (each->>5)::bigint, (each->>6)::bigint
-    ) FROM json_array_elements(packed::json) AS each WHERE is_packed(each) IS TRUE;
-EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
-    RETURN;
-END $$;
-
--- Whether all of it can be read.
-CREATE OR REPLACE FUNCTION are_packed(packed text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
-AS $$
-BEGIN
-    RETURN (SELECT coalesce(bool_and(is_packed(each) IS TRUE), true) FROM json_array_elements(packed::json) AS each);
-EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
-    RETURN false;
-END $$;
-
--- Give a job that comes back its entries.
-CREATE OR REPLACE FUNCTION unpack_entries(job_id text, packed text) RETURNS void LANGUAGE plpgsql
-AS $$
-BEGIN
-    INSERT INTO entry (kind, owner, key, value, version, due_at, expires_at)
-    SELECT each->>0, job_id, each->>1, each->>2, (each->>3)::bigint, (each->>5)::bigint, (each->>6)::bigint
-    FROM entries_in(packed) AS each
-    ON CONFLICT (kind, owner, key) DO NOTHING;
+    RETURN EXISTS (SELECT FROM job WHERE id = job_id) OR EXISTS (SELECT FROM dead WHERE id = job_id)
+        OR EXISTS (SELECT FROM finished WHERE id = job_id AND finished_at >= (SELECT since FROM kept));
 END $$;
 
 -- An entry, as it is told.
@@ -152,5 +104,33 @@ BEGIN
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     ));
     GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone;
+END $$;
+
+-- Remove some entries of jobs that are forgotten; returns how many. Who has none left does not keep its day any more.
+CREATE OR REPLACE FUNCTION forget_entries(most integer) RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    owners text[] := ARRAY(
+        SELECT id FROM finished WHERE attached & 1 <> 0 AND finished_at < (SELECT since FROM kept)
+        ORDER BY finished_at LIMIT most FOR UPDATE SKIP LOCKED
+    );
+    gone   integer;
+BEGIN
+    IF cardinality(owners) = 0 THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM entry WHERE ctid = ANY (ARRAY(
+        SELECT entry.ctid FROM unnest(owners) AS id CROSS JOIN LATERAL (
+            SELECT ctid FROM entry WHERE owner = id AND owner <> ''
+            -- A job in the line has the same id only by damage; it keeps them.
+            AND NOT EXISTS (SELECT FROM job WHERE job.id = entry.owner)
+        ) AS entry LIMIT most
+    ));
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    UPDATE finished SET attached = attached & ~1
+    WHERE id = ANY (owners) AND attached & 1 <> 0 AND finished_at < (SELECT since FROM kept)
+      AND (EXISTS (SELECT FROM job WHERE job.id = finished.id)
+           OR NOT EXISTS (SELECT FROM entry WHERE owner = finished.id AND owner <> ''));
     RETURN gone;
 END $$;

@@ -51,11 +51,11 @@ BEGIN
             ORDER BY id LIMIT most;
     WHEN 'dead entries' THEN
         RETURN QUERY SELECT id FROM dead WHERE id >= start
-            AND entries IS NOT NULL AND (attached & 1 = 0 OR NOT are_packed(entries))
+            AND attached & 1 = 0 AND EXISTS (SELECT FROM entry WHERE owner = dead.id AND owner <> '')
             ORDER BY id LIMIT most;
     WHEN 'finished entries' THEN
         RETURN QUERY SELECT id FROM finished WHERE id >= start AND finished_at >= (SELECT since FROM kept)
-            AND entries IS NOT NULL AND (attached & 1 = 0 OR NOT are_packed(entries))
+            AND attached & 1 = 0 AND EXISTS (SELECT FROM entry WHERE owner = finished.id AND owner <> '')
             ORDER BY id LIMIT most;
     WHEN 'one fence twice' THEN
         RETURN QUERY SELECT job_id FROM attempt_record WHERE job_id >= start
@@ -104,11 +104,12 @@ BEGIN
             state = CASE state WHEN 'done' THEN 'done' ELSE 'cancelled' END
         WHERE id = whose AND finished_at >= (SELECT since FROM kept);
     WHEN 'dead entries' THEN
-        UPDATE dead SET attached = attached | 1, entries = (SELECT json_agg(each) FROM entries_in(entries) AS each)
-        WHERE id = whose AND entries IS NOT NULL;
+        UPDATE dead SET attached = attached | 1
+        WHERE id = whose AND EXISTS (SELECT FROM entry WHERE owner = dead.id AND owner <> '');
     WHEN 'finished entries' THEN
-        UPDATE finished SET attached = attached | 1, entries = (SELECT json_agg(each) FROM entries_in(entries) AS each)
-        WHERE id = whose AND entries IS NOT NULL AND finished_at >= (SELECT since FROM kept);
+        UPDATE finished SET attached = attached | 1
+        WHERE id = whose AND finished_at >= (SELECT since FROM kept)
+          AND EXISTS (SELECT FROM entry WHERE owner = finished.id AND owner <> '');
     WHEN 'one fence twice' THEN
         DELETE FROM attempt AS later USING attempt AS first
         WHERE later.job_id = whose AND first.job_id = whose AND later.fence = first.fence

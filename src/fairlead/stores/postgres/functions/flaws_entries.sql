@@ -6,6 +6,10 @@ AS $$ SELECT ARRAY['entry', 'entry owner', 'attached', 'has entries'] $$;
 CREATE OR REPLACE FUNCTION entry_name(kind text, owner text, key text) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$ SELECT concat_ws(' ', kind, nullif(owner, ''), key) COLLATE "C" $$;
 
+-- Whether there is such a job; or there was, and its entries are about to be forgotten.
+CREATE OR REPLACE FUNCTION is_owner(job_id text) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$ BEGIN RETURN is_kept(job_id) OR EXISTS (SELECT FROM finished WHERE id = job_id AND attached & 1 <> 0); END $$;
+
 -- Whose damage of one of these kinds there is, see flaws_of.
 CREATE OR REPLACE FUNCTION flaws_entries(what text, start text, most integer)
 RETURNS TABLE (whose text) LANGUAGE plpgsql STABLE
@@ -20,7 +24,7 @@ BEGIN
     WHEN 'entry owner' THEN
         RETURN QUERY SELECT entry_name(kind, owner, key) FROM entry
             WHERE entry_name(kind, owner, key) >= start
-              AND owner <> '' AND NOT EXISTS (SELECT FROM job WHERE id = owner)
+              AND owner <> '' AND NOT is_owner(owner)
             ORDER BY 1 LIMIT most;
     WHEN 'attached' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND attached < 0 ORDER BY id LIMIT most;
@@ -41,7 +45,7 @@ BEGIN
             AND is_entry(kind, owner, key, value, version, due_at, expires_at) IS NOT TRUE;
     WHEN 'entry owner' THEN
         DELETE FROM entry WHERE entry_name(kind, owner, key) = whose
-            AND owner <> '' AND NOT EXISTS (SELECT FROM job WHERE id = owner);
+            AND owner <> '' AND NOT is_owner(owner);
     WHEN 'attached' THEN
         UPDATE job SET attached = 0 WHERE id = whose AND attached < 0;
     WHEN 'has entries' THEN

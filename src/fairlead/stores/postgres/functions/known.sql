@@ -24,7 +24,8 @@ END $$;
 -- just now; null if all were. Looked for after the rows are there: what is put a second time while its first
 -- put is on its way cannot slip through in between. If every id says when it was made, none of them ended
 -- before the first was, if the clocks agree by a day; all that lie between two with the same digits have
--- these too. Mostly none has ended, nor any other of their time, which is one look however many they are.
+-- these too. Mostly none has ended, nor any other of their time, which is one look however many they are. An id is
+-- known for as long as there are entries under it.
 CREATE OR REPLACE FUNCTION take_back(
     doc jsonb, fresh text[], low text, high text, shaped boolean, at bigint
 ) RETURNS text[] LANGUAGE plpgsql
@@ -62,7 +63,7 @@ BEGIN
         SELECT id FROM dead WHERE id = ANY (fresh)
         UNION ALL
         SELECT id FROM finished WHERE id = ANY (fresh) AND finished_at >= earliest
-                                  AND finished_at >= (SELECT since FROM kept)
+                                  AND (finished_at >= (SELECT since FROM kept) OR attached & 1 <> 0)
     ) AS ended;
     IF known IS NOT NULL THEN
         DELETE FROM job WHERE id = ANY (known);

@@ -4,14 +4,19 @@ AS $$
     SELECT CASE WHEN array_ndims(errors) > 1 THEN ARRAY[error] ELSE array_append(errors, error) END
 $$;
 
--- The id of a new dead letter: that of its job, or another if there is such a letter already. None is
--- ever written over. It is volatile, and so sees what the statement that asks has written already.
+-- The id of a new dead letter: that of its job, or another if there is such a letter already, with the job's
+-- entries. None is ever written over. It is volatile, and so sees what the statement that asks has written already.
 CREATE OR REPLACE FUNCTION letter_id(job_id text) RETURNS text LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    own text := sound_id(job_id);
+    own     text := sound_id(job_id);
+    another text := gen_random_uuid();
 BEGIN
-    RETURN CASE WHEN EXISTS (SELECT FROM dead WHERE id = own) THEN gen_random_uuid()::text ELSE own END;
+    IF NOT EXISTS (SELECT FROM dead WHERE id = own) THEN
+        RETURN own;
+    END IF;
+    UPDATE entry SET owner = another WHERE owner = job_id AND owner <> '';
+    RETURN another;
 END $$;
 
 -- The one way out of the line: each job goes to the finished ones or to the dead letters, with its entries. Jobs are
@@ -44,9 +49,7 @@ BEGIN
                         'claimed_at', job.claimed_at, 'started_at', given.started_at,
                         'finished_at', at, 'error', given.error, 'message', given.message,
                         'traceback', given.traceback, 'fingerprint', given.fingerprint
-                    )::text) END AS errors,
-               CASE WHEN job.attached & 1 <> 0 AND given.state <> 'waiting'
-                    THEN pack_entries(job.id) END AS entries
+                    )::text) END AS errors
         FROM given CROSS JOIN LATERAL (
             SELECT * FROM mended
             WHERE id = given.id AND (fence = given.fence AND lease_until > 0 OR NOT ran)
@@ -64,19 +67,19 @@ BEGIN
         INSERT INTO finished
             (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
              options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
-             result, put_by, level, attached, entries)
+             result, put_by, level, attached)
         SELECT sound_id(id), queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
                payload, options, attempts, crashes, instant(fence), worker, claimed_at, errors, at,
-               reason, result, put_by, level, attached, entries
+               reason, result, put_by, level, attached
         FROM ended WHERE state IN ('done', 'cancelled')
     ), buried AS (
         INSERT INTO dead
             (id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
              attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, put_by, level,
-             attached, entries)
+             attached)
         SELECT letter_id(id), queue, task, version, run_at, order_at, expires_at, enqueued_at,
                payload, options, attempts, crashes, instant(fence), worker, claimed_at, errors, at,
-               reason, put_by, level, attached, entries
+               reason, put_by, level, attached
         FROM ended WHERE state = 'dead'
     ), removed AS (
         DELETE FROM job WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE state <> 'waiting'))
@@ -116,12 +119,19 @@ AS $$
     )
 $$;
 
+-- The first jobs that have expired, running ones and those of newer programs among them: what these step over is bounded.
+CREATE OR REPLACE FUNCTION overdue(at bigint) RETURNS TABLE (place tid, lease_until bigint, level smallint)
+LANGUAGE sql STABLE ROWS 1000
+AS $$
+    SELECT ctid, lease_until, level FROM job WHERE expires_at BETWEEN 0 AND at ORDER BY expires_at LIMIT 1000
+$$;
+
 CREATE OR REPLACE FUNCTION expire(at bigint, most integer, own integer) RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
     ids text[] := ARRAY(
-        SELECT id FROM job
-        WHERE expires_at BETWEEN 0 AND at AND lease_until = 0 AND may_touch(own, level)
+        SELECT id FROM job WHERE ctid = ANY (ARRAY(SELECT place FROM overdue(at)))
+                             AND lease_until = 0 AND may_touch(own, level)
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     );
 BEGIN
@@ -161,7 +171,7 @@ BEGIN
     ) AS damaged GROUP BY id;
 END $$;
 
--- Remove jobs that ended in one of these states, for good.
+-- Remove jobs that ended in one of these states, for good. Their entries are for the caller to see to.
 CREATE OR REPLACE FUNCTION forget(ids text[], states text[], own integer) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE

@@ -11,8 +11,7 @@ DECLARE
 BEGIN
     SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
            EXISTS (SELECT FROM job WHERE parked = 2 AND park_key IS NOT NULL),
-           EXISTS (SELECT FROM job WHERE expires_at BETWEEN 0 AND at AND lease_until = 0
-                                     AND may_touch(own, level))
+           EXISTS (SELECT FROM overdue(at) WHERE lease_until = 0 AND may_touch(own, level))
     INTO due, unknown, expired;
     IF due THEN
         stirred := bring_back_due(at, most);

@@ -80,12 +80,12 @@ CREATE TABLE finished (
     result      text,
     put_by      text,
     level       smallint NOT NULL DEFAULT 1,
-    attached    smallint NOT NULL DEFAULT 0,
-    entries     text
+    attached    smallint NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX finished_id ON finished (id);
 CREATE INDEX finished_at ON finished (finished_at);
 CREATE INDEX finished_cancelled ON finished (finished_at, id) WHERE state <> 'done';
+CREATE INDEX finished_entries ON finished (finished_at) WHERE attached & 1 <> 0;
 
 -- The attempt log: one line per ended run, in the order they ended, by the day as well.
 CREATE SEQUENCE attempt_seq CACHE 100 CYCLE;
@@ -140,14 +140,12 @@ CREATE TABLE dead (
     reason      text,
     put_by      text,
     level       smallint NOT NULL DEFAULT 1,
-    attached    smallint NOT NULL DEFAULT 0,
-    entries     text
+    attached    smallint NOT NULL DEFAULT 0
 );
 CREATE INDEX dead_at ON dead (finished_at, id);
 
--- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a job that
--- has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at, expires_at]: so they
--- go with it when its day does.
+-- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a job
+-- stay where they are when it ends or comes back, and go before its day does.
 CREATE TABLE entry (
     version    bigint NOT NULL,
     due_at     bigint,

@@ -30,7 +30,7 @@ BEGIN
     touched := CASE doc->>'verb'
         WHEN 'cancel' THEN cancel(ids, states, doc->>'reason', at, own)
         WHEN 'revive' THEN revive(ids, states, at, own)
-        WHEN 'delete' THEN forget(ids, states, own)
+        WHEN 'delete' THEN remove(ids, states, own)
         WHEN 'edit' THEN edit(ids, doc->>'was', doc->>'payload', (doc->>'version')::integer, own)
         WHEN 'pause' THEN pause(doc->>'queue')
         WHEN 'resume' THEN resume(doc->>'queue')

@@ -1,6 +1,6 @@
 -- Small values beside the jobs, those that have not expired, each as [kind, key, value, version, owner, due_at,
 -- expires_at]: those of some keys, or those that fall due, or from a key on; past is the bound of what begins with
--- a prefix. Those of a job that has ended are all told: they lie in one row.
+-- a prefix. Those of a job are told as long as that is kept.
 CREATE OR REPLACE FUNCTION read_entries(batch text) RETURNS SETOF text LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -14,7 +14,9 @@ DECLARE
     whose text    := doc->>'owner';
     most  integer := least((doc->>'limit')::integer, 1000);
 BEGIN
-    IF doc ? 'keys' THEN
+    IF whose <> '' AND NOT is_kept(whose) THEN
+        RETURN;
+    ELSIF doc ? 'keys' THEN
         RETURN QUERY SELECT told_entry(entry) FROM entry
             WHERE kind = kind_ AND owner = whose
               AND key = ANY (ARRAY(SELECT jsonb_array_elements_text(doc->'keys')))
@@ -32,14 +34,5 @@ BEGIN
         RETURN QUERY SELECT told_entry(entry) FROM entry
             WHERE kind = kind_ AND owner = whose AND key >= doc->>'prefix' AND key > doc->>'after'
               AND (expires_at IS NULL OR expires_at > at) ORDER BY key LIMIT most;
-    END IF;
-    IF NOT FOUND AND whose <> '' THEN
-        RETURN QUERY SELECT json_build_array(each->0, each->1, each->2, each->3, whose, each->5, each->6)::text
-            FROM (
-                SELECT entries FROM finished
-                WHERE id = whose AND finished_at >= (SELECT since FROM kept)
-                UNION ALL SELECT entries FROM dead WHERE id = whose
-            ) AS ended CROSS JOIN entries_in(entries) AS each
-            WHERE each->>6 IS NULL OR (each->>6)::bigint > at;
     END IF;
 END $$;

@@ -1,7 +1,7 @@
 -- One bounded round of housekeeping. What ended before the retention time is forgotten at once, and
 -- goes when its day does; nothing is forgotten that an operator wants kept. What a person forgets who
 -- is no worker is in the audit log. Returns how many jobs were promoted, brought back, expired and forgotten,
--- how many runs were forgotten, and how many entries had expired, in a list.
+-- how many runs were forgotten, and how many entries, which had expired or whose job is forgotten, in a list.
 CREATE OR REPLACE FUNCTION upkeep(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
@@ -62,7 +62,7 @@ BEGIN
     DELETE FROM worker WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM worker WHERE live_until < limit_ FOR UPDATE SKIP LOCKED
     ));
-    counts := counts || prune_entries(at, most);
+    counts := counts || (forget_entries(most) + prune_entries(at, most));
     PERFORM lower_marks(at);
     PERFORM open_day(at);
     PERFORM open_day(at + 86400000000);

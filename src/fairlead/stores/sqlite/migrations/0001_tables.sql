@@ -4,7 +4,7 @@
 -- What later steps add must do no harm to programs that do not know it: a new column has a default,
 -- and what they write leaves it at that. They do not carry it to where a job goes when it ends, or
 -- comes back. What has to go along is a key of `more`, a JSON object: fields of later programs, which
--- this one copies wherever a job or an entry goes, and never reads.
+-- this one copies wherever a job goes, and never reads.
 
 -- Waiting and running jobs. A claim writes only columns no index holds (fence, lease_until,
 -- attempt, worker, claimed_at), so nothing moves. order_at is run_at minus the head start.
@@ -72,11 +72,11 @@ CREATE TABLE fairlead_finished (
     finished_at INTEGER NOT NULL,
     reason      TEXT,
     result      TEXT,
-    entries     TEXT,
     more        TEXT
 );
 CREATE INDEX fairlead_finished_at        ON fairlead_finished (finished_at);
 CREATE INDEX fairlead_finished_cancelled ON fairlead_finished (finished_at) WHERE state <> 'done';
+CREATE INDEX fairlead_finished_entries   ON fairlead_finished (finished_at) WHERE attached & 1;
 
 -- Dead letters: kept until a person removes them.
 CREATE TABLE fairlead_dead (
@@ -101,14 +101,12 @@ CREATE TABLE fairlead_dead (
     errors      TEXT,
     finished_at INTEGER NOT NULL,
     reason      TEXT,
-    entries     TEXT,
     more        TEXT
 );
 CREATE INDEX fairlead_dead_at ON fairlead_dead (finished_at);
 
 -- Small values that are no jobs (core/entries.py). An entry of nobody has an empty owner. Those of a
--- job that has ended lie in its row, as a JSON array of [kind, key, value, version, owner, due_at,
--- expires_at, more].
+-- job stay where they are when it ends or comes back, and go before it is forgotten.
 CREATE TABLE fairlead_entry (
     seq        INTEGER PRIMARY KEY,
     kind       TEXT    NOT NULL,
@@ -118,7 +116,6 @@ CREATE TABLE fairlead_entry (
     due_at     INTEGER,
     expires_at INTEGER,
     value      TEXT    NOT NULL,
-    more       TEXT,
     UNIQUE (kind, owner, key)
 );
 CREATE INDEX fairlead_entry_due     ON fairlead_entry (kind, owner, due_at, key) WHERE due_at IS NOT NULL;

@@ -5,8 +5,11 @@ SELECT json_array(
     EXISTS (SELECT 1 FROM fairlead_job WHERE parked = 1 AND run_at <= :now),
     EXISTS (SELECT 1 FROM fairlead_job WHERE parked > 1 AND parked = 2),
     EXISTS (
-        SELECT 1 FROM fairlead_job
-        WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0 AND level <= :level
+        SELECT 1 FROM (
+            SELECT lease_until, level FROM fairlead_job
+            WHERE expires_at >= 0 AND expires_at <= :now ORDER BY expires_at LIMIT :look
+        )
+        WHERE lease_until = 0 AND level <= :level
     ),
     (SELECT json_group_array(queue) FROM fairlead_paused WHERE typeof(queue) = 'text')
 )

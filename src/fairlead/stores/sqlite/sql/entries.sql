@@ -20,14 +20,6 @@ FROM json_each(:names) AS name
 CROSS JOIN fairlead_entry AS entry ON entry.kind = json_extract(name.value, '$[0]')
  AND entry.owner = json_extract(name.value, '$[1]') AND entry.key = json_extract(name.value, '$[2]')
 
--- name: entries_packed
--- Those of a job that has ended, as its row has them.
-SELECT entries FROM (
-    SELECT entries FROM fairlead_finished WHERE id = :owner
-    UNION ALL SELECT entries FROM fairlead_dead WHERE id = :owner
-)
-WHERE typeof(entries) = 'text' AND json_valid(entries)
-
 -- name: live_owners
 SELECT json_group_array(id) FROM fairlead_job
 WHERE id IN (SELECT value FROM json_each(:ids)) AND level <= :level
@@ -62,36 +54,33 @@ DELETE FROM fairlead_entry WHERE seq IN (
     WHERE expires_at <= :now AND owner = '' ORDER BY expires_at LIMIT :batch
 )
 
--- name: with_entries
--- Those of these jobs that own some.
-SELECT json_group_array(seq) FROM fairlead_job
-WHERE seq IN (SELECT value FROM json_each(:seqs)) AND attached & 1
-
--- name: pack_entries
--- The entries of jobs that leave the line go into the rows that these have now.
-UPDATE fairlead_{place} SET entries = (
-    SELECT json_group_array(json_array(
-        kind, key, value, version, owner, due_at, expires_at, iif(typeof(more) = 'text', more, NULL)
-    ))
-    FROM fairlead_entry WHERE owner = fairlead_{place}.id AND owner <> ''
-      AND typeof(kind) || typeof(key) || typeof(value) || typeof(version) = 'texttexttextinteger'
-      AND typeof(due_at) <> 'blob' AND typeof(expires_at) <> 'blob'
+-- name: old_owners
+-- Jobs with entries that are to be forgotten.
+SELECT json_group_array(id) FROM (
+    SELECT id, level FROM fairlead_finished INDEXED BY fairlead_finished_entries
+    WHERE attached & 1 AND finished_at < :before ORDER BY finished_at LIMIT :look
 )
-WHERE id IN (SELECT id FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs)))
+WHERE level <= :level AND typeof(id) = 'text'
 
--- name: drop_entries
+-- name: forget_some
+DELETE FROM fairlead_entry WHERE seq IN (
+    SELECT entry.seq FROM json_each(:ids) AS old
+    CROSS JOIN fairlead_entry AS entry ON entry.owner = old.value AND entry.owner <> '' LIMIT :batch
+)
+RETURNING owner
+
+-- name: detach_entries
+-- Of those that were to lose theirs: who has none left, and who has lost some.
+UPDATE fairlead_finished SET attached = CASE
+    WHEN id NOT IN (SELECT owner FROM fairlead_entry WHERE owner <> '' AND owner = fairlead_finished.id)
+        THEN attached & ~1
+    WHEN id IN (SELECT value FROM json_each(:losers)) THEN attached | :forgetting
+    ELSE attached
+END
+WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: forget_entries
+-- All entries of jobs that a person deletes.
 DELETE FROM fairlead_entry WHERE owner <> '' AND owner IN (
-    SELECT id FROM fairlead_job WHERE seq IN (SELECT value FROM json_each(:seqs))
+    SELECT id FROM fairlead_{place} WHERE attached & 1 AND {ended}
 )
-
--- name: unpack_entries
-INSERT INTO fairlead_entry (kind, owner, key, value, version, due_at, expires_at, more)
-SELECT json_extract(packed.value, '$[0]'), ended.id, json_extract(packed.value, '$[1]'),
-       json_extract(packed.value, '$[2]'), json_extract(packed.value, '$[3]'),
-       json_extract(packed.value, '$[5]'), json_extract(packed.value, '$[6]'),
-       json_extract(packed.value, '$[7]')
-FROM fairlead_{place} AS ended CROSS JOIN json_each(
-    iif(typeof(ended.entries) = 'text' AND json_valid(ended.entries), ended.entries, '[]')
-) AS packed
-WHERE ended.id IN (SELECT value FROM json_each(:ids)) AND ended.attached & 1
-ON CONFLICT (kind, owner, key) DO NOTHING

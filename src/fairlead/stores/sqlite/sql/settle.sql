@@ -2,8 +2,7 @@
 -- The jobs of these ids that run, with the fence they run under: what extend and settle
 -- compare their own fences with.
 SELECT json_group_array(json_array(
-    job.seq, job.id, job.fence, job.cancel, job.attempt, job.worker, job.claimed_at,
-    iif(typeof(job.attached) = 'integer', job.attached, 15)
+    job.seq, job.id, job.fence, job.cancel, job.attempt, job.worker, job.claimed_at
 ))
 FROM json_each(:ids) AS wanted
 CROSS JOIN fairlead_job AS job ON job.id = wanted.value

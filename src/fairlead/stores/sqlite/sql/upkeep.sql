@@ -1,9 +1,9 @@
 -- name: expired
 SELECT json_group_array(seq) FROM (
-    SELECT seq FROM fairlead_job
-    WHERE expires_at >= 0 AND expires_at <= :now AND lease_until = 0 AND level <= :level
-    ORDER BY expires_at LIMIT :batch
+    SELECT seq, lease_until, level FROM fairlead_job
+    WHERE expires_at >= 0 AND expires_at <= :now ORDER BY expires_at LIMIT :look
 )
+WHERE lease_until = 0 AND level <= :level LIMIT :batch
 
 -- name: due
 SELECT min(run_at) FROM fairlead_job WHERE parked = 1 AND run_at > :now AND run_at <= :latest
@@ -11,8 +11,11 @@ SELECT min(run_at) FROM fairlead_job WHERE parked = 1 AND run_at > :now AND run_
 -- name: prune_finished
 DELETE FROM fairlead_finished
 WHERE seq IN (
-    SELECT seq FROM fairlead_finished
-    WHERE finished_at < :before AND level <= :level ORDER BY finished_at LIMIT :batch
+    SELECT seq FROM (
+        SELECT seq, level, attached FROM fairlead_finished
+        WHERE finished_at < :before ORDER BY finished_at LIMIT :look
+    )
+    WHERE level <= :level AND NOT attached & 1 LIMIT :batch
 )
 
 -- name: prune_attempts

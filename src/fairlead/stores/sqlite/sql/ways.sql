@@ -22,7 +22,8 @@ SELECT json_group_array(id) FROM fairlead_job
 WHERE id IN (SELECT value FROM json_each(:ids)) AND enqueued_at = :now AND fence = 0
 
 -- name: lift
--- Jobs that ended and are to run again, into the line. One whose id is in the line already stays.
+-- Jobs that ended and are to run again, into the line. One whose id is in the line already stays, and so
+-- does one that has lost entries (core.job.Attached.FORGETTING).
 INSERT INTO fairlead_job
     (id, queue, task, version, level, attached, parked, run_at, order_at, expires_at, enqueued_at,
      size, payload, options, fence, shared_deaths, errors, more)
@@ -31,7 +32,7 @@ SELECT id, queue, task, version, level, attached, 0, :now, :now - (run_at - orde
        length(CAST(payload AS BLOB)) + coalesce(length(CAST(options AS BLOB)), 0),
        payload, options, fence, iif(crashes > 0, 3, 0), errors, more
 FROM fairlead_{place}
-WHERE {ended}
+WHERE {ended} AND NOT attached & 1024
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
