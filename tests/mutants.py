@@ -2466,9 +2466,61 @@ MUTANTS = [
     Mutant(
         "a version grows even after a removal, Redis",
         f"{REDIS}/lua/entries.lua",
-        "  version = math.max(version + 1, now)\n",
-        "  version = version + 1\n",
+        "  version = math.max(last + 1, now)\n",
+        "  version = last + 1\n",
         "tests/stores/test_entries.py",
+    ),
+    Mutant(
+        "an entry that expired had a version, PostgreSQL",
+        f"{POSTGRES}/functions/entries.sql",
+        "last := greatest(found_at + 1, first);",
+        "last := greatest(last + 1, at);",
+        "tests/stores/test_entries.py::test_versions_of_one_call_are_apart_even_after_a_removal",
+    ),
+    Mutant(
+        "a version is not given twice in one call",
+        "core/entries.py",
+        "            seen[name] = next_fence(seen[name], now)\n",
+        "            seen[name] = next_fence(last.version if last is not None else 0, now)\n",
+        "tests/stores/test_entries.py::test_versions_of_one_call_are_apart_even_after_a_removal",
+    ),
+    Mutant(
+        "a version is not given twice in one call, PostgreSQL",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        "ORDER BY n) - 1 AS first",
+        "ORDER BY n) * 0 AS first",
+        "tests/stores/test_entries.py::test_versions_of_one_call_are_apart_even_after_a_removal",
+    ),
+    Mutant(
+        "a version is not given twice in one call, Redis",
+        f"{REDIS}/lua/entries.lua",
+        "seen[name] or 0)",
+        "0)",
+        "tests/stores/test_entries.py::test_versions_of_one_call_are_apart_even_after_a_removal",
+    ),
+    Mutant(
+        "one call deletes a bounded number of entries, Redis",
+        f"{REDIS}/lua/delete.lua",
+        "local count = may_own(standing) and lose_entries(id) or 0",
+        (
+            "local count = may_own(standing) and lose_entries(id) or 0\n"
+            "    while count == MOST do count = lose_entries(id) end"
+        ),
+        "tests/stores/test_redis_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
+    ),
+    Mutant(
+        "a delete that has only begun is not noted as done, Redis",
+        f"{REDIS}/lua/delete.lua",
+        "if looked > 0 then write_act",
+        "if true then write_act",
+        "tests/stores/test_redis_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
+    ),
+    Mutant(
+        "who is half deleted does not run again, Redis",
+        f"{REDIS}/lua/delete.lua",
+        "      begin_to_forget(id)\n",
+        "",
+        "tests/stores/test_redis_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
     ),
     Mutant(
         "what has expired is not there, Redis",
@@ -2501,15 +2553,8 @@ MUTANTS = [
     Mutant(
         "entries are deleted with their job, Redis",
         f"{REDIS}/lua/delete.lua",
-        "    while may_own(standing) do\n",
-        "    while false do\n",
-        "tests/stores/test_redis_entries.py",
-    ),
-    Mutant(
-        "all of many entries are deleted with their job, Redis",
-        f"{REDIS}/lua/delete.lua",
-        "      if count < MOST then break end\n",
-        "      break\n",
+        "local count = may_own(standing) and lose_entries(id) or 0",
+        "local count = 0",
         "tests/stores/test_redis_entries.py",
     ),
     Mutant(
@@ -4745,6 +4790,27 @@ MUTANTS = [
         PARKING,
     ),
     Mutant(
+        "a step is noticed whatever it does (P14), SQLite",
+        f"{SQLITE}/migrate.py",
+        "for statement in SIGN:",
+        "for statement in ():",
+        NEWER_FILES,
+    ),
+    Mutant(
+        "a worker brings back no other task, SQLite",
+        f"{SQLITE}/sql/ways.sql",
+        " AND job.task = known.key\n",
+        "\n",
+        PARKING,
+    ),
+    Mutant(
+        "a claim goes along what its worker knows, SQLite",
+        f"{SQLITE}/sql/ways.sql",
+        " AND job.park_key BETWEEN known.key || ' ' AND",
+        " AND job.park_key BETWEEN '' AND",
+        PARKING,
+    ),
+    Mutant(
         "a key of parked jobs that is damaged harms no other",
         f"{SQLITE}/ways.py",
         "[key for key, _ in rows if isinstance(key, str)]",
@@ -4791,13 +4857,6 @@ MUTANTS = [
         "core/job.py",
         "    correlation_id: str | None = None\n    headers",
         '    correlation_id: str | None = msgspec.field(default=None, name="correlation")\n    headers',
-        LAYOUTS,
-    ),
-    Mutant(
-        "an entry has its fields in the same places for all programs (P14)",
-        f"{SQLITE}/sound.py",
-        "    due_at: int | None = None\n    expires_at: int | None = None\n",
-        "    expires_at: int | None = None\n    due_at: int | None = None\n",
         LAYOUTS,
     ),
     Mutant(

@@ -73,6 +73,24 @@ async def test_versions_grow_even_after_a_removal(store: Store, clock: ManualClo
     assert 0 < first < second < third
 
 
+@pytest.mark.parametrize("is_owned", [False, True])
+async def test_versions_of_one_call_are_apart_even_after_a_removal(
+    store: Store, clock: ManualClock, is_owned: bool
+) -> None:
+    """Else who has seen the first of them could replace the last."""
+    owner = (await running(store)).id if is_owned else None
+    first, gone, last = await store.entries.write(
+        [Change("step", "a", value, owner=owner) for value in ("1", None, "2")]
+    )
+    assert gone == 0
+    assert first is not None
+    assert last is not None
+    assert first < last
+    passing = Change("step", "a", "3", owner=owner, expires_at=clock.now())
+    [expired, again] = await written(store, passing, Change("step", "a", "4", owner=owner))
+    assert last < expired < again
+
+
 async def test_only_what_was_expected_is_replaced(store: Store) -> None:
     [version] = await written(store, Change("step", "a", "1"))
     write = store.entries.write

@@ -14,10 +14,13 @@ from fairlead.core.ids import JobId
 from fairlead.core.queue import Queue
 from fairlead.stores import store_for
 from fairlead.stores.redis.entries import slot_of
+from fairlead.stores.redis.records import pack
 from fairlead.stores.redis.store import RedisStore
+from fairlead.stores.redis.talk import Conversation
 from tests import deeds
 from tests.servers.redis import RedisServer
-from tests.words import by, claim, done, new_job
+from tests.stores.test_redis_damage import Calls
+from tests.words import by, claim, done, new_id, new_job
 
 MANY = 2_500
 """More than one call removes."""
@@ -38,7 +41,7 @@ def server(redis_server: RedisServer) -> Any:
 
 
 async def owner(store: RedisStore) -> JobId:
-    job = new_job()
+    job = new_job(id=new_id("mail"))
     await store.put([job])
     return job.id
 
@@ -55,6 +58,12 @@ async def with_many(store: RedisStore) -> JobId:
         await store.entries.write([Change("step", name, "1", owner=job_id) for name in names])
     [job] = await claim(store)
     await store.settle([done(job)])
+    return job_id
+
+
+async def ended(store: RedisStore) -> JobId:
+    job_id = await owner(store)
+    await store.settle([done(job) for job in await claim(store)])
     return job_id
 
 
@@ -81,17 +90,18 @@ async def test_of_several_under_one_key_of_a_job_each_sees_the_one_before(
     store: RedisStore, server: Any
 ) -> None:
     job_id = await owner(store)
-    first, second, removed, refused, last = await store.entries.write(
+    first, second, new, removed, refused, last = await store.entries.write(
         [
             Change("step", "a", "1", 0, job_id),
             Change("step", "a", "2", None, job_id),
+            Change("step", "a", "3", 0, job_id),
             Change("step", "a", None, None, job_id),
             Change("step", "a", "3", 7, job_id),
             Change("step", "a", "4", 0, job_id),
         ]
     )
     assert (first or 0) < (second or 0)
-    assert (removed, refused) == (0, None)
+    assert (new, removed, refused) == (None, 0, None)
     [entry] = await store.entries.read(Wanted("step", job_id))
     assert (entry.value, entry.version) == ("4", last)
     assert server.zcard(store.keys.key("mail", "owned")) == 1
@@ -264,6 +274,33 @@ async def test_a_job_that_is_half_forgotten_does_not_run_again(
     while await store.admin.find(job_id) is not None:
         await store.upkeep(SECOND)
     assert server.zcard(store.keys.key("mail", "owned")) == 0
+
+
+async def test_a_job_with_many_entries_is_deleted_in_bounded_calls(
+    store: RedisStore, server: Any
+) -> None:
+    """Else nobody would be heard meanwhile; and what has begun to go does not run again."""
+    jobs = [await ended(store), await with_many(store), await ended(store)]
+    owned = store.keys.key("mail", "owned")
+    people = (await store._session()).people
+
+    def first_call() -> Conversation[list[Any]]:
+        deeds = store.admin._deeds
+        told = yield from deeds._acts.told(by("delete"), jobs[1:2])
+        return (yield [deeds._call("delete", "mail", pack(jobs[1:2]), 1, pack([*FINAL]), told)])
+
+    assert await people.hold(first_call()) == [[[], 0]]
+    assert server.zcard(owned) == MANY - 1_000
+    assert await deeds.revive(store, jobs, FINAL, by("revive")) == [jobs[0], jobs[2]]
+    await deeds.cancel(store, jobs, "so", by())
+    action = by("delete")
+    with Calls(server) as calls:
+        assert await deeds.delete(store, jobs, FINAL, action) == jobs
+    assert calls.count("delete") == 2
+    assert server.zcard(owned) == 0
+    assert await deeds.delete(store, jobs, FINAL, action) == jobs
+    lines = await store.admin.audit_log()
+    assert [line.count for line in lines if line.verb == "delete"] == [3]
 
 
 async def test_a_job_that_went_to_another_queue_is_found_there(

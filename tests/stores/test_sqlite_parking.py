@@ -13,6 +13,7 @@ from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.job import Gate
 from fairlead.stores import store_for
 from fairlead.stores.sqlite.store import SqliteStore
+from fairlead.stores.sqlite.ways import bring_back
 from tests import deeds
 from tests.words import by, claim, failed, new_job, plan
 
@@ -51,12 +52,21 @@ async def test_jobs_park_under_a_reason_and_a_key(
     await store.put([new_job(delay=SECOND)])
     await store.claim(plan(capable={"x": 1}))
     parked = "SELECT parked, park_key, count(*) FROM fairlead_job GROUP BY 1, 2 ORDER BY 1, 2"
-    assert rows(path, parked) == [(1, None, 1), (2, "1 a b", 2), (2, "2 a b", 2), (2, "2 c", 2)]
+    assert rows(path, parked) == [
+        (1, None, 1),
+        (2, "a b 0000000001", 2),
+        (2, "a b 0000000002", 2),
+        (2, "c 0000000002", 2),
+    ]
     assert await deeds.unknown(store) == dict.fromkeys(kinds, 2)
     assert len(await claim(store, capable={"a b": 1})) == 2
     clock.advance(1)
     await store.upkeep(DAY)
-    assert rows(path, parked) == [(0, None, 3), (2, "2 a b", 2), (2, "2 c", 2)]
+    assert rows(path, parked) == [
+        (0, None, 3),
+        (2, "a b 0000000002", 2),
+        (2, "c 0000000002", 2),
+    ]
     [parked_job, *_] = await deeds.jobs(store, Filter(tasks=("c",)))
     assert parked_job.gate is Gate.NO_CAPABLE_WORKER
     await store.announce(Worker("w", {"c": 3, "a b": 2}), DAY)
@@ -96,17 +106,32 @@ async def test_a_key_that_somebody_damaged_harms_no_other(store: SqliteStore, pa
     assert {job.task for job in await claim(store, capable=know)} == {"a", "b", "c"}
 
 
-async def test_what_jobs_are_parked_for_is_found_without_reading_them_all(
-    store: SqliteStore, path: Path
+@pytest.mark.parametrize("number_of_tasks", [1, 3_000])
+async def test_a_claim_goes_along_what_its_worker_knows(
+    store: SqliteStore, path: Path, number_of_tasks: int
 ) -> None:
-    """Each claim asks while there are any."""
-    jobs = [new_job("a"), *(new_job("b") for _ in range(3_000)), new_job("c")]
+    """Not along what is parked: that may be as many tasks as a producer thinks of."""
+    jobs = [new_job(f"a task {number % number_of_tasks}") for number in range(3_000)]
     await store.put(jobs)
     while (await store.claim(plan(capable={"t": 1}))).parked:
         pass
     statement = "SELECT count(*) FROM fairlead_job WHERE parked = 2"
     assert rows(path, statement) == [(len(jobs),)]
     assert (await _steps(store)) < 300
+
+
+async def test_a_worker_brings_back_what_it_knows_and_nothing_else(
+    store: SqliteStore, path: Path
+) -> None:
+    kinds = [("a", 1), ("a", 9), ("a", 10), ("a ", 1), ("a 0000000005", 1), ("b", 1), ("B", 1)]
+    await store.put([new_job(task, version=version) for task, version in kinds])
+    await store.claim(plan(capable={"t": 1}))
+    claimed = await store.claim(plan(capable={"a": 9, "b": 2**62}))
+    known = {("a", 1), ("a", 9), ("b", 1)}
+    assert {(job.task, job.version) for job in claimed.jobs} == known
+    assert claimed.parked == []
+    assert await deeds.unknown(store) == dict.fromkeys({*kinds} - known, 1)
+    assert len((await store.claim(plan(capable=None))).jobs) == 4
 
 
 async def _steps(store: SqliteStore) -> int:
@@ -123,3 +148,32 @@ async def _steps(store: SqliteStore) -> int:
     await store.claim(plan(capable={"t": 1}))
     connection.set_progress_handler(None, 0)
     return counted[0]
+
+
+async def test_what_is_parked_for_a_reason_is_found_by_leaps(
+    store: SqliteStore, path: Path
+) -> None:
+    """Each claim asks while there is any; a key that somebody damaged opens for nobody."""
+    await store.put([new_job() for _ in range(3_000)])
+    write(path, "UPDATE fairlead_job SET parked = 9, park_key = iif(seq < 3000, 'full', 'open')")
+    asked: list[str] = []
+
+    def is_open(key: str) -> bool:
+        asked.append(key)
+        return key == "open"
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        steps = [0]
+
+        def count() -> None:
+            steps[0] += 1
+
+        raw.set_progress_handler(count, 10)
+        assert bring_back(raw, 9, is_open) == 1
+        assert asked == ["full", "open"]
+        assert steps[0] < 300
+        raw.set_progress_handler(None, 0)
+        raw.execute("UPDATE fairlead_job SET park_key = CAST(x'ff' AS TEXT) WHERE seq = 1")
+        raw.execute("UPDATE fairlead_job SET park_key = 'open' WHERE seq = 2")
+        assert bring_back(raw, 9, is_open) == 1
+    write(path, "UPDATE fairlead_job SET parked = 0, park_key = NULL")

@@ -408,11 +408,16 @@ async def test_a_step_that_cannot_be_read_serves_nobody_who_does_not_know_it(
         await store_for(store.url).open()
 
 
+@pytest.mark.parametrize(
+    "script", ["CREATE TABLE more (id);\n", "UPDATE fairlead_job SET fence = fence;\n"]
+)
 async def test_the_step_of_a_program_is_stored_with_whom_it_serves(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
+    """And noticed by programs that run, whatever the step does."""
     assert rows(path, "SELECT version, serves FROM fairlead_migration") == [(1, 1)]
-    steps = [*migrate.migrations(), Migration(2, "colour", "CREATE TABLE more (id);\n", serves=2)]
+    await store.put([new_job()])
+    steps = [*migrate.migrations(), Migration(2, "colour", script, serves=2)]
     with monkeypatch.context() as future:
         future.setattr(migrate, "migrations", lambda: steps)
         newer = store_for(store.url)

@@ -43,7 +43,8 @@ MOST_BYTES = 1024**2
 class Entry(msgspec.Struct, frozen=True):
     """A value as the store has it.
 
-    Versions grow with the store's clock, so one that was removed and written anew has a later one.
+    Versions grow with the store's clock, so one that was removed and written anew has a later one:
+    who expects what was there before is refused.
     """
 
     kind: str
@@ -194,6 +195,7 @@ def change_all(
     """
     answers: list[int | None] = []
     written: dict[Name, Entry | None] = {}
+    seen: dict[Name, int] = {}  # The last version of each, though it may be gone by now.
     for change in changes:
         name = name_of(change)
         last = written[name] if name in written else found.get(name)
@@ -202,8 +204,11 @@ def change_all(
         if not is_expected or (change.owner is not None and change.owner not in live):
             answers.append(None)
             continue
-        written[name] = _changed(change, next_fence(old.version if old is not None else 0, now))
-        answers.append(0 if change.value is None else written[name].version)  # type: ignore[union-attr]
+        seen[name] = max(seen.get(name, 0), last.version if last is not None else 0)
+        if change.value is not None:
+            seen[name] = next_fence(seen[name], now)
+        written[name] = _changed(change, seen[name])
+        answers.append(0 if change.value is None else seen[name])
     return answers, written
 
 

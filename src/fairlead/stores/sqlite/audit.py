@@ -112,7 +112,7 @@ _CHECKS = (
         """
         SELECT seq, id FROM live
         WHERE parked <= 2
-          AND park_key IS NOT CASE WHEN parked = 2 THEN version || ' ' || task END
+          AND park_key IS NOT CASE WHEN parked = 2 THEN task || printf(' %010d', version) END
         """,
     ),
     (

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
+from msgspec.structs import asdict
 
 from fairlead.core.clock import Clock
 from fairlead.core.entries import (
@@ -26,7 +27,7 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import Attached
 from fairlead.core.selection import LOOK
 from fairlead.core.store import BATCH
-from fairlead.stores.sqlite.sound import EntryRow, exact
+from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import (
     UNREADABLE,
@@ -38,9 +39,26 @@ from fairlead.stores.sqlite.talk import (
 
 Answer = TypeVar("Answer")
 
-_decode = msgspec.json.Decoder(list[EntryRow]).decode
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """An entry as a statement answers it, by the names of the columns."""
+
+    kind: str
+    key: str
+    value: str
+    version: int
+    owner: JobId | None
+    due_at: int | None
+    expires_at: int | None
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(**asdict(self))
+
+
+_decode = msgspec.json.Decoder(list[_Row]).decode
 _decode_ids = msgspec.json.Decoder(list[JobId]).decode
-_COLUMNS = ", ".join(EntryRow.__struct_fields__)
+_COLUMNS = ", ".join(_Row.__struct_fields__)
 
 
 class Request(NamedTuple):
@@ -128,7 +146,7 @@ def _entries(connection: sqlite3.Connection, statement: str, **values: object) -
 def _readable(rows: Iterable[Sequence[Any]]) -> Iterator[Entry]:
     for row in rows:
         with suppress(msgspec.ValidationError):
-            yield msgspec.convert(list(row), EntryRow).entry
+            yield msgspec.convert(list(row), _Row).entry
 
 
 def _written(

@@ -8,7 +8,7 @@ long the list is.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -18,7 +18,7 @@ from fairlead.core.clock import Clock
 from fairlead.core.ids import JobId
 from fairlead.core.job import HIGHEST, LATEST, LEVEL, NewJob, Reason, State
 from fairlead.core.outcome import Settlement, overrule
-from fairlead.core.selection import LOOK, Claim, ClaimPlan, can_run
+from fairlead.core.selection import LOOK, Claim, ClaimPlan
 from fairlead.core.store import BATCH, Extended, Upkeep
 from fairlead.stores.foreign import commits_itself
 from fairlead.stores.records import known_tasks
@@ -40,14 +40,12 @@ from fairlead.stores.sqlite.talk import (
 from fairlead.stores.sqlite.ways import (
     End,
     Moment,
-    Parked,
     Refused,
     apart,
-    bring_back,
     bring_back_due,
+    bring_back_known,
     enter,
     forget_old,
-    kind_of,
     leave,
     wait_again,
 )
@@ -127,7 +125,7 @@ class SqliteLine:
             bring_back_due(connection, by.now)
             self.look_again()
         if unknown:
-            self._bring_back_known(connection, partial(can_run, plan.capable))
+            self._bring_back_known(connection, plan.capable)
         if expired:
             _expire(connection, by)
         return paused
@@ -189,14 +187,14 @@ class SqliteLine:
             told |= {"pools": to_json(worker.pools), "processes": worker.processes}
             told |= {"level": worker.level, "now": now, "until": now + lease}
             tell(connection, "announce", id=worker.id, **told)
-            self._bring_back_known(connection, partial(can_run, worker.capable))
+            self._bring_back_known(connection, worker.capable)
         return [None] * len(items)
 
     def _bring_back_known(
-        self, connection: sqlite3.Connection, can: Callable[[str, int], bool]
+        self, connection: sqlite3.Connection, capable: Mapping[str, int] | None
     ) -> int:
         """Bring back the jobs that were parked for want of a worker that knows their task."""
-        back = bring_back(connection, Parked.NO_CAPABLE_WORKER, lambda key: can(*kind_of(key)))
+        back = bring_back_known(connection, capable)
         if back:
             self.look_again()
         return back
@@ -217,7 +215,7 @@ class SqliteLine:
         forgotten = forget_old_entries(connection, before, by.level)
         done = Upkeep(
             promoted=bring_back_due(connection, by.now),
-            brought_back=self._bring_back_known(connection, partial(can_run, known)),
+            brought_back=self._bring_back_known(connection, known),
             expired=_expire(connection, by),
             pruned_jobs=forget_old(connection, before, by.level),
             pruned_attempts=tell(connection, "prune_attempts", before=before, batch=BATCH),

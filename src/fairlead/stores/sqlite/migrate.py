@@ -16,6 +16,9 @@ from fairlead.stores.sqlite.ways import Moment
 from fairlead.stores.steps import check_served
 
 _FOUND = "SELECT 1 FROM sqlite_master WHERE name = 'fairlead_migration'"
+SIGN = ("CREATE VIEW fairlead_step AS SELECT 1", "DROP VIEW fairlead_step")
+"""Make SQLite compile its statements anew, by which running programs notice any step."""
+
 NOTES = """
 CREATE TABLE IF NOT EXISTS fairlead_migration (
     version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL, serves INTEGER NOT NULL DEFAULT 1
@@ -149,6 +152,8 @@ def _apply(connection: sqlite3.Connection, lock: WriteLock, step: Migration, now
         if version(connection) < step.number:
             connection.execute(NOTES)
             build(connection, step)
+            for statement in SIGN:
+                connection.execute(statement)
             connection.execute(
                 "INSERT INTO fairlead_migration (version, applied_at, serves) VALUES (?, ?, ?)",
                 (step.number, now, step.serves),

@@ -12,12 +12,11 @@ from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict
 
 from fairlead.core.admin import PoolShare
-from fairlead.core.entries import LONGEST_KEY, LONGEST_KIND, Entry
+from fairlead.core.entries import LONGEST_KEY, LONGEST_KIND
 from fairlead.core.errors import DecodeError
-from fairlead.core.ids import IdMaker, JobId
+from fairlead.core.ids import IdMaker
 from fairlead.core.job import (
     ALONE,
     HIGHEST,
@@ -52,23 +51,6 @@ LAST_REASON = 2**15 - 1
 WhyParked = Annotated[int, msgspec.Meta(ge=0, le=LAST_REASON)]
 Bits = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Step = Annotated[int, msgspec.Meta(ge=1, le=9_999)]
-
-
-class EntryRow(msgspec.Struct, frozen=True, array_like=True):
-    """An entry as the row of an ended job keeps it; behind that stands its `more`."""
-
-    kind: str
-    key: str
-    value: str
-    version: int
-    owner: JobId | None = None
-    due_at: int | None = None
-    expires_at: int | None = None
-
-    @property
-    def entry(self) -> Entry:
-        """The entry as it is used."""
-        return Entry(**asdict(self))
 
 
 _new_id = IdMaker()

@@ -244,6 +244,13 @@ def bring_back_due(connection: sqlite3.Connection, now: int) -> int:
     return tell(connection, "bring_back_due", now=now, batch=BATCH)
 
 
+def bring_back_known(connection: sqlite3.Connection, capable: Mapping[str, int] | None) -> int:
+    """Put jobs back into the order that wait for a worker with these tasks; None knows all."""
+    if capable is None:
+        return tell(connection, "bring_back_unknown", batch=BATCH)
+    return tell(connection, "bring_back_known", capable=to_json(dict(capable)), batch=BATCH)
+
+
 def bring_back(connection: sqlite3.Connection, reason: int, is_open: Callable[[str], bool]) -> int:
     """Put jobs back into the order whose key is open now; returns how many."""
     keys = [key for key in _park_keys(connection, reason) if is_open(key)]
@@ -277,11 +284,14 @@ def hasten(connection: sqlite3.Connection, job_ids: Collection[JobId], by: Momen
 
 
 def kind_key(task: str, version: int) -> str:
-    """Name a kind of call, as the key under which jobs wait for a worker that knows it."""
-    return f"{version} {task}"
+    """Name a kind of call, as the key under which jobs wait for a worker that knows it.
+
+    Those of one task stand together, by version.
+    """
+    return f"{task} {version:010}"
 
 
 def kind_of(key: str) -> tuple[str, int]:
     """Return the task and the version that such a key names."""
-    version, _, task = key.partition(" ")
+    task, _, version = key.rpartition(" ")
     return task, int(version) if version.isdecimal() else 0

@@ -42,9 +42,11 @@ BEGIN
 END $$;
 
 -- Write one entry, if the version that it expects is there; one that has expired is not. Returns its new version, 0
--- if it is removed, and null if it is refused.
+-- if it is removed, and null if it is refused. Versions begin at an instant: another one for each change of one call,
+-- which may have removed it before.
 CREATE OR REPLACE FUNCTION write_entry(
-    kind_ text, owner_ text, key_ text, value_ text, expect bigint, due_at_ bigint, expires_at_ bigint, at bigint
+    kind_ text, owner_ text, key_ text, value_ text, expect bigint, due_at_ bigint, expires_at_ bigint, at bigint,
+    first bigint
 ) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -62,7 +64,7 @@ BEGIN
             DELETE FROM entry WHERE kind = kind_ AND owner = owner_ AND key = key_;
             RETURN 0;
         END IF;
-        last := greatest(last + 1, at);
+        last := greatest(found_at + 1, first);
         IF found_at IS NOT NULL THEN
             UPDATE entry SET value = value_, version = last, due_at = due_at_, expires_at = expires_at_
             WHERE kind = kind_ AND owner = owner_ AND key = key_;

@@ -42,13 +42,14 @@ BEGIN
     FOR change IN
         SELECT each->>0 AS kind, each->>1 AS owner, each->>2 AS key, each->>3 AS value,
                (each->>4)::bigint AS expect, (each->>5)::bigint AS due_at,
-               (each->>6)::bigint AS expires_at, n
+               (each->>6)::bigint AS expires_at, n,
+               at + row_number() OVER (PARTITION BY each->>0, each->>1, each->>2 ORDER BY n) - 1 AS first
         FROM jsonb_array_elements(doc->'changes') WITH ORDINALITY AS a(each, n)
         ORDER BY (each->>0) COLLATE "C", (each->>1) COLLATE "C", (each->>2) COLLATE "C", n
     LOOP
         IF change.owner = '' OR change.owner = ANY (live) THEN
             answers[change.n] := write_entry(change.kind, change.owner, change.key, change.value,
-                                             change.expect, change.due_at, change.expires_at, at);
+                                             change.expect, change.due_at, change.expires_at, at, change.first);
         END IF;
     END LOOP;
     UPDATE job SET attached = attached | 1

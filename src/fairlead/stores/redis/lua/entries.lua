@@ -41,14 +41,18 @@ function entry.changes_in(text)
   return changes
 end
 
--- What a change makes of an entry: its version and its text, 0 and nothing if it is removed; false if it is refused.
-function entry.changed(old, change, now)
+-- What a change makes of an entry: its version and its text, 0 and nothing if it is removed; false if it is refused. Its
+-- version is later than any that this call has seen under its name: it may have been there, and been removed.
+function entry.changed(old, change, now, name, seen)
   local <CHANGE> = unpack(change, 1, #CHANGE)
   local is_there = entry.is_there(old, now)
   local version = is_there and old[ENTRY.VERSION] or 0
   if expect ~= nil and expect ~= version then return false end
+  local last = math.max(old and old[ENTRY.VERSION] or 0, seen[name] or 0)
+  seen[name] = last
   if value == nil then return 0, nil end
-  version = math.max(version + 1, now)
+  version = math.max(last + 1, now)
+  seen[name] = version
   local fields = cmsgpack.pack(kind, key, version, due_at, expires_at, value)
   return version, is_there and old.head .. fields .. old.rest or @ENTRY .. fields
 end
@@ -145,11 +149,11 @@ function entry.remove(name, fields)
   if fields and fields[ENTRY.DUE_AT] then call('ZREM', awaited, entry.due_mark(fields)) end
 end
 
-function entry.change_loose(change, now)
+function entry.change_loose(change, now, seen)
   local name = change[CHANGE.KIND] .. '\0' .. change[CHANGE.KEY]
   local known = call('HGET', loose, name)
   local old = entry.of(known)
-  local version, text = entry.changed(old, change, now)
+  local version, text = entry.changed(old, change, now, name, seen)
   if not version then return false end
   if known then entry.remove(name, old) end
   if text then

@@ -6,7 +6,7 @@
 local now, level = clock(ARGV[1]), count_of(ARGV[2])
 local changes = entry.changes_in(ARGV[5])
 if ARGV[3] ~= '' and not entry.runs_under(ARGV[3], tonumber(ARGV[4])) then return 0 end
-local owners, names, answers, changed = {}, {}, {}, {}
+local owners, names, answers, changed, seen = {}, {}, {}, {}, {}
 for n = 1, #changes do
   local owner = changes[n][CHANGE.OWNER] or ''
   if owners[owner] == nil then owners[owner] = entry.owner(owner, level) end
@@ -18,7 +18,7 @@ for n = 1, #changes do
   if standing then
     local known = changed[name]
     if known == nil then known = texts[n] end
-    version, text = entry.changed(entry.of(known), changes[n], now)
+    version, text = entry.changed(entry.of(known), changes[n], now, name, seen)
   end
   answers[n] = version
   if version then changed[name] = text or false end

@@ -109,6 +109,18 @@ CROSS JOIN fairlead_job AS job INDEXED BY fairlead_job_parked
   ON job.parked > 1 AND job.parked = :parked AND job.park_key = wanted.value
 LIMIT :batch
 
+-- name: which_known
+-- Those that are parked for want of a worker that knows their task, which one of :capable does: a JSON object of
+-- task to newest version. It goes along what is known, not along what is parked, which may be anything.
+SELECT job.seq FROM json_each(:capable) AS known
+CROSS JOIN fairlead_job AS job INDEXED BY fairlead_job_parked
+  ON job.parked > 1 AND job.parked = 2 AND job.task = known.key
+ AND job.park_key BETWEEN known.key || ' ' AND known.key || printf(' %010d', min(known.value, 2147483647))
+LIMIT :batch
+
+-- name: which_unknown
+SELECT seq FROM fairlead_job INDEXED BY fairlead_job_parked WHERE parked > 1 AND parked = 2 LIMIT :batch
+
 -- name: which_hastened
 SELECT seq FROM fairlead_job WHERE parked = 1 AND seq IN (SELECT value FROM json_each(:seqs))
 
