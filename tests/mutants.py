@@ -54,6 +54,11 @@ REPEATED = "tests/stores/test_repeated_acts.py"
 REVOKE = "tests/runtime/test_revoke.py"
 OUTDATED = "tests/versions/test_outdated.py"
 VERSIONS = "tests/versions/test_workers.py"
+HIDDEN = "tests/stores/test_upkeep.py::test_a_job_expires_though_many_before_it_run_past_their_time"
+MANY_TRIPS = (
+    "tests/stores/test_redis_pages.py"
+    "::test_what_is_asked_of_each_of_many_queues_takes_few_round_trips"
+)
 MUTANTS = [
     Mutant(
         "no answer of a node belongs to an earlier question (F19)",
@@ -2255,6 +2260,48 @@ MUTANTS = [
         "places = (yield from self._queues.reserve(strays)) if strays else {}",
         "places = (yield from self._queues.reserve(strays)) and {} if strays else {}",
         "tests/stores/test_redis.py",
+    ),
+    Mutant(
+        "what is asked of each queue is asked of many at once, Redis",
+        f"{REDIS}/talk.py",
+        "_SIDE_BY_SIDE = 32",
+        "_SIDE_BY_SIDE = 1",
+        MANY_TRIPS,
+    ),
+    Mutant(
+        "answers come to who asked, though others asked for more or fewer (F19), Redis",
+        f"{REDIS}/talk.py",
+        "heard = {at: list(islice(said, len(several))) for at, several in wanted.items()}",
+        "heard = {at: list(islice(said, 1)) for at, several in wanted.items()}",
+        MANY_TRIPS,
+    ),
+    Mutant(
+        "small queues are looked through together for an id, Redis",
+        f"{REDIS}/next_ids.py",
+        "_BEGUN_AT_ONCE = 16",
+        "_BEGUN_AT_ONCE = 1",
+        MANY_TRIPS,
+    ),
+    Mutant(
+        "a list by id goes on in a queue before it goes on to others, Redis",
+        f"{REDIS}/next_ids.py",
+        "            if next_:\n                return found, False\n",
+        "",
+        "tests/stores/test_redis_pages.py::test_an_id_is_found_behind_queues_that_are_large",
+    ),
+    Mutant(
+        "upkeep finds what expired behind jobs that run (P11), SQLite",
+        f"{SQLITE}/line.py",
+        "_LONG_LOOK = 50 * LOOK",
+        "_LONG_LOOK = LOOK",
+        HIDDEN,
+    ),
+    Mutant(
+        "upkeep finds what expired behind jobs that run (P11), PostgreSQL",
+        f"{POSTGRES}/verbs/upkeep.sql",
+        "expire(at, most, own, 50000)",
+        "expire(at, most, own, 1000)",
+        HIDDEN,
     ),
     Mutant(
         "a server that evicts is refused (F25)",
@@ -5170,7 +5217,7 @@ MUTANTS = [
     Mutant(
         "what is above the level is stepped over up to a bound when jobs expire, PostgreSQL",
         f"{POSTGRES}/functions/leave.sql",
-        "ORDER BY expires_at LIMIT 1000",
+        "ORDER BY expires_at LIMIT steps",
         "ORDER BY expires_at",
         f"{WAYS}::test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look",
     ),

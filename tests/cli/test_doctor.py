@@ -173,7 +173,7 @@ def test_of_what_is_alike_some_is_told_and_counted(folder: Path) -> None:
     with_store(folder, lambda store: store.put(jobs))
     change(
         folder,
-        "UPDATE fairlead_job SET parked = 2, park_key = '1 ' || task, "
+        "UPDATE fairlead_job SET parked = 2, park_key = task || ' 0000000001', "
         "shared_deaths = -7 WHERE seq % 2",
     )
     change(folder, "INSERT INTO fairlead_paused SELECT DISTINCT queue FROM fairlead_job")

@@ -15,7 +15,7 @@ from fairlead.core.queue import Queue
 from fairlead.core.retry import Retry
 from fairlead.core.store import Store
 from fairlead.stores import store_for
-from fairlead.stores.redis import acts, history, listing, next_ids, pages, parked, places
+from fairlead.stores.redis import acts, history, next_ids, pages, parked, places
 from fairlead.stores.redis import deeds as deeds_of_redis
 from fairlead.stores.redis.address import Address
 from fairlead.stores.redis.keys import Keys
@@ -46,7 +46,6 @@ def keys(redis_url: str) -> Keys:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything take many steps."""
     for module, name, size in (
-        (listing, "_IDS_AT_ONCE", 7),
         (pages, "_MOST", 7),
         (pages, "_RECORDS_AT_ONCE", 3),
         (next_ids, "_FIRST_QUEUES", 1),

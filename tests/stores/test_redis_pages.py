@@ -185,6 +185,54 @@ def test_what_goes_while_queues_are_compared_hides_no_other_job(answer: list[byt
     assert end.value.value == ([], False)
 
 
+async def test_what_is_asked_of_each_of_many_queues_takes_few_round_trips(
+    near: Store, measured: Measured, clock: ManualClock
+) -> None:
+    """Whose jobs run, what waits for what, and which id begins like that: thirty queues at a time."""
+    names = NAMES[:320]
+    await near.put([new_job(queue=name, priority=5) for name in names])
+    lineup = Lineup(map(Queue, names))
+    again = await claim(near, *lineup, slots=len(names))
+    await near.settle([failed(job, clock.now()) for job in again])
+    await near.put([new_job(queue=name) for name in names])
+    mine = await claim(near, *lineup, slots=len(names), worker="mine")
+    await near.put([new_job(queue=name, priority=9) for name in names])
+    last = new_job(queue=max(names), delay=60 * SECOND)
+    await near.put([last])
+    clock.advance(1)
+
+    measured.begin()
+    held = await measured.store.held("mine")
+    assert sorted(job.id for job in held) == sorted(job.id for job in mine)
+    assert measured.cost().trips <= 35
+
+    measured.begin()
+    stats = await measured.store.admin.stats([Part.RUNNING, Part.WAITING])
+    assert measured.cost().trips <= 90
+    assert {each.queue for each in stats.running} == set(names)
+    assert {each.retrying for each in stats.waiting.values()} == {1}
+    assert {each.oldest for each in stats.waiting.values()} == {clock.now() - SECOND}
+
+    measured.begin()
+    page = await measured.store.admin.page(Filter(begins=last.id[:20]), 100)
+    assert [job.id for job in page.jobs] == [last.id]
+    assert measured.cost().trips <= 45
+
+
+async def test_an_id_is_found_behind_queues_that_are_large(near: Store) -> None:
+    """A large one is looked through step by step, and those behind it are not forgotten."""
+    some = [new_job(queue="b") for _ in range(2_500)]
+    jobs = [new_job(queue="a"), *some, new_job(queue="c"), new_job(queue="d")]
+    await near.put(jobs)
+    found: list[JobId] = []
+    cursor, pages = None, 0
+    while cursor or not pages:
+        page = await near.admin.page(Filter(begins="0"), 100, cursor)
+        found += [job.id for job in page.jobs]
+        cursor, pages = page.cursor, pages + 1
+    assert sorted(found) == sorted(job.id for job in jobs)
+
+
 # Many keys of parked jobs
 
 

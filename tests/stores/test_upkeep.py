@@ -2,7 +2,7 @@ import asyncio
 
 from fairlead.core.admin import Worker
 from fairlead.core.clock import SECOND, ManualClock
-from fairlead.core.job import Gate, State
+from fairlead.core.job import Gate, Job, Reason, State
 from fairlead.core.outcome import Policy
 from fairlead.core.retry import Retry
 from fairlead.core.store import BATCH, Store
@@ -61,6 +61,23 @@ async def test_upkeep_promotes_expires_and_brings_back(store: Store, clock: Manu
     record = await store.admin.find(strange.id)
     assert record is not None
     assert record.gate is None
+
+
+async def test_a_job_expires_though_many_before_it_run_past_their_time(
+    store: Store, clock: ManualClock
+) -> None:
+    """Who runs does not expire any more, and hides nobody who does."""
+    await store.put([new_job(expires_in=10 * SECOND) for _ in range(1_200)])
+    running: list[Job] = []
+    while len(running) < 1_200:
+        running += await claim(store, slots=400, lease=60)
+    late = new_job(expires_in=11 * SECOND)
+    await store.put([late])
+    clock.advance(12)
+    assert (await store.upkeep(3600 * SECOND)).expired == 1
+    record = await store.admin.find(late.id)
+    assert record is not None
+    assert (record.state, record.reason) == (State.CANCELLED, Reason.EXPIRED)
 
 
 async def test_a_round_of_upkeep_is_bounded_and_says_when_there_is_more(

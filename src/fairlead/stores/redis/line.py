@@ -42,6 +42,7 @@ from fairlead.stores.redis.talk import (
     pieces,
     present,
     raise_outage,
+    side_by_side,
     spared,
 )
 from fairlead.stores.redis.wake import Bell
@@ -241,16 +242,19 @@ class RedisLine:
     def held(self, worker: str) -> Conversation[list[Job]]:
         """Return the running jobs that this worker claimed."""
         names = yield from self._queues.names()
+        found = yield from side_by_side(self._held_in(name, worker) for name in names)
+        return [job for jobs in found for job in jobs]
+
+    def _held_in(self, queue: str, worker: str) -> Conversation[list[Job]]:
+        running = yield from self._queues.running(queue)
+        mine = [job_id for job_id, run in running.items() if run.worker == worker]
         jobs: list[Job] = []
-        for queue in names:
-            running = yield from self._queues.running(queue)
-            mine = [job_id for job_id, run in running.items() if run.worker == worker]
-            for some in pieces(mine, MOST_AT_ONCE):
-                for (job_id, _), kept in (yield from kept_in(self._keys, {queue: some})).items():
-                    with suppress(DecodeError):  # A claim puts it aside, when its lease passes.
-                        body = body_of(job_id, kept.body)
-                        jobs.append(job_of(job_id, queue, body, running[job_id], lost=False))
-            self._queues.remember(mine, queue)
+        for some in pieces(mine, MOST_AT_ONCE):
+            for (job_id, _), kept in (yield from kept_in(self._keys, {queue: some})).items():
+                with suppress(DecodeError):  # A claim puts it aside, when its lease passes.
+                    body = body_of(job_id, kept.body)
+                    jobs.append(job_of(job_id, queue, body, running[job_id], lost=False))
+        self._queues.remember(mine, queue)
         return jobs
 
     # Upkeep

@@ -14,9 +14,8 @@ from fairlead.stores.redis.pages import Pages
 from fairlead.stores.redis.parked import parked
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import Kept, kept_of, pack, run_of
-from fairlead.stores.redis.talk import Conversation, call, pieces, spared
+from fairlead.stores.redis.talk import Conversation, call, spared
 
-_IDS_AT_ONCE = 10_000
 _RUNS_AT_ONCE = 1_000
 
 _PLACES = {
@@ -119,11 +118,11 @@ class Listing:
         due, standings = (self._keys.key(queue, part) for part in ("due", "standings"))
         number, start, found = 0, 0, [b""]
         while found:
-            page = ("LIMIT", start, _IDS_AT_ONCE)
+            page = ("LIMIT", start, _RUNS_AT_ONCE)
             [found] = yield from spared([("ZRANGEBYSCORE", due, f"({now}", "+inf", *page)], [])
             start += len(found)
-            for some in pieces(found, _RUNS_AT_ONCE):
-                [texts] = yield from spared([("HMGET", standings, *some)], [])
+            if found:
+                [texts] = yield from spared([("HMGET", standings, *found)], [])
                 number += sum(map(_was_tried, texts))
         return number
 

@@ -39,6 +39,8 @@ PARTS = {
 """Where the jobs of an order stand; they are all of one state."""
 _FIRST_QUEUES, _QUEUES_AT_ONCE = 50, 500
 """Of how many queues a place is asked for at once: of few at first, for they may fill the page."""
+_BEGUN_AT_ONCE = 16
+"""How many queues are looked through at once for ids that begin with a text."""
 _LEAPT_AT_ONCE = 100
 """How many queues are looked through at once for parked jobs whose run was lost."""
 _LEAST_OF_EACH = 4
@@ -238,21 +240,35 @@ class NextIds:
     # By id
 
     def _beginning(self, asked: Asked, names: Sequence[str]) -> Conversation[Found]:
-        """Return ids of one queue that begin with a text, after the ids and steps before."""
+        """Return ids that begin with a text, after the ids and steps before.
+
+        Small queues are looked through at one step, some of them together; a large one alone.
+        """
         queue, step, last = asked.after or ("", "0", b"")
         assert isinstance(queue, str)
         assert isinstance(last, bytes)
         rest = [name for name in names if name > queue or (name == queue and step)]
-        if not rest:
-            return [], True
-        name = rest[0]
-        if name != queue:
+        if rest[:1] != [queue]:
             step, last = "0", b""
-        asked_for = call(self._keys, "begin", name, asked.which.begins or "", str(step))
-        [[goes_on, ids]] = yield from spared([asked_for], [b"0", []])
-        found = [Spotted((name, step, each), each, name) for each in sorted(ids) if each > last]
-        next_ = "" if int(goes_on) == 0 else str(int(goes_on))
-        return [*found, Spotted((name, next_, b""), b"", name)], not next_ and name == rest[-1]
+        some = rest[: 1 if step != "0" else _BEGUN_AT_ONCE]
+        steps = [step, *["0"] * (len(some) - 1)]
+        begins = asked.which.begins or ""
+        calls = [
+            call(self._keys, "begin", name, begins, str(from_))
+            for name, from_ in zip(some, steps, strict=True)
+        ]
+        answers = yield from spared(calls, [b"0", []])
+        found: list[Spotted] = []
+        for name, from_, (goes_on, ids) in zip(some, steps, answers, strict=True):
+            found += [
+                Spotted((name, from_, each), each, name) for each in sorted(ids) if each > last
+            ]
+            next_ = "" if int(goes_on) == 0 else str(int(goes_on))
+            found.append(Spotted((name, next_, b""), b"", name))
+            if next_:
+                return found, False
+            last = b""
+        return found, len(some) == len(rest)
 
 
 def _from(names: Sequence[str], after: Key | None) -> Sequence[str]:

@@ -15,7 +15,15 @@ from fairlead.stores.redis.listing import Listing
 from fairlead.stores.redis.parked import parked
 from fairlead.stores.redis.queues import Queues
 from fairlead.stores.redis.records import pack, score_of, task_of
-from fairlead.stores.redis.talk import Conversation, Word, call, pieces, present, spared
+from fairlead.stores.redis.talk import (
+    Conversation,
+    Word,
+    call,
+    pieces,
+    present,
+    side_by_side,
+    spared,
+)
 
 _STANDING_AT_ONCE = 500
 _DAY = LONGEST_HEAD_START * SECOND
@@ -54,9 +62,10 @@ class Places:
     def _running(self) -> Conversation[list[Running]]:
         """Count running jobs by worker process, queue and task."""
         now = yield from present(self._clock)
+        names = yield from self._queues.names()
+        all_running = yield from side_by_side(map(self._queues.running, names))
         rows = []
-        for queue in (yield from self._queues.names()):
-            running = yield from self._queues.running(queue)
+        for queue, running in zip(names, all_running, strict=True):
             rows += [
                 (run.worker, queue, run.task, 1, run.claimed_at)
                 for run in running.values()
@@ -154,10 +163,14 @@ class Places:
         ]
         answers = yield from spared(asked, None)
         parked_in = yield from parked(self._keys, names)
+        sizes = list(zip(names, pieces(answers, 6), strict=True))
+        since = yield from side_by_side(self._oldest(name, each[:3], now) for name, each in sizes)
+        delayed = [name for name, each in sizes if each[5]]
+        tried = yield from side_by_side(self._listing.retrying(name, now) for name in delayed)
+        all_retrying = dict(zip(delayed, tried, strict=True))
         found: dict[str, Waiting] = {}
-        for queue, (*firsts, ready, due, later) in zip(names, pieces(answers, 6), strict=True):
-            oldest = yield from self._oldest(queue, firsts, now)
-            retrying = (yield from self._listing.retrying(queue, now)) if later else 0
+        for (queue, (*_, ready, due, later)), oldest in zip(sizes, since, strict=True):
+            retrying = all_retrying.get(queue, 0)
             aside = sum(waiting for _, waiting, _ in parked_in.get(queue, ()))
             counts = ((ready or 0) + (due or 0), (later or 0) - retrying, retrying, aside)
             if any(counts):

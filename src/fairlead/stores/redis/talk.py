@@ -6,6 +6,7 @@ the same one is held over an async connection, a blocking one, or with a cluster
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from fairlead.core.clock import SECOND, Clock
@@ -34,6 +35,39 @@ def go_on(talk: Conversation[T], heard: list[Any] | StoreError | None) -> list[C
     if isinstance(heard, StoreError):
         return talk.throw(heard)
     return next(talk) if heard is None else talk.send(heard)
+
+
+_SIDE_BY_SIDE = 32
+"""How many conversations are held at a time: each may be about many jobs."""
+
+
+def side_by_side(talks: Iterable[Conversation[T]]) -> Conversation[list[T]]:
+    """Hold conversations that do not depend on each other, some at a time; returns what each does.
+
+    Their commands go together. So what is asked of a thousand queues takes some ten round trips,
+    not thousands.
+    """
+    found: list[T] = []
+    for some in pieces(list(talks), _SIDE_BY_SIDE):
+        found += yield from _in_step(some)
+    return found
+
+
+def _in_step(talks: Sequence[Conversation[T]]) -> Conversation[list[T]]:
+    ended: dict[int, T] = {}
+    heard: dict[int, list[Any] | None] = dict.fromkeys(range(len(talks)))
+    while heard:
+        wanted: dict[int, list[Command]] = {}
+        for at, answers in heard.items():
+            try:
+                wanted[at] = go_on(talks[at], answers)
+            except StopIteration as end:
+                ended[at] = end.value
+        if not wanted:
+            break
+        said = iter((yield [each for several in wanted.values() for each in several]))
+        heard = {at: list(islice(said, len(several))) for at, several in wanted.items()}
+    return [ended[at] for at in range(len(talks))]
 
 
 def raise_outage(answers: Iterable[Any]) -> None:

@@ -66,6 +66,8 @@ class _Current(msgspec.Struct, frozen=True, array_like=True, gc=False):
     claimed_at: int | None
 
 
+_LONG_LOOK = 50 * LOOK
+"""How far upkeep looks for jobs that expired, past running ones and those of newer programs."""
 _decode_current = msgspec.json.Decoder(list[_Current]).decode
 
 
@@ -127,7 +129,7 @@ class SqliteLine:
         if unknown:
             self._bring_back_known(connection, plan.capable)
         if expired:
-            _expire(connection, by)
+            _expire(connection, by, LOOK)
         return paused
 
     def extend(
@@ -216,7 +218,7 @@ class SqliteLine:
         done = Upkeep(
             promoted=bring_back_due(connection, by.now),
             brought_back=self._bring_back_known(connection, known),
-            expired=_expire(connection, by),
+            expired=_expire(connection, by, _LONG_LOOK),
             pruned_jobs=forget_old(connection, before, by.level),
             pruned_attempts=tell(connection, "prune_attempts", before=before, batch=BATCH),
             pruned_entries=forgotten + prune(connection, by.now),
@@ -305,8 +307,8 @@ def _log(connection: Hand, run: dict[str, object], started: Mapping[int, object]
     tell(connection, "log", runs=to_json(started), **run)
 
 
-def _expire(connection: sqlite3.Connection, by: Moment) -> int:
-    values = {"now": by.now, "level": by.level, "batch": BATCH, "look": LOOK}
+def _expire(connection: sqlite3.Connection, by: Moment, look: int) -> int:
+    values = {"now": by.now, "level": by.level, "batch": BATCH, "look": look}
     seqs = _decode_seqs(ask(connection, "expired", **values))
     cancel_waiting(connection, seqs, Reason.EXPIRED, by)
     return len(seqs)

@@ -120,17 +120,18 @@ AS $$
 $$;
 
 -- The first jobs that have expired, running ones and those of newer programs among them: what these step over is bounded.
-CREATE OR REPLACE FUNCTION overdue(at bigint) RETURNS TABLE (place tid, lease_until bigint, level smallint)
-LANGUAGE sql STABLE ROWS 1000
+CREATE OR REPLACE FUNCTION overdue(at bigint, steps integer)
+RETURNS TABLE (place tid, lease_until bigint, level smallint) LANGUAGE sql STABLE ROWS 1000
 AS $$
-    SELECT ctid, lease_until, level FROM job WHERE expires_at BETWEEN 0 AND at ORDER BY expires_at LIMIT 1000
+    SELECT ctid, lease_until, level FROM job WHERE expires_at BETWEEN 0 AND at ORDER BY expires_at LIMIT steps
 $$;
 
-CREATE OR REPLACE FUNCTION expire(at bigint, most integer, own integer) RETURNS integer LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION expire(at bigint, most integer, own integer, steps integer) RETURNS integer
+LANGUAGE plpgsql
 AS $$
 DECLARE
     ids text[] := ARRAY(
-        SELECT id FROM job WHERE ctid = ANY (ARRAY(SELECT place FROM overdue(at)))
+        SELECT id FROM job WHERE ctid = ANY (ARRAY(SELECT place FROM overdue(at, steps)))
                              AND lease_until = 0 AND may_touch(own, level)
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     );

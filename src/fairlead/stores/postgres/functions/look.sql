@@ -11,7 +11,7 @@ DECLARE
 BEGIN
     SELECT EXISTS (SELECT FROM job WHERE parked = 1 AND run_at <= at),
            EXISTS (SELECT FROM job WHERE parked = 2 AND park_key IS NOT NULL),
-           EXISTS (SELECT FROM overdue(at) WHERE lease_until = 0 AND may_touch(own, level))
+           EXISTS (SELECT FROM overdue(at, 1000) WHERE lease_until = 0 AND may_touch(own, level))
     INTO due, unknown, expired;
     IF due THEN
         stirred := bring_back_due(at, most);
@@ -21,7 +21,7 @@ BEGIN
     END IF;
     stirred := stirred || bring_back_limited(at, most);
     IF expired THEN
-        PERFORM expire(at, most, own);
+        PERFORM expire(at, most, own, 1000);
     END IF;
     RETURN ARRAY(SELECT DISTINCT unnest(stirred));
 END $$;

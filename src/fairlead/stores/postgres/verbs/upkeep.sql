@@ -31,7 +31,7 @@ BEGIN
     ) AS each;
     counts := ARRAY[
         cardinality(bring_back_due(at, most)), cardinality(bring_back_known(known, most)),
-        expire(at, most, own)
+        expire(at, most, own, 50000)
     ];
     SELECT before INTO past FROM retention FOR UPDATE SKIP LOCKED;
     IF past > stamp() + 86400000000 THEN
