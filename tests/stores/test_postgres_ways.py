@@ -168,7 +168,7 @@ async def test_what_is_above_the_level_costs_a_claim_and_upkeep_a_bounded_look(
         )
     owner.execute("UPDATE job SET expires_at = 1")
     owner.execute("VACUUM ANALYZE job")
-    for verb in ("look_after('{}', 100, stamp(), 1)", "expire(stamp(), 100, 1)"):
+    for verb in ("look_after('{}', 100, stamp(), 1)", "expire(stamp(), 100, 1, 1000)"):
         with owner.transaction():
             before = owner.execute(read).fetchone()
             owner.execute(f"SELECT {verb}".encode())

@@ -36,6 +36,7 @@ from fairlead.stores.redis.talk import (
     Tried,
     Word,
     ask_each,
+    both,
     call,
     call_on,
     moment,
@@ -261,22 +262,17 @@ class RedisLine:
 
     def announce(self, worker: Worker, lease: int) -> Conversation[None]:
         """Say that a worker lives, and which tasks it knows."""
-        yield from self._served.ask()
+        _, names = yield from both(self._served.ask(), self._queues.names())
         at = self._at()
         said = b"".join(
             pack(each)
             for each in (dict(worker.capable), worker.pools, worker.processes, worker.level)
         )
         said_so = call_on("announce", self._keys.workers, at, worker.id, lease, said)
-        yield from spared([said_so], None)
-        yield from self._bring_back(at, worker)
-
-    def _bring_back(self, at: Word, worker: Worker) -> Conversation[None]:
-        names = yield from self._queues.names()
-        if not names:
-            return
-        counts = yield [Tried(("ZCARD", self._keys.key(name, "parked"))) for name in names]
-        parked = [name for name, count in zip(names, counts, strict=True) if _number(count)]
+        counts = [Tried(("ZCARD", self._keys.key(name, "parked"))) for name in names]
+        first, *counted = yield [Tried(said_so), *counts]
+        raise_outage([first])
+        parked = [name for name, count in zip(names, counted, strict=True) if _number(count)]
         if parked:
             words = (at, pack(dict(worker.capable)), BATCH, worker.level)
             yield [Tried(self._call("bring_back", name, *words)) for name in parked]

@@ -7,7 +7,7 @@ the same one is held over an async connection, a blocking one, or with a cluster
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from fairlead.core.clock import SECOND, Clock
 from fairlead.core.errors import StoreDenied, StoreError, StoreRefused
@@ -18,6 +18,7 @@ Word = str | bytes | int | float
 Command = tuple[Any, ...]
 """The words of a command; a node before them says who is asked."""
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Tried(tuple[Any, ...]):
@@ -51,6 +52,12 @@ def side_by_side(talks: Iterable[Conversation[T]]) -> Conversation[list[T]]:
     for some in pieces(list(talks), _SIDE_BY_SIDE):
         found += yield from _in_step(some)
     return found
+
+
+def both(one: Conversation[T], other: Conversation[U]) -> Conversation[tuple[T, U]]:
+    """Hold two conversations at a time."""
+    first, second = yield from _in_step(cast("Sequence[Conversation[Any]]", (one, other)))
+    return first, second
 
 
 def _in_step(talks: Sequence[Conversation[T]]) -> Conversation[list[T]]:

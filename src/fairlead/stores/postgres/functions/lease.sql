@@ -19,8 +19,13 @@ CREATE OR REPLACE FUNCTION candidates(
     asked stretch[], at bigint, spare boolean, able jsonb, own integer
 ) RETURNS tid[] LANGUAGE plpgsql
 AS $$
+DECLARE
+    found tid[] := ARRAY(SELECT unnest(places) FROM unnest(asked));
 BEGIN
-    RETURN ARRAY(SELECT unnest(places) FROM unnest(asked)) || ARRAY(
+    IF NOT EXISTS (SELECT FROM unnest(asked) WHERE places IS NULL AND had > 0) THEN
+        RETURN found;
+    END IF;
+    RETURN found || ARRAY(
         SELECT chosen.ctid FROM unnest(asked) AS l
         CROSS JOIN LATERAL (
             SELECT ctid FROM job
@@ -65,12 +70,14 @@ BEGIN
     WHERE ctid = ANY (jobs)
     RETURNING leased(
         id, task, queue, payload, version, attempt, fence, run_at, order_at, enqueued_at, parked,
-        CASE WHEN lost THEN json_build_object(
+        -- What hardly any job has is asked for first: to make nothing of it costs a tenth of the claim.
+        CASE WHEN options IS NULL AND expires_at IS NULL AND crashes = 0 AND shared_deaths = 0 AND NOT lost
+        THEN NULL
+        WHEN lost THEN json_build_object(
             'options', options, 'expires_at', expires_at, 'crashes', crashes,
             'shared_deaths', deaths(shared_deaths), 'lost', lost, 'worker', worker,
             'claimed_at', claimed_at
-        ) WHEN coalesce(options, expires_at::text) IS NOT NULL OR crashes > 0 OR shared_deaths <> 0
-        THEN json_build_object(
+        ) ELSE json_build_object(
             'options', options, 'expires_at', expires_at, 'crashes', crashes,
             'shared_deaths', deaths(shared_deaths)
         ) END

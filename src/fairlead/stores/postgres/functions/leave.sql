@@ -68,7 +68,7 @@ BEGIN
             (id, queue, task, version, state, run_at, order_at, expires_at, enqueued_at, payload,
              options, attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason,
              result, put_by, level, attached)
-        SELECT sound_id(id), queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
+        SELECT CASE WHEN ran THEN id ELSE sound_id(id) END, queue, task, version, state, run_at, order_at, expires_at, enqueued_at,
                payload, options, attempts, crashes, instant(fence), worker, claimed_at, errors, at,
                reason, result, put_by, level, attached
         FROM ended WHERE state IN ('done', 'cancelled')

@@ -68,19 +68,36 @@ AS $$
     ORDER BY 2, 1 LIMIT most
 $$;
 
--- Ask each queue that should give another number of jobs than it has: the walks along all of them are one
--- statement. What is behind a gate is counted with the others, and told apart by "gates". Where a claim goes
--- on after the last, gates are not expected, and jobs are locked as they are found; else they are locked when
--- it is known which of them start.
+-- Ask each queue that should give another number of jobs than it has. The walks along all of them are one
+-- statement, and so are the locks in all of them; each is begun only if some queue needs it, for to begin one takes as
+-- long as ten jobs do. What is behind a gate is counted with the others, and told apart by "gates".
 CREATE OR REPLACE FUNCTION ask(lines stretch[], at bigint, spare boolean, able jsonb, own integer) RETURNS stretch[]
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    walks boolean;
+    locks boolean;
+BEGIN
+    SELECT bool_or(look), bool_or(NOT look) INTO walks, locks FROM unnest(lines) WHERE want <> had;
+    IF walks THEN
+        lines := walked(lines, at, spare, able, own);
+    END IF;
+    IF locks THEN
+        lines := locked(lines, at, spare, able, own);
+    END IF;
+    RETURN lines;
+END $$;
+
+-- The queues that are gone through from their marks, with what was found. Jobs are locked when it is known which of
+-- them start.
+CREATE OR REPLACE FUNCTION walked(lines stretch[], at bigint, spare boolean, able jsonb, own integer)
+RETURNS stretch[] LANGUAGE plpgsql
+AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT CASE WHEN want = l.had THEN l::stretch ELSE ROW(
-            name, weight, debt, reserve, critical, want, w.had + v.had, w.beside, most,
-            w.gates + v.gates, w.bytes + v.bytes, from_at, from_id, look, resumed, mark, w.first_at,
-            9223372036854775807, CASE WHEN NOT look THEN v.places END
+        SELECT CASE WHEN NOT look OR want = l.had THEN l::stretch ELSE ROW(
+            name, weight, debt, reserve, critical, want, w.had, w.beside, most, w.gates, w.bytes,
+            from_at, from_id, look, resumed, mark, w.first_at, 9223372036854775807, NULL
         )::stretch END
         FROM unnest(lines) AS l
         CROSS JOIN LATERAL (
@@ -90,6 +107,21 @@ BEGIN
             FROM walk(l.name, l.from_at, l.from_id, l.look, l.resumed, at, spare, able, own,
                       CASE WHEN look AND want <> l.had THEN want ELSE 0 END)
         ) AS w
+    );
+END $$;
+
+-- The queues in which a claim goes on after the last, with what was found. Gates are not expected there, and jobs are
+-- locked as they are found.
+CREATE OR REPLACE FUNCTION locked(lines stretch[], at bigint, spare boolean, able jsonb, own integer)
+RETURNS stretch[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE WHEN look OR want = l.had THEN l::stretch ELSE ROW(
+            name, weight, debt, reserve, critical, want, v.had, 0, most, v.gates, v.bytes,
+            from_at, from_id, look, resumed, mark, NULL, 9223372036854775807, v.places
+        )::stretch END
+        FROM unnest(lines) AS l
         CROSS JOIN LATERAL (
             SELECT count(*)::integer AS had, count(shut)::integer AS gates,
                    coalesce(sum(size), 0) AS bytes, array_agg(place) AS places

@@ -16,20 +16,19 @@ DECLARE
     at      bigint  := coalesce(moment((doc->>'at')::bigint), stamp());
     ruled   boolean := doc ? 'ruled';
     own     integer := own_level(doc);
-    written text[];
-    place   bigint;
+    ended   record;
 BEGIN
     IF doc ? 'patient' THEN
         PERFORM FROM jsonb_array_elements(doc->'kinds') AS kind
         CROSS JOIN jsonb_array_elements(kind->11) AS run
         CROSS JOIN LATERAL (SELECT FROM job WHERE id = run->>0 FOR UPDATE) AS held;
     END IF;
-    SELECT * INTO written, place FROM leave(doc, true, ruled, own, at);
+    ended := leave(doc, true, ruled, own, at);
     IF doc ? 'tell' THEN
-        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', place));
+        PERFORM pg_notify(current_schema(), concat(doc->>'tell', ' ', ended.place));
     END IF;
-    IF cardinality(written) = (doc->>'count')::integer THEN
+    IF cardinality(ended.written) = (doc->>'count')::integer THEN
         RETURN NULL;
     END IF;
-    RETURN unwritten(doc, written, ruled, own);
+    RETURN unwritten(doc, ended.written, ruled, own);
 END $$;
