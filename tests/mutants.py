@@ -2290,6 +2290,21 @@ MUTANTS = [
         "tests/stores/test_redis_pages.py::test_an_id_is_found_behind_queues_that_are_large",
     ),
     Mutant(
+        "what was claimed behind many jobs that only others know is held (F79), PostgreSQL",
+        f"{POSTGRES}/verbs/held.sql",
+        "EXIT WHEN fresh = 100000;",
+        "EXIT WHEN fresh = 20000;",
+        "tests/stores/test_held.py"
+        "::test_a_job_is_held_that_was_claimed_behind_many_that_only_others_know[postgres]",
+    ),
+    Mutant(
+        "upkeep tells of the entries that it removed, so that it goes on at once, Redis",
+        f"{REDIS}/line.py",
+        "total.update(counts, pruned_entries=entries)",
+        "total.update(counts)",
+        "tests/stores/test_redis_entries.py::test_a_job_that_is_half_forgotten_does_not_run_again",
+    ),
+    Mutant(
         "upkeep finds what expired behind jobs that run (P11), SQLite",
         f"{SQLITE}/line.py",
         "_LONG_LOOK = 50 * LOOK",
@@ -2414,8 +2429,8 @@ MUTANTS = [
     Mutant(
         "a worker whose program is no longer served notices while it runs (P14), Redis",
         f"{REDIS}/line.py",
-        "        yield from self._served.ask()\n        at = self._at()\n",
-        "        at = self._at()\n",
+        "        _, names = yield from both(self._served.ask(), self._queues.names())\n",
+        "        names = yield from self._queues.names()\n",
         "tests/stores/test_redis_served.py",
     ),
     Mutant(

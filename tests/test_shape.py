@@ -2,11 +2,17 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "fairlead"
+from fairlead.core.admin import Admin
+from fairlead.core.entries import Entries
+from fairlead.core.store import Store
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "fairlead"
 MODULES = {
     ".".join(("fairlead", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
         ".__init__"
@@ -137,6 +143,22 @@ def test_the_redis_store_uses_only_public_names_of_its_driver() -> None:
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
+
+
+def test_the_contract_is_small() -> None:
+    """Each verb is to be written four times."""
+    verbs = [*Store.__abstractmethods__, *Admin.__abstractmethods__, *Entries.__abstractmethods__]
+    assert len(verbs) <= 34
+
+
+def test_drivers_have_upper_bounds() -> None:
+    """The next release may change what we rely on."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    needed = [*extras["postgres"], *extras["redis"]]
+    assert needed
+    assert [each for each in needed if "<" not in each] == []
 
 
 def test_nothing_unsafe_is_imported_or_called() -> None:

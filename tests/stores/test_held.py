@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fairlead.core.admin import Migration
+from fairlead.core.admin import Migration, Worker
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.failure import described
 from fairlead.core.job import ALONE, MOST_RUNS, Job, State
@@ -57,6 +57,23 @@ async def test_a_held_job_comes_with_its_counts_and_its_fence(
     [kept] = await store.held("w1")
     assert kept == job
     assert (kept.attempt, kept.crashes, kept.lost) == (2, 1, False)
+
+
+async def test_a_job_is_held_that_was_claimed_behind_many_that_only_others_know(
+    store: Store,
+) -> None:
+    """A claim goes on along them, so `held` must as well (F79)."""
+    await store.announce(Worker("w2", {"theirs": 1}), 60 * SECOND)
+    for _ in range(25):
+        await store.put([new_job("theirs") for _ in range(1_000)])
+    await store.put([new_job("ours")])
+    jobs: list[Job] = []
+    for _ in range(60):
+        jobs += await claim(store, worker="w1", capable={"ours": 1})
+        if jobs:
+            break
+    assert await held(store, "w1") == {job.id: job for job in jobs}
+    assert len(jobs) == 1
 
 
 async def test_a_passed_lease_is_still_held_while_nobody_took_the_job(

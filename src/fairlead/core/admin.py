@@ -1,13 +1,13 @@
 """What people may ask of a store, in prose, and the values they ask with.
 
-Looking changes nothing. A store with transactions answers a call by one state of it; Redis, by one
-state of each queue. Acting takes job ids and an `Action`, which says who does it. What is done to
-a job is added to the audit log in the same atomic step, so the log and the jobs never disagree. A
-store with transactions does the whole of an act or nothing. Redis goes from queue to queue and
-leaves out one that is damaged; cut short, it is completed by a repeat. Any act may be repeated:
-under the same action the same call is done once, and answered as it was then, for as long as the
-audit log has its line (`core.answers`). Without an answer a store repeats it itself, for as long
-as an answer may take, and then raises `Unanswered`.
+Looking changes nothing. `snapshot` answers by one state of the store, or on Redis of each queue.
+Other answers may be put together from several looks, a moment apart. Acting takes job ids and an
+`Action`, which says who does it. What is done to a job is added to the audit log in the same atomic
+step, so the log and the jobs never disagree. A store with transactions does the whole of an act or
+nothing. Redis goes from queue to queue and leaves out one that is damaged; cut short, it is
+completed by a repeat. Any act may be repeated: under the same action the same call is done once,
+and answered as it was then, for as long as the audit log has its line (`core.answers`). Without an
+answer a store repeats it itself, for as long as an answer may take, and then raises `Unanswered`.
 """
 
 from abc import ABC, abstractmethod

@@ -36,8 +36,9 @@ LONGEST_KEY = 512
 LONGEST_VALUE = 64 * 1024
 """How many bytes of UTF-8 a value may have."""
 MOST_ENTRIES = 1_000
-MOST_BYTES = 1024**2
 """How many entries one call may read or write."""
+MOST_BYTES = 1024**2
+"""How many bytes of them one call may write."""
 
 
 class Entry(msgspec.Struct, frozen=True):

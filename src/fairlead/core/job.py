@@ -66,9 +66,10 @@ Level = Annotated[int, msgspec.Meta(ge=1, le=HIGHEST)]
 
 
 class Attached(IntFlag):
-    """What a job has besides its own row, and takes with it on its way out.
+    """What a job has besides its own row.
 
-    Kept as one number that no index holds: the way out of a job without any costs nothing.
+    Kept as one number beside the job, wherever that is: the way out of a job without any costs
+    nothing. So far only entries are kept; the other names are for what is to come.
     """
 
     ENTRIES = 1

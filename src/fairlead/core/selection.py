@@ -26,7 +26,8 @@ beyond them, all critical queues together hold at most half of the shared slots.
 priority`: a priority is a head start, and waiting makes up for any of them.
 
 **Gates** are the entries of `GATES`, asked in this order about the job that is to be taken
-next. A new kind of gate is a new entry, and nothing else changes.
+next. A new kind of gate is a new entry, and its like in the two stores that ask for themselves:
+`gate.sql` of PostgreSQL and `orders.lua` of Redis, held to this by the differential tests.
 
 **Limits** are gates that count, the entries of `LIMITS`. They are asked about all jobs that the
 claim is about to take, the first in place first, and charged with each that may start: so of two

@@ -60,7 +60,7 @@ def accepted(jobs: Sequence[NewJob], fresh: Iterable[bool]) -> list[Accepted]:
 
 
 class Within(Generic[T]):
-    """Something to do in a caller's transaction: one statement, for either of two executors.
+    """Something to do in a caller's transaction, for either of two executors.
 
     `run` is for plain connections. `arun` is for async ones, and does on any other what `run`
     does. Nothing happens before one of them is called.
@@ -135,7 +135,7 @@ class Store(ABC):
         """Connect, and bring the schema up to date if it is behind.
 
         Other verbs do this at first use; calling it again changes nothing. Raises
-        `SchemaOutdated` if the schema is newer than this program, and
+        `SchemaOutdated` if the schema serves this program no longer, and
         `StoreUnavailable` if the store cannot be reached. Safe in several
         processes at once; a crash in the middle leaves the old or the new
         schema, never half of one.
@@ -183,8 +183,8 @@ class Store(ABC):
     def put_within(self, connection: Any, jobs: Sequence[NewJob]) -> "Within[list[Accepted]]":  # noqa: ANN401
         """Put inside the caller's own transaction, on the caller's connection.
 
-        Says for each job whether it is new; the new ones exist if and when the
-        caller commits. Never commits, never rolls back, never retries. Raises
+        Says for each job which id stands for it and whether that is new; the new ones exist if
+        and when the caller commits. Never commits, never rolls back, never retries. Raises
         `ConfigError` for a connection this store cannot share a transaction with;
         without jobs it only looks at that.
         """
@@ -232,7 +232,7 @@ class Store(ABC):
 
         On the way, jobs that became due are promoted with their place kept,
         expired ones are cancelled, and jobs whose task no live worker knows are
-        parked; each a bounded batch. None of this depends on which queues are asked.
+        parked; each a bounded batch, in the plan's queues at least. Upkeep does the same in all.
 
         What a claim costs follows from the slots, not from the number of queues: it asks a queue
         when that has its turn, and queues without jobs cost next to nothing.
@@ -254,8 +254,9 @@ class Store(ABC):
     async def extend(self, leases: Sequence[tuple[JobId, int]], lease: int) -> list[Extended]:
         """Renew leases until `lease` microseconds from now, by pairs of id and fence.
 
-        Returns those that were renewed; a pair that is missing in the answer
-        has lost its job. Pairs do not affect each other.
+        Returns those whose leases still hold; a pair that is missing in the answer
+        has lost its job. One that somebody else has locked, or that is out of reach while others
+        are not, counts as held and is renewed a moment later. Pairs do not affect each other.
         """
 
     @abstractmethod
@@ -267,7 +268,8 @@ class Store(ABC):
         as lost is not among them: its worker and claim time are those of the lost
         run, and it is lost again when its lease passes. One of its jobs that another
         took over may be among them, with a fence later than its claim time. May
-        read every live job.
+        read every live job; PostgreSQL leaves out what stands in its queue behind 100,000 jobs
+        in a row that nobody ever claimed. Those are lost when their leases pass.
         """
 
     @abstractmethod

@@ -2,8 +2,8 @@
 
 The board tells which handlers had started. What had not is given back. What had
 started and was past its time limit is timed out. What had started alone crashed
-its process; of several nobody knows which did it, so none is blamed and each
-runs alone next time.
+its process; of several nobody knows which did it, so none is blamed and all of
+them run apart from others next time (`grouping.py`).
 """
 
 import asyncio

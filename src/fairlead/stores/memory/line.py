@@ -68,9 +68,9 @@ class MemoryLine(Untransacted):
         self.order: defaultdict[str, list[tuple[int, JobId]]] = defaultdict(list)
         # Jobs that were parked until a time; a mark may be stale, its job tells.
         self.due: list[tuple[int, JobId]] = []
-        # The same for jobs that expire, and the jobs that wait for a worker who knows them.
+        # The same for jobs that expire.
         self.expiring: list[tuple[int, JobId]] = []
-        # Those that are parked for anything else.
+        # Jobs that are parked for anything else, as for a worker who knows them.
         self.aside: set[JobId] = set()
         self.paused: set[str] = set()
         self._looks = Looks()

@@ -1,7 +1,8 @@
 """The layout of every value that is stored or sent to functions: the number of each field.
 
-Values are MessagePack arrays. This file alone says which field stands where, for Python and for
-Lua: functions.py writes its numbers and names into the code that a server loads. Each value is
+Values are MessagePack arrays. This file says which field stands where, for Python and for Lua:
+functions.py writes its numbers and names into the code that a server loads. Who makes a new value
+lists its fields in this order. Each value is
 read as "at least these fields". So a field may be added after the last one, with a default, and
 never be moved, removed or given another meaning: programs of other versions pass over what they do
 not know, and keep it when they write the value back (lua/arrays.lua). What was written before

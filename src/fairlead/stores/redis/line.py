@@ -314,7 +314,7 @@ class RedisLine:
             for name, answer in zip(names, answers, strict=True):
                 if isinstance(answer, StoreError):
                     continue
-                promoted, back, expired, lines, old = answer
+                promoted, back, expired, lines, old, entries = answer
                 counts = {
                     "promoted": promoted,
                     "brought_back": back,
@@ -322,7 +322,7 @@ class RedisLine:
                     "pruned_jobs": len(old),
                     "pruned_attempts": lines,
                 }
-                total.update(counts)
+                total.update(counts, pruned_entries=entries)
                 ids = [each.decode() for each in old if is_id(each)]
                 yield from self._queues.strike(ids, name)
                 if promoted or back:

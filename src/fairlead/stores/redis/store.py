@@ -294,7 +294,8 @@ class RedisStore(Untransacted):
         """Do one bounded round of housekeeping."""
         looks = (await self._session()).looks
         done = await looks.hold(self._line.upkeep(keep, self.level))
-        done = replace(done, pruned_entries=await looks.hold(self.entries.prune()))
+        loose = await looks.hold(self.entries.prune())
+        done = replace(done, pruned_entries=done.pruned_entries + loose)
         if done.promoted or done.brought_back:
             self.news.bump(WORK)
         return done

@@ -1,7 +1,7 @@
 """The ways of a job: into the line, out of it, aside and back. Every verb takes these.
 
-Whatever a job brings along when it comes and lets go of when it ends is seen to here, and nowhere
-else. `attached` says what that is; it goes with the job from place to place, in the same statement.
+No other file moves jobs. `attached` says what a job has besides its row, and goes with it from
+place to place in the same statement; `entries.py` removes that before the job is forgotten.
 """
 
 import sqlite3

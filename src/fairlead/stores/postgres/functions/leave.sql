@@ -19,7 +19,7 @@ BEGIN
     RETURN another;
 END $$;
 
--- The one way out of the line: each job goes to the finished ones or to the dead letters, with its entries. Jobs are
+-- The one way out of the line: each job goes to the finished ones or to the dead letters. Its entries stay. Jobs are
 -- told as settle tells them. Those that ran leave under their fence, and each has its line of the attempt log; what
 -- is to wait again goes back into the line by the same statement, because most settlements are of both kinds. Others,
 -- which do not run or are damaged, leave whatever their fence is. Returns who was written, and the first place of

@@ -1,6 +1,7 @@
 -- The running jobs that a worker claimed, each as leased tells it. An index on the worker would slow every claim, and to read
 -- ten million waiting jobs would take too long for a heartbeat. So it goes along the order of each
--- queue, and ends where it has met so many jobs in a row that nobody ever claimed.
+-- queue, and ends where it has met so many jobs in a row that nobody ever claimed: a worker may have claimed behind
+-- jobs of tasks that it does not know.
 CREATE OR REPLACE FUNCTION held(batch text) RETURNS SETOF text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
@@ -29,7 +30,7 @@ BEGIN
             ORDER BY order_at, id
         LOOP
             fresh := CASE WHEN seen.fence = 0 THEN fresh + 1 ELSE 0 END;
-            EXIT WHEN fresh = 20000;
+            EXIT WHEN fresh = 100000;
             IF seen.worker = who THEN
                 ids := ids || seen.id;
             END IF;

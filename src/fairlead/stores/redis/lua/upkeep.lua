@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- One bounded round of housekeeping.
 --   ARGV: now, keep, tasks that live workers know (task -> version), how many of each at most, level
---   answers how many were promoted, brought back, expired, attempts forgotten, and the ids of
---   jobs forgotten
+--   answers how many were promoted, brought back, expired, attempts forgotten, the ids of jobs
+--   forgotten, and how many entries went of these or of jobs that are to be forgotten
 local now = clock(ARGV[1])
 local before, most, level = now - count_of(ARGV[2]), count_of(ARGV[4], 1000), count_of(ARGV[5])
 local promoted = promote(now, most)
 local brought_back = bring_known(cmsgpack.unpack(ARGV[3]), now, most, level)
 local expired = expire(now, most, level)
-local old = prune(before, most, level)
+local old, entries = prune(before, most, level)
 
 -- Batches are in order, unless the clock went back: so look past a few that are young. Their
 -- numbers must not change, so one that is old among younger ones is emptied.
@@ -46,4 +46,4 @@ if passed > 0 then
   call('LTRIM', log, passed, -1)
   call('HSET', settings, 'log_start', string.format('%.0f', log_start + passed))
 end
-return { promoted, brought_back, expired, lines, old }
+return { promoted, brought_back, expired, lines, old, entries }

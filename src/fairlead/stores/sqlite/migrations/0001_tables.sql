@@ -9,7 +9,7 @@
 -- Waiting and running jobs. A claim writes only columns no index holds (fence, lease_until,
 -- attempt, worker, claimed_at), so nothing moves. order_at is run_at minus the head start.
 -- level is the least that a program must have to do anything with the job, attached what it
--- takes with it when it ends (core.job.Attached).
+-- has besides its row (core.job.Attached).
 -- parked: 0 in the order, 1 not due, 2 no capable worker; from 2 on, park_key says what for.
 -- shared_deaths: how often its process died while others ran in it too, since a run of it ended
 -- by itself. size is that of options and payload, in bytes. What may be large comes last, so that
