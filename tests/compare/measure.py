@@ -87,7 +87,9 @@ class Build:
         from fairlead.core.selection import ClaimPlan
 
         queues, capable = tuple(self.app.queues.values()), self.app.tasks.versions()
-        return (await self.app.store.claim(ClaimPlan("w", queues, BATCH, LEASE, capable))).jobs
+        return (
+            await self.app.store.claim(ClaimPlan("w", queues, BATCH, LEASE, capable=capable))
+        ).jobs
 
     async def _settle(self, jobs: list[Any]) -> None:
         from fairlead.core.outcome import Done, Policy, decide
