@@ -2278,15 +2278,15 @@ MUTANTS = [
     Mutant(
         "small queues are looked through together for an id, Redis",
         f"{REDIS}/next_ids.py",
-        "_BEGUN_AT_ONCE = 16",
-        "_BEGUN_AT_ONCE = 1",
+        "_BEGUN_AT_ONCE, _LOOK_PER_QUEUE = 16, 50",
+        "_BEGUN_AT_ONCE, _LOOK_PER_QUEUE = 1, 50",
         MANY_TRIPS,
     ),
     Mutant(
         "a list by id goes on in a queue before it goes on to others, Redis",
         f"{REDIS}/next_ids.py",
-        "            if next_:\n                return found, False\n",
-        "",
+        "            if next_ or len(found) > asked.look:\n",
+        "            if len(found) > asked.look:\n",
         "tests/stores/test_redis_pages.py::test_an_id_is_found_behind_queues_that_are_large",
     ),
     Mutant(
@@ -2317,6 +2317,109 @@ MUTANTS = [
         "expire(at, most, own, 50000)",
         "expire(at, most, own, 1000)",
         HIDDEN,
+    ),
+    Mutant(
+        "a job that has lost all its entries does not run again, SQLite",
+        f"{SQLITE}/sql/entries.sql",
+        "iif(seq IN (SELECT value FROM json_each(:losers)), :forgetting, 0)",
+        "iif(seq IN (SELECT value FROM json_each(:losers)) AND id IN (SELECT owner FROM fairlead_entry), :forgetting, 0)",
+        "tests/stores/test_sqlite_entries.py::test_a_job_that_has_lost_all_its_entries_does_not_run_again",
+    ),
+    Mutant(
+        "writes of one transaction share which versions there were, SQLite",
+        f"{SQLITE}/entries.py",
+        "live, step.now, step.seen)",
+        "live, step.now, {})",
+        "tests/stores/test_sqlite_entries.py::test_one_transaction_gives_no_version_twice",
+    ),
+    Mutant(
+        "many entries are deleted in transactions of their own, SQLite",
+        f"{SQLITE}/admin.py",
+        "            while (await self._write(self._acts.lose_entries, [deed]))[0]:\n                pass\n",
+        "            pass\n",
+        "tests/stores/test_sqlite_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_transactions",
+    ),
+    Mutant(
+        "a live job keeps its entries though one of its id has ended, SQLite",
+        f"{SQLITE}/sql/entries.sql",
+        "    WHERE ended.id NOT IN (SELECT id FROM fairlead_job WHERE id = ended.id) LIMIT",
+        "    WHERE true LIMIT",
+        "tests/stores/test_sqlite_entries.py::test_a_live_job_keeps_its_entries_though_one_of_its_id_has_ended",
+    ),
+    Mutant(
+        "a damaged mark leaves no entries to the next job of its id, SQLite",
+        f"{SQLITE}/sql/ways.sql",
+        "iif(typeof(job.attached) = 'integer', job.attached, 15), :state",
+        "job.attached, :state",
+        "tests/stores/test_sqlite_entries.py"
+        "::test_a_job_whose_mark_is_damaged_leaves_no_entries_to_the_next_of_its_id",
+    ),
+    Mutant(
+        "what is deleted at the same moment does not come back, PostgreSQL",
+        f"{POSTGRES}/functions/enter.sql",
+        "    PERFORM FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) ORDER BY id FOR UPDATE;\n",
+        "",
+        f"{PG_ENTRIES}::test_what_somebody_deletes_at_the_same_moment_does_not_come_back",
+    ),
+    Mutant(
+        "what is forgotten at the same moment does not come back, PostgreSQL",
+        f"{POSTGRES}/functions/enter.sql",
+        "    PERFORM FROM finished WHERE state = ANY (states) AND id = ANY (ids) ORDER BY id FOR UPDATE;\n",
+        "",
+        f"{PG_ENTRIES}"
+        "::test_what_is_forgotten_at_the_same_moment_does_not_come_back_without_its_entries",
+    ),
+    Mutant(
+        "a half deleted letter does not run again, PostgreSQL",
+        f"{POSTGRES}/functions/enter.sql",
+        "\n                    AND attached & 1024 = 0\n",
+        "\n",
+        f"{PG_ENTRIES}::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
+    ),
+    Mutant(
+        "many entries are deleted in bounded calls, PostgreSQL",
+        f"{POSTGRES}/functions/acts.sql",
+        "lose_entries(owners, 1000)",
+        "lose_entries(owners, 100000)",
+        f"{PG_ENTRIES}::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
+    ),
+    Mutant(
+        "entries are written only for jobs that are locked, PostgreSQL",
+        f"{POSTGRES}/verbs/write_entries.sql",
+        " INTO live FROM locked;\n",
+        " INTO live FROM locked;\n    live := ARRAY(SELECT id FROM job WHERE id = ANY (owners) AND may_touch(own, level));\n",
+        f"{PG_ENTRIES}"
+        "::test_entries_are_written_only_for_jobs_that_were_in_the_line_from_the_beginning",
+    ),
+    Mutant(
+        "a producer is told that a half forgotten job is not new, PostgreSQL",
+        f"{POSTGRES}/functions/whose.sql",
+        "(finished_at >= (SELECT since FROM kept) OR attached & 1 <> 0)",
+        "(finished_at >= (SELECT since FROM kept))",
+        f"{PG_ENTRIES}::test_a_producer_is_told_that_a_half_forgotten_job_is_not_new",
+    ),
+    Mutant(
+        "upkeep goes on at once with jobs that have no entries left, PostgreSQL",
+        f"{POSTGRES}/functions/entries.sql",
+        "RETURN greatest(gone, cardinality(owners));",
+        "RETURN gone;",
+        f"{PG_ENTRIES}::test_upkeep_goes_on_at_once_with_jobs_that_have_no_entries_left",
+    ),
+    Mutant(
+        "upkeep goes on at once where entries stopped it, Redis",
+        f"{REDIS}/lua/moves.lua",
+        "return old, cut and math.max(entries, MOST) or entries",
+        "return old, entries",
+        "tests/stores/test_redis_entries.py"
+        "::test_upkeep_goes_on_at_once_where_it_stopped_before_the_end",
+    ),
+    Mutant(
+        "a page of ids that begin alike reads one queue if that has enough, Redis",
+        f"{REDIS}/next_ids.py",
+        "together = max(1, min(asked.look // _LOOK_PER_QUEUE, _BEGUN_AT_ONCE))",
+        "together = _BEGUN_AT_ONCE",
+        "tests/stores/test_redis_pages.py"
+        "::test_a_page_of_ids_that_begin_alike_reads_one_queue_if_that_has_enough",
     ),
     Mutant(
         "a server that evicts is refused (F25)",
@@ -2549,8 +2652,8 @@ MUTANTS = [
     Mutant(
         "a version is not given twice in one call, PostgreSQL",
         f"{POSTGRES}/verbs/write_entries.sql",
-        "ORDER BY n) - 1 AS first",
-        "ORDER BY n) * 0 AS first",
+        "greatest(at, seen + 1)",
+        "at",
         "tests/stores/test_entries.py::test_versions_of_one_call_are_apart_even_after_a_removal",
     ),
     Mutant(
@@ -4812,15 +4915,15 @@ MUTANTS = [
     Mutant(
         "what is attached to a job goes with it when it is done",
         f"{SQLITE}/sql/ways.sql",
-        "job.version, job.level, job.attached, :state",
-        "job.version, job.level, 0, :state",
+        "iif(typeof(job.attached) = 'integer', job.attached, 15), :state",
+        "0, :state",
         NEWER_FILES,
     ),
     Mutant(
         "what is attached to a job goes with it when it dies",
         f"{SQLITE}/sql/ways.sql",
-        "job.version, job.level, job.attached, job.run_at",
-        "job.version, job.level, 0, job.run_at",
+        "iif(typeof(job.attached) = 'integer', job.attached, 15), job.run_at",
+        "0, job.run_at",
         NEWER_FILES,
     ),
     Mutant(
@@ -5197,9 +5300,9 @@ MUTANTS = [
     Mutant(
         "a deleted job leaves no entries, SQLite",
         f"{SQLITE}/ways.py",
-        '        tell(connection, f"forget_entries_{place}", **values)\n',
-        "        pass\n",
-        "tests/stores/test_entries.py::test_it_is_forgotten_with_its_job",
+        "    while lose_entries(connection, job_ids, states, level):\n        pass\n",
+        "",
+        "tests/stores/test_sqlite_entries.py::test_a_deletion_goes_with_what_was_written_meanwhile",
     ),
     Mutant(
         "a job is forgotten after its entries, SQLite",
@@ -5211,8 +5314,8 @@ MUTANTS = [
     Mutant(
         "who has lost nothing may still run again, SQLite",
         f"{SQLITE}/sql/entries.sql",
-        "WHEN id IN (SELECT value FROM json_each(:losers)) THEN",
-        "WHEN true THEN",
+        "iif(seq IN (SELECT value FROM json_each(:losers)), :forgetting, 0)",
+        ":forgetting",
         "tests/stores/test_sqlite_entries.py::test_who_has_lost_nothing_yet_may_still_run_again",
     ),
     Mutant(
@@ -5225,8 +5328,8 @@ MUTANTS = [
     Mutant(
         "one round forgets a bounded number of entries, SQLite",
         f"{SQLITE}/sql/entries.sql",
-        "AND entry.owner <> '' LIMIT :batch",
-        "AND entry.owner <> ''",
+        "(SELECT id FROM fairlead_job WHERE id = ended.id) LIMIT :batch",
+        "(SELECT id FROM fairlead_job WHERE id = ended.id)",
         "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
     ),
     Mutant(
@@ -5248,13 +5351,13 @@ MUTANTS = [
         f"{POSTGRES}/functions/acts.sql",
         "DELETE FROM entry WHERE owner = ANY (gone)",
         "DELETE FROM entry WHERE false",
-        "tests/stores/test_entries.py::test_it_is_forgotten_with_its_job",
+        f"{PG_ENTRIES}::test_a_deletion_goes_with_entries_that_nobody_removed_before",
     ),
     Mutant(
         "one round forgets a bounded number of entries, PostgreSQL",
         f"{POSTGRES}/functions/entries.sql",
-        "        ) AS entry LIMIT most\n",
-        "        ) AS entry\n",
+        "owner <> '' LIMIT most\n            ) AS entry WHERE NOT is_live(id) LIMIT most\n",
+        "owner <> '' OFFSET 0\n            ) AS entry WHERE NOT is_live(id)\n",
         "tests/stores/test_entries.py::test_a_job_with_many_entries_is_forgotten_in_bounded_steps",
     ),
     Mutant(
@@ -5289,8 +5392,8 @@ MUTANTS = [
     Mutant(
         "an entry whose job is gone is found, PostgreSQL",
         f"{POSTGRES}/functions/flaws_entries.sql",
-        "              AND owner <> '' AND NOT is_owner(owner)\n            ORDER",
-        "              AND false\n            ORDER",
+        "                  WHERE NOT is_owner(each.owner)\n",
+        "                  WHERE false\n",
         f"{PG_ENTRIES}::test_an_entry_whose_job_is_gone_is_found_and_removed",
     ),
     Mutant(
@@ -5559,8 +5662,8 @@ MUTANTS = [
     Mutant(
         "an older program writes no entry for a newer job (P14), PostgreSQL",
         f"{POSTGRES}/verbs/write_entries.sql",
-        "SELECT id FROM job WHERE may_touch(own, level) AND id IN (",
-        "SELECT id FROM job WHERE id IN (",
+        "FILTER (WHERE may_touch(own, level))",
+        "FILTER (WHERE true)",
         f"{LEVELS}::test_an_older_program_writes_no_entry_for_it",
     ),
     Mutant(

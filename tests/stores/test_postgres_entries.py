@@ -347,3 +347,158 @@ async def test_a_letter_under_another_id_has_its_entries(
     [[letter]] = owner.execute("SELECT id FROM dead WHERE id <> %s", [first]).fetchall()
     assert await values(shop, letter) == {"a": '"a"', "b": '"b"'}
     assert await values(shop, first) == {}
+
+
+# Who ends, deletes, forgets or revives at the same moment
+
+
+@contextmanager
+def another(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody else's transaction, which begins with the first statement."""
+    address = Address.of(url)
+    with psycopg.connect(**address.parameters) as connection:
+        connection.execute(f"SET search_path = {address.quoted_schema}".encode())
+        connection.commit()
+        yield connection
+
+
+async def revived_while_waiting(shop: Store, server: PostgresServer, *jobs: JobId) -> Any:
+    """Begin to revive jobs; returns the task, which waits for a lock by then."""
+    task = asyncio.ensure_future(deeds.revive(shop, jobs, [State.DONE, State.DEAD], by()))
+    question = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND query LIKE '%%act(%%'"
+    )
+    async with asyncio.timeout(20):
+        while server.execute(question) == [(0,)]:
+            await asyncio.sleep(0.005)
+    return task
+
+
+async def test_what_somebody_deletes_at_the_same_moment_does_not_come_back(
+    shop: Store, postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    job = await owned(shop, State.DEAD)
+    doc = {"level": 1, "verb": "delete", "ids": [job], "states": ["dead"]}
+    doc |= {"by": ["a1", "ada", "delete", "one"]}
+    with another(postgres_url) as other:
+        other.execute("SELECT act(%s)", [json.dumps(doc)])
+        reviving = await revived_while_waiting(shop, postgres_server, job)
+        other.commit()
+    assert await reviving == []
+    assert await shop.admin.find(job) is None
+
+
+async def test_what_is_forgotten_at_the_same_moment_does_not_come_back_without_its_entries(
+    shop: Store, postgres_url: str, postgres_server: PostgresServer, owner: psycopg.Connection
+) -> None:
+    """Who revives it waits, for somebody puts the id of another one."""
+    job, other_job = await owned(shop, State.DONE), await owned(shop, State.DONE)
+    with another(postgres_url) as slow, another(postgres_url) as other:
+        slow.execute(
+            "INSERT INTO job (id, queue, task, version, parked, run_at, order_at, enqueued_at, payload) "
+            "VALUES (%s, 'q', 't', 1, 0, 1, 1, 1, '{}')",
+            [other_job],
+        )
+        reviving = await revived_while_waiting(shop, postgres_server, job, other_job)
+        other.execute("SELECT upkeep(%s)", ['{"level": 1, "batch": 1000, "keep": 0}'])
+        other.commit()
+        slow.rollback()
+    await reviving
+    for id_, attached in owner.execute("SELECT id, attached FROM job").fetchall():
+        rows = owner.execute("SELECT count(*) FROM entry WHERE owner = %s", [id_]).fetchall()
+        assert attached & 1 == 0 or rows != [(0,)]
+    assert await shop.admin.audit() == []
+
+
+async def test_entries_are_written_only_for_jobs_that_were_in_the_line_from_the_beginning(
+    shop: Store, postgres_url: str, postgres_server: PostgresServer, owner: psycopg.Connection
+) -> None:
+    """One that comes back meanwhile may be gone again before they are written, and nobody removes them."""
+    first, second = await owned(shop, None), await owned(shop, State.DEAD)
+    with held(postgres_url):
+        changes = [Change("saved", "c", "1", owner=job) for job in (first, second)]
+        writing = asyncio.ensure_future(shop.entries.write(changes))
+        await until_waiting(postgres_server, 1)
+        assert await deeds.revive(shop, [second], [State.DEAD], by()) == [second]
+    version, refused = await writing
+    assert (version is None, refused) == (False, None)
+
+
+async def test_a_deletion_goes_with_entries_that_nobody_removed_before(
+    shop: Store, owner: psycopg.Connection
+) -> None:
+    """As that of a program which does not know that it should."""
+    job = await owned(shop, State.DEAD)
+    doc = {"level": 1, "verb": "delete", "ids": [job], "states": ["dead"]}
+    doc |= {"by": ["a1", "ada", "delete", "one"]}
+    owner.execute("SELECT act(%s)", [json.dumps(doc)])
+    assert owner.execute("SELECT * FROM entry").fetchall() == []
+
+
+async def test_one_call_gives_no_version_twice(moved: Store) -> None:  # noqa: F811
+    """Though the clock stands still."""
+    write = moved.entries.write
+    versions = [await write([Change("k", "a", value)]) for value in "12"]
+    gone, last = await write([Change("k", "a"), Change("k", "a", "3")])
+    assert gone == 0
+    assert last is not None
+    assert [last] > versions[1] > versions[0]
+
+
+async def test_a_producer_is_told_that_a_half_forgotten_job_is_not_new(
+    yard: Yard,  # noqa: F811
+    postgres_url: str,
+    owner: psycopg.Connection,
+) -> None:
+    crew, producer = store_for(postgres_url), store_for(yard.url("producer"))
+    mine = new_job()
+    assert are_new(await producer.put([mine])) == [True]
+    [job] = await claim(crew)
+    await crew.entries.write([Change("saved", "a", "1", owner=job.id)])
+    owner.execute(
+        "INSERT INTO entry (kind, owner, key, value, version) "
+        "SELECT 'saved', %s, n::text, '1', 1 FROM generate_series(1, 1500) AS n",
+        [job.id],
+    )
+    await crew.settle([Settlement(job.id, job.fence, State.DONE, "done")])
+    assert (await crew.upkeep(0)).pruned_entries == 1_000
+    assert are_new(await producer.put([mine])) == [False]
+    while (await crew.upkeep(0)).more:
+        pass
+    await producer.close()
+    await crew.close()
+
+
+async def test_upkeep_goes_on_at_once_with_jobs_that_have_no_entries_left(
+    shop: Store, owner: psycopg.Connection
+) -> None:
+    """Else a day of a million of them would be kept for hours."""
+    await shop.put([new_job() for _ in range(1_200)])
+    while jobs := await claim(shop, slots=400):
+        await shop.settle([Settlement(job.id, job.fence, State.DONE, "done") for job in jobs])
+    owner.execute("UPDATE finished SET attached = 1")
+    assert (await shop.upkeep(0)).pruned_entries == 1_000
+    assert owner.execute("SELECT count(*) FROM finished WHERE attached = 1").fetchall() == [(200,)]
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD])
+async def test_a_job_with_many_entries_is_deleted_in_bounded_calls(
+    shop: Store, owner: psycopg.Connection, state: State
+) -> None:
+    """One call would take longer than an answer may; and what has begun to go does not run again."""
+    jobs = [await owned(shop, state) for _ in range(3)]
+    owner.execute(
+        "INSERT INTO entry (kind, owner, key, value, version) "
+        "SELECT 'saved', id, n::text, '1', 1 FROM unnest(%s::text[]) AS id, generate_series(1, 900) AS n",
+        [jobs],
+    )
+    doc = {"level": 1, "verb": "lose", "ids": jobs, "states": [state]}
+    [(told,)] = owner.execute("SELECT act(%s)", [json.dumps(doc)]).fetchall()
+    assert len(json.loads(told)[0]) == 2
+    assert owner.execute("SELECT count(*) FROM entry").fetchall() == [(2_706 - 1_000,)]
+    assert len(await deeds.revive(shop, jobs, [state], by())) == 1
+    await deeds.cancel(shop, jobs, "so", by())
+    assert len(await deeds.delete(shop, jobs, [state, State.CANCELLED], by())) == 3
+    assert owner.execute("SELECT count(*) FROM entry").fetchall() == [(0,)]
+    assert await shop.admin.audit_log() != []

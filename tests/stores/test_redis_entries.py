@@ -277,6 +277,21 @@ async def test_a_job_that_is_half_forgotten_does_not_run_again(
     assert server.zcard(store.keys.key("mail", "owned")) == 0
 
 
+async def test_upkeep_goes_on_at_once_where_it_stopped_before_the_end(
+    store: RedisStore, clock: ManualClock
+) -> None:
+    """For the sake of entries, whose jobs are few; else memory would grow faster than they go."""
+    jobs = [new_job() for _ in range(130)]
+    await store.put(jobs)
+    for job in jobs:
+        await store.entries.write([Change("step", f"{n}", "1", owner=job.id) for n in range(9)])
+    await deeds.cancel(store, [job.id for job in jobs], "so", by())
+    clock.advance(100)
+    told = await store.upkeep(SECOND)
+    assert 0 < told.pruned_jobs < len(jobs)
+    assert told.more
+
+
 async def test_a_job_with_many_entries_is_deleted_in_bounded_calls(
     store: RedisStore, server: Any
 ) -> None:

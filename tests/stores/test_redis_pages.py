@@ -219,6 +219,20 @@ async def test_what_is_asked_of_each_of_many_queues_takes_few_round_trips(
     assert measured.cost().trips <= 45
 
 
+async def test_a_page_of_ids_that_begin_alike_reads_one_queue_if_that_has_enough(
+    near: Store, measured: Measured
+) -> None:
+    """Each queue answers all of its ids that do."""
+    for name in NAMES[:16]:
+        await near.put([new_job(queue=name) for _ in range(300)])
+    page, cost = await measured.page(Filter(begins="0"))
+    assert len(page.jobs) == SHOWN
+    assert cost.received <= 40 * 300 + 400 * SHOWN + A_NAME * 16
+    page, cost = await measured.page(Filter(begins="0", states=(State.DEAD,)))
+    assert page.jobs == []
+    assert cost.records <= 3 * 300
+
+
 async def test_an_id_is_found_behind_queues_that_are_large(near: Store) -> None:
     """A large one is looked through step by step, and those behind it are not forgotten."""
     some = [new_job(queue="b") for _ in range(2_500)]

@@ -4,10 +4,11 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairlead.core.acts import FINAL
+from fairlead.core.acts import FINAL, Delete
 from fairlead.core.clock import SECOND, ManualClock
 from fairlead.core.entries import Change, Wanted
 from fairlead.core.ids import JobId
@@ -15,7 +16,9 @@ from fairlead.core.job import State
 from fairlead.core.outcome import Settlement
 from fairlead.core.store import Store
 from fairlead.stores import store_for
-from fairlead.stores.sqlite.entries import _read
+from fairlead.stores.sqlite.acts import SqliteActs
+from fairlead.stores.sqlite.entries import Request, SqliteEntries, _read
+from fairlead.stores.sqlite.store import SqliteStore
 from tests import deeds
 from tests.words import by, claim, done, new_job
 
@@ -144,3 +147,120 @@ async def test_an_entry_whose_job_is_gone_is_found_and_removed(
         assert len(await store.admin.audit()) == 1, number
         assert len(await store.admin.repair(by("repair"))) == 1
         assert await store.admin.audit() == []
+
+
+async def test_a_job_that_has_lost_all_its_entries_does_not_run_again(
+    store: Store, clock: ManualClock
+) -> None:
+    """Its row may stand for long: those that ended before it are forgotten first."""
+    await store.put([new_job() for _ in range(1_500)])
+    while jobs := await claim(store, slots=500):
+        await store.settle([done(job) for job in jobs])
+    clock.advance(1)
+    job = await owned(store, State.DONE, number=3)
+    clock.advance(100)
+    told = await store.upkeep(SECOND)
+    assert (told.pruned_jobs, told.pruned_entries) == (1_000, 3)
+    assert await store.admin.find(job) is not None
+    assert await store.entries.read(Wanted("saved", job)) == []
+    assert await deeds.revive(store, [job], FINAL, by()) == []
+
+
+async def test_an_ended_job_whose_id_cannot_be_read_keeps_nobody_from_upkeep(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    damaged, sound = await owned(store, State.DONE), await owned(store, State.DONE)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        change = "UPDATE fairlead_finished SET id = CAST(x'ff' AS TEXT) WHERE id = ?"
+        raw.execute(change, [damaged])
+        raw.commit()
+    clock.advance(100)
+    await store.upkeep(SECOND)
+    assert await store.admin.find(sound) is None
+
+
+async def test_one_transaction_gives_no_version_twice(store: Store, tmp_path: Path) -> None:
+    """Several callers share it, and its instant."""
+    await store.open()
+    assert isinstance(store.entries, SqliteEntries)
+    requests = [
+        Request([Change("lock", "a", "A", expect=0)], None),
+        Request([Change("lock", "a")], None),
+        Request([Change("lock", "a", "B", expect=0)], None),
+    ]
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as raw:
+        [first], gone, [last] = store.entries._write(raw, requests)
+    assert gone == [0]
+    assert first is not None
+    assert last is not None
+    assert last > first
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD])
+async def test_a_job_with_many_entries_is_deleted_in_bounded_transactions(
+    store: Store, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every other process would wait for the lock meanwhile."""
+    jobs = [await owned(store, state, 900) for _ in range(3)]
+    removed: list[int] = []
+    real = SqliteActs.lose_entries
+
+    def counted(acts: SqliteActs, connection: Any, items: Any) -> list[int]:
+        removed.extend(real(acts, connection, items))
+        return removed[-1:]
+
+    monkeypatch.setattr(SqliteActs, "lose_entries", counted)
+    assert await deeds.delete(store, jobs, FINAL, by()) == jobs
+    assert removed == [1_000, 1_000, 700, 0]
+    assert [await store.entries.read(Wanted("saved", job)) for job in jobs] == [[], [], []]
+
+
+async def test_a_deletion_goes_with_what_was_written_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing belongs to nobody, though the entries were to go before."""
+    job = await owned(store, State.DONE, 2)
+    monkeypatch.setattr(SqliteActs, "lose_entries", lambda *_: [0])
+    assert await deeds.delete(store, [job], FINAL, by()) == [job]
+    assert await store.admin.audit() == []
+
+
+async def test_a_deletion_that_was_cut_short_leaves_nothing_that_runs_again(store: Store) -> None:
+    job = await owned(store, State.DEAD, 900)
+    other = await owned(store, State.DEAD, 900)
+    assert isinstance(store, SqliteStore)
+    await store.admin._write(store.admin._acts.lose_entries, [Delete([job, other], [State.DEAD])])
+    assert await deeds.revive(store, [job, other], FINAL, by()) == []
+    assert await store.admin.audit() == []
+
+
+async def test_a_live_job_keeps_its_entries_though_one_of_its_id_has_ended(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    job = await owned(store, State.DONE)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        columns = "id, queue, task, version, attached, run_at, order_at, enqueued_at, payload"
+        raw.execute(
+            f"INSERT INTO fairlead_job ({columns}, parked) SELECT {columns}, 0 FROM fairlead_finished"
+        )
+        raw.commit()
+    clock.advance(100)
+    await store.upkeep(SECOND)
+    assert [each.key for each in await store.entries.read(Wanted("saved", job))] == ["0000"]
+
+
+async def test_a_job_whose_mark_is_damaged_leaves_no_entries_to_the_next_of_its_id(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    await store.put([new_job()])
+    [job] = await claim(store)
+    await store.entries.write([Change("saved", "a", "1", owner=job.id)])
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+        raw.execute("UPDATE fairlead_job SET attached = 'abc'")
+        raw.commit()
+    await store.settle([done(job)])
+    clock.advance(100)
+    while (await store.upkeep(SECOND)).more:
+        pass
+    await store.put([new_job(id=job.id)])
+    assert await store.entries.read(Wanted("saved", job.id)) == []

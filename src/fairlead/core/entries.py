@@ -187,16 +187,20 @@ def is_there(entry: Entry, now: int) -> bool:
 
 
 def change_all(
-    changes: Iterable[Change], found: Mapping[Name, Entry], live: Collection[JobId], now: int
+    changes: Iterable[Change],
+    found: Mapping[Name, Entry],
+    live: Collection[JobId],
+    now: int,
+    seen: dict[Name, int],
 ) -> tuple[list[int | None], dict[Name, Entry | None]]:
     """Return how changes are answered, and what has to be written then; None is to be removed.
 
     `found` are the entries that are there under the names of the changes, expired or not, and
-    `live` the jobs that may own one.
+    `live` the jobs that may own one. `seen` is the last version of each name in this instant,
+    though it may be gone by now; it is kept up to date.
     """
     answers: list[int | None] = []
     written: dict[Name, Entry | None] = {}
-    seen: dict[Name, int] = {}  # The last version of each, though it may be gone by now.
     for change in changes:
         name = name_of(change)
         last = written[name] if name in written else found.get(name)

@@ -51,7 +51,7 @@ class MemoryEntries(Entries):
                 raise LeaseLost(fence[0])
             owners = {change.owner for change in changes if change.owner is not None}
             live = set(filter(self._may_own, owners))
-            answers, written = change_all(changes, self._entries, live, self._clock.now())
+            answers, written = change_all(changes, self._entries, live, self._clock.now(), {})
             for name, entry in written.items():
                 if entry is None:
                     self._entries.pop(name, None)

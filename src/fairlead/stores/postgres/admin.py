@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -238,11 +238,21 @@ class PostgresAdmin(Admin):
         verb, doc = told_as(deed)
         text = self._doc(at=self._at(), by=as_told(by), **doc)
         lane = (await self._session()).acts
+        if isinstance(deed, Delete):
+            await self._lose_entries(lane, doc)
         [(answer,)] = await self._surely(lambda: lane.ask(self._sql[verb], text), by)
         if verb == "noted":
             return []
         self._changed()
         return list(touched_of(answer).ids)
+
+    async def _lose_entries(self, lane: Lane, doc: Mapping[str, Any]) -> None:
+        """Remove the entries of jobs that are to be deleted, a bounded number in each call."""
+        text = self._doc(at=self._at(), **{**doc, "verb": "lose"})
+        more = True
+        while more:
+            [(answer,)] = await lane.ask(self._sql["act"], text)
+            more = bool(touched_of(answer).ids)
 
     async def _surely(self, act: Callable[[], Awaitable[Answer]], by: Action) -> Answer:
         return await acted(act, by, self._address.timeout)

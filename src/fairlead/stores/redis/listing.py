@@ -116,10 +116,11 @@ class Listing:
     def retrying(self, queue: str, now: int) -> Conversation[int]:
         """Count the jobs that wait for their next attempt, by the runs of those not due yet."""
         due, standings = (self._keys.key(queue, part) for part in ("due", "standings"))
-        number, start, found = 0, 0, [b""]
+        [start] = yield from spared([("ZCOUNT", due, "-inf", now)], 0)
+        number, found = 0, [b""]
         while found:
-            page = ("LIMIT", start, _RUNS_AT_ONCE)
-            [found] = yield from spared([("ZRANGEBYSCORE", due, f"({now}", "+inf", *page)], [])
+            last = start + _RUNS_AT_ONCE - 1
+            [found] = yield from spared([("ZRANGE", due, start, last)], [])
             start += len(found)
             if found:
                 [texts] = yield from spared([("HMGET", standings, *found)], [])

@@ -39,8 +39,10 @@ PARTS = {
 """Where the jobs of an order stand; they are all of one state."""
 _FIRST_QUEUES, _QUEUES_AT_ONCE = 50, 500
 """Of how many queues a place is asked for at once: of few at first, for they may fill the page."""
-_BEGUN_AT_ONCE = 16
-"""How many queues are looked through at once for ids that begin with a text."""
+_BEGUN_AT_ONCE, _LOOK_PER_QUEUE = 16, 50
+"""How many queues are looked through at once for ids that begin with a text: one for each fifty
+jobs that may be looked at.
+"""
 _LEAPT_AT_ONCE = 100
 """How many queues are looked through at once for parked jobs whose run was lost."""
 _LEAST_OF_EACH = 4
@@ -242,7 +244,8 @@ class NextIds:
     def _beginning(self, asked: Asked, names: Sequence[str]) -> Conversation[Found]:
         """Return ids that begin with a text, after the ids and steps before.
 
-        Small queues are looked through at one step, some of them together; a large one alone.
+        A small queue is looked through at one step. The more is wanted, the more of them are
+        together, for what a queue answers may be all of its ids.
         """
         queue, step, last = asked.after or ("", "0", b"")
         assert isinstance(queue, str)
@@ -250,7 +253,8 @@ class NextIds:
         rest = [name for name in names if name > queue or (name == queue and step)]
         if rest[:1] != [queue]:
             step, last = "0", b""
-        some = rest[: 1 if step != "0" else _BEGUN_AT_ONCE]
+        together = max(1, min(asked.look // _LOOK_PER_QUEUE, _BEGUN_AT_ONCE))
+        some = rest[: 1 if step != "0" else together]
         steps = [step, *["0"] * (len(some) - 1)]
         begins = asked.which.begins or ""
         calls = [
@@ -265,8 +269,8 @@ class NextIds:
             ]
             next_ = "" if int(goes_on) == 0 else str(int(goes_on))
             found.append(Spotted((name, next_, b""), b"", name))
-            if next_:
-                return found, False
+            if next_ or len(found) > asked.look:
+                return found[: asked.look], False
             last = b""
         return found, len(some) == len(rest)
 

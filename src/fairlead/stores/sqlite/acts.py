@@ -29,7 +29,7 @@ from fairlead.stores.sqlite.line import SqliteLine, cancel_waiting
 from fairlead.stores.sqlite.repair import repair
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import UNREADABLE, ask, raise_unless_damage, tell, to_json
-from fairlead.stores.sqlite.ways import enter_again, forget, hasten, ids_of
+from fairlead.stores.sqlite.ways import enter_again, forget, hasten, ids_of, lose_entries
 
 _decode_waiting = msgspec.json.Decoder(list[tuple[int, JobId]]).decode
 
@@ -79,6 +79,14 @@ class SqliteActs:
                     answers = with_answer(past, call.mark, (), ())
                     self._note(connection, by, count, answers, job_id)
                 return []
+
+    def lose_entries(self, connection: sqlite3.Connection, items: Sequence[Delete]) -> list[int]:
+        """Remove some entries of jobs that people are about to delete; returns how many of each.
+
+        That comes before the deletion, in transactions of its own: there may be very many.
+        """
+        level = self._line.level
+        return [lose_entries(connection, deed.ids, deed.states, level) for deed in items]
 
     def _once(
         self,

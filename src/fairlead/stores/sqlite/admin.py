@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from fairlead.core.acts import Action, AuditLine, Deed
+from fairlead.core.acts import Action, AuditLine, Deed, Delete
 from fairlead.core.admin import (
     ALL,
     Admin,
@@ -199,6 +199,9 @@ class SqliteAdmin(Admin):
 
     async def act(self, deed: Deed, by: Action) -> list[str]:
         """Do what a person wants done; again, if there is no answer."""
+        if isinstance(deed, Delete):
+            while (await self._write(self._acts.lose_entries, [deed]))[0]:
+                pass
         touched: list[str] = await self._surely(self._acts.act, (deed, by), by)
         return touched
 

@@ -1,7 +1,15 @@
 """Small values beside the jobs, in a table of their own."""
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing, suppress
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -31,6 +39,7 @@ from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import statements
 from fairlead.stores.sqlite.talk import (
     UNREADABLE,
+    Hand,
     ask,
     raise_unless_damage,
     tell,
@@ -58,6 +67,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 _decode = msgspec.json.Decoder(list[_Row]).decode
 _decode_ids = msgspec.json.Decoder(list[JobId]).decode
+_decode_seqs = msgspec.json.Decoder(list[int]).decode
+_decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
 _COLUMNS = ", ".join(_Row.__struct_fields__)
 
 
@@ -106,8 +117,17 @@ class SqliteEntries(Entries):
     def _write(
         self, connection: sqlite3.Connection, requests: Sequence[Request]
     ) -> list[list[int | None] | None]:
-        now = self._clock.now()
-        return [_written(connection, request, self._level(), now) for request in requests]
+        # One transaction writes at one instant: all of it shares which versions there were.
+        step = _Step(self._clock.now(), self._level(), {})
+        return [_written(connection, request, step) for request in requests]
+
+
+class _Step(NamedTuple):
+    """What the writes of one transaction share."""
+
+    now: int
+    level: int
+    seen: dict[Name, int]
 
 
 def _read(connection: sqlite3.Connection, wanted: Wanted, now: int) -> list[Entry]:
@@ -150,7 +170,7 @@ def _readable(rows: Iterable[Sequence[Any]]) -> Iterator[Entry]:
 
 
 def _written(
-    connection: sqlite3.Connection, request: Request, level: int, now: int
+    connection: sqlite3.Connection, request: Request, step: _Step
 ) -> list[int | None] | None:
     if request.fence is not None:
         job_id, fence = request.fence
@@ -158,10 +178,10 @@ def _written(
             return None
     names = {name_of(change) for change in request.changes}
     owners = to_json(sorted({owner for _, owner, _ in names if owner is not None}))
-    live = set(_decode_ids(ask(connection, "live_owners", ids=owners, level=level)))
+    live = set(_decode_ids(ask(connection, "live_owners", ids=owners, level=step.level)))
     there = _entries(connection, "entries_named", names=_told(names))
     found = {name_of(entry): entry for entry in there}
-    answers, written = change_all(request.changes, found, live, now)
+    answers, written = change_all(request.changes, found, live, step.now, step.seen)
     rows = [
         (
             each.kind,
@@ -193,16 +213,31 @@ def prune(connection: sqlite3.Connection, now: int) -> int:
 
 
 def forget_old(connection: sqlite3.Connection, before: int, level: int) -> int:
-    """Remove some entries of jobs that ended before this time; returns how many.
+    """Remove some entries of jobs that ended before this time.
 
-    A job that has lost some of them does not come back: it would do again what is done.
+    Returns how many, or of how many jobs if these are more.
     """
-    old = {"before": before, "level": level, "batch": BATCH, "look": LOOK}
-    owners = _decode_ids(ask(connection, "old_owners", **old))
+    old = {"before": before, "level": level, "look": LOOK}
+    owners = _decode_seqs(ask(connection, "old_owners", **old))
+    return max(len(owners), _lose(connection, "finished", owners))
+
+
+def forget_some(connection: Hand, place: str, which: Mapping[str, object]) -> int:
+    """Remove some entries of jobs that a person is about to delete; returns how many."""
+    return _lose(connection, place, _decode_seqs(ask(connection, f"owners_meant_{place}", **which)))
+
+
+def _lose(connection: Hand, place: str, owners: Sequence[int]) -> int:
+    """Remove some entries of jobs that have ended; returns how many.
+
+    A job that has lost some does not come back: it would do again what is done.
+    """
     if not owners:
         return 0
-    ids = to_json(owners)
-    gone = connection.execute(statements()["forget_some"], {"ids": ids, "batch": BATCH}).fetchall()
-    losers = to_json(sorted({owner for (owner,) in gone}))
-    tell(connection, "detach_entries", ids=ids, losers=losers, forgetting=Attached.FORGETTING)
-    return len(gone)
+    seqs = to_json(owners)
+    found = _decode_pairs(ask(connection, f"some_entries_{place}", seqs=seqs, batch=BATCH))
+    tell(connection, "remove_some", entries=to_json([entry for entry, _ in found]))
+    losers = to_json(sorted({owner for _, owner in found}))
+    marks = {"losers": losers, "forgetting": Attached.FORGETTING}
+    tell(connection, f"detach_entries_{place}", seqs=seqs, **marks)
+    return len(found)

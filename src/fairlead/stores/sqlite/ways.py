@@ -17,6 +17,7 @@ from fairlead.core.ids import JobId
 from fairlead.core.job import NewJob, State
 from fairlead.core.selection import LOOK
 from fairlead.core.store import BATCH
+from fairlead.stores.sqlite.entries import forget_some
 from fairlead.stores.sqlite.sound import exact
 from fairlead.stores.sqlite.statements import put_statement, statements
 from fairlead.stores.sqlite.talk import (
@@ -175,16 +176,24 @@ def apart(write: Callable[[Mapping[int, object]], None], jobs: Mapping[int, obje
     return {}
 
 
+def lose_entries(
+    connection: Hand, job_ids: Collection[JobId], states: Collection[State], level: int
+) -> int:
+    """Remove some entries of jobs that are about to be deleted; returns how many."""
+    values = _which(job_ids, states, level)
+    return sum(forget_some(connection, place, values) for place in PLACES)
+
+
 def forget(
     connection: sqlite3.Connection,
     job_ids: Collection[JobId],
     states: Collection[State],
     level: int,
 ) -> list[JobId]:
-    """Remove jobs that ended in one of these states, for good, with their entries."""
+    """Remove jobs that ended in one of these states, for good, with the entries they still have."""
     values = _which(job_ids, states, level)
-    for place in PLACES:
-        tell(connection, f"forget_entries_{place}", **values)
+    while lose_entries(connection, job_ids, states, level):
+        pass
     return [job_id for place in PLACES for job_id in _forget_in(connection, place, values)]
 
 

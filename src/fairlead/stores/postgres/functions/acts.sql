@@ -74,13 +74,35 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN touched;
 END $$;
 
+-- Remove some entries of jobs that a person is about to delete; returns which of these have more. One that has lost
+-- some does not run again.
+CREATE OR REPLACE FUNCTION lose(ids text[], states text[], own integer) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    owners text[] := ARRAY(
+        SELECT id FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
+                              AND attached & 1 <> 0 ORDER BY id FOR UPDATE
+    ) || ARRAY(
+        SELECT id FROM finished WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
+                                  AND attached & 1 <> 0 ORDER BY id FOR UPDATE
+    );
+    losers text[] := lose_entries(owners, 1000);
+BEGIN
+    UPDATE dead SET attached = attached | 1024 WHERE id = ANY (losers);
+    UPDATE finished SET attached = attached | 1024 WHERE id = ANY (losers);
+    RETURN ARRAY(
+        SELECT id FROM unnest(owners) AS id
+        WHERE NOT is_live(id) AND EXISTS (SELECT FROM entry WHERE owner = id AND owner <> '')
+    );
+END $$;
+
 -- Remove jobs for good, with their entries. A job in the line has the same id only by damage; it keeps them.
 CREATE OR REPLACE FUNCTION remove(ids text[], states text[], own integer) RETURNS text[] LANGUAGE plpgsql
 AS $$
 DECLARE
     gone text[] := forget(ids, states, own);
 BEGIN
-    DELETE FROM entry WHERE owner = ANY (gone) AND owner <> '' AND NOT EXISTS (SELECT FROM job WHERE id = owner);
+    DELETE FROM entry WHERE owner = ANY (gone) AND owner <> '' AND NOT is_live(owner);
     RETURN gone;
 END $$;
 

@@ -84,22 +84,27 @@ BEGIN
     END IF;
 END $$;
 
--- Let jobs in that ended in one of these states, due now. One whose id is in the line stays.
+-- Let jobs in that ended in one of these states, due now. One whose id is in the line stays, and so does one that has
+-- lost entries (core.job.Attached.FORGETTING). They are locked first: whoever deletes or forgets one at the same moment
+-- is seen then, or sees this.
 CREATE OR REPLACE FUNCTION enter_again(ids text[], states text[], at bigint, own integer) RETURNS text[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
     lifted text[];
 BEGIN
+    PERFORM FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) ORDER BY id FOR UPDATE;
+    PERFORM FROM finished WHERE state = ANY (states) AND id = ANY (ids) ORDER BY id FOR UPDATE;
     WITH ended AS (
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
                fence, crashes, errors, put_by, level, attached
         FROM dead WHERE 'dead' = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
+                    AND attached & 1024 = 0
         UNION ALL
         SELECT id, queue, task, version, run_at, order_at, expires_at, enqueued_at, payload, options,
                fence, crashes, errors, put_by, level, attached
         FROM finished WHERE state = ANY (states) AND id = ANY (ids) AND may_touch(own, level)
-                        AND finished_at >= (SELECT since FROM kept)
+                        AND attached & 1024 = 0 AND finished_at >= (SELECT since FROM kept)
     ), back AS (
         INSERT INTO job
             (id, queue, task, version, parked, run_at, order_at, expires_at, enqueued_at, payload,

@@ -41,9 +41,8 @@ BEGIN
     END IF;
 END $$;
 
--- Write one entry, if the version that it expects is there; one that has expired is not. Returns its new version, 0
--- if it is removed, and null if it is refused. Versions begin at an instant: another one for each change of one call,
--- which may have removed it before.
+-- Write one entry, if the version that it expects is there; one that has expired is not. Returns its new version, which
+-- is none before the first one; 0 if it is removed, and null if it is refused.
 CREATE OR REPLACE FUNCTION write_entry(
     kind_ text, owner_ text, key_ text, value_ text, expect bigint, due_at_ bigint, expires_at_ bigint, at bigint,
     first bigint
@@ -109,7 +108,29 @@ BEGIN
     RETURN gone;
 END $$;
 
--- Remove some entries of jobs that are forgotten; returns how many. Who has none left does not keep its day any more.
+-- Whether there is such a job in the line: beside one that has ended, by damage. It keeps its entries.
+CREATE OR REPLACE FUNCTION is_live(job_id text) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$ BEGIN RETURN EXISTS (SELECT FROM job WHERE id = job_id); END $$;
+
+-- Remove some entries of jobs that have ended; returns whose they were, once for each entry.
+CREATE OR REPLACE FUNCTION lose_entries(owners text[], most integer) RETURNS text[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    losers text[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM entry WHERE ctid = ANY (ARRAY(
+            SELECT entry.ctid FROM unnest(owners) AS id CROSS JOIN LATERAL (
+                SELECT ctid FROM entry WHERE owner = id AND owner <> '' LIMIT most
+            ) AS entry WHERE NOT is_live(id) LIMIT most
+        )) RETURNING owner
+    )
+    SELECT coalesce(array_agg(owner), '{}') INTO losers FROM gone;
+    RETURN losers;
+END $$;
+
+-- Remove some entries of jobs that are forgotten; returns how many, or of how many jobs if these are more. Who has none
+-- left does not keep its day any more.
 CREATE OR REPLACE FUNCTION forget_entries(most integer) RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -122,17 +143,9 @@ BEGIN
     IF cardinality(owners) = 0 THEN
         RETURN 0;
     END IF;
-    DELETE FROM entry WHERE ctid = ANY (ARRAY(
-        SELECT entry.ctid FROM unnest(owners) AS id CROSS JOIN LATERAL (
-            SELECT ctid FROM entry WHERE owner = id AND owner <> ''
-            -- A job in the line has the same id only by damage; it keeps them.
-            AND NOT EXISTS (SELECT FROM job WHERE job.id = entry.owner)
-        ) AS entry LIMIT most
-    ));
-    GET DIAGNOSTICS gone = ROW_COUNT;
+    gone := cardinality(lose_entries(owners, most));
     UPDATE finished SET attached = attached & ~1
     WHERE id = ANY (owners) AND attached & 1 <> 0 AND finished_at < (SELECT since FROM kept)
-      AND (EXISTS (SELECT FROM job WHERE job.id = finished.id)
-           OR NOT EXISTS (SELECT FROM entry WHERE owner = finished.id AND owner <> ''));
-    RETURN gone;
+      AND (is_live(finished.id) OR NOT EXISTS (SELECT FROM entry WHERE owner = finished.id AND owner <> ''));
+    RETURN greatest(gone, cardinality(owners));
 END $$;

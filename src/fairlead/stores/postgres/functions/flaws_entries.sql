@@ -24,7 +24,10 @@ BEGIN
     WHEN 'entry owner' THEN
         RETURN QUERY SELECT entry_name(kind, owner, key) FROM entry
             WHERE entry_name(kind, owner, key) >= start
-              AND owner <> '' AND NOT is_owner(owner)
+              AND owner IN (
+                  SELECT each.owner FROM (SELECT DISTINCT owner FROM entry WHERE owner <> '') AS each
+                  WHERE NOT is_owner(each.owner)
+              )
             ORDER BY 1 LIMIT most;
     WHEN 'attached' THEN
         RETURN QUERY SELECT id FROM job WHERE id >= start AND attached < 0 ORDER BY id LIMIT most;

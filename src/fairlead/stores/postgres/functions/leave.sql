@@ -132,7 +132,7 @@ AS $$
 DECLARE
     ids text[] := ARRAY(
         SELECT id FROM job WHERE ctid = ANY (ARRAY(SELECT place FROM overdue(at, steps)))
-                             AND lease_until = 0 AND may_touch(own, level)
+                             AND expires_at <= at AND lease_until = 0 AND may_touch(own, level)
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED
     );
 BEGIN

@@ -12,7 +12,7 @@ AS $$
         SELECT put_by FROM job WHERE id = wanted
         UNION ALL
         SELECT put_by FROM finished
-        WHERE id = wanted AND finished_at >= (SELECT since FROM kept)
+        WHERE id = wanted AND (finished_at >= (SELECT since FROM kept) OR attached & 1 <> 0)
         UNION ALL
         SELECT put_by FROM dead WHERE id = wanted
     )

@@ -1,4 +1,5 @@
--- What people do to jobs and queues. Returns [the ids, or the queue, that it was done to].
+-- What people do to jobs and queues. Returns [the ids, or the queue, that it was done to]. To "lose" comes before a
+-- deletion, is not noted, and returns [the ids of the jobs that have more entries].
 CREATE OR REPLACE FUNCTION act(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
@@ -15,6 +16,9 @@ DECLARE
     line    record;
     touched text[] := '{}';
 BEGIN
+    IF doc->>'verb' = 'lose' THEN
+        RETURN json_build_array(lose(ids, states, own));
+    END IF;
     line := take_line(doc->'by', mark, ids, at);
     IF line.is_other AND NOT edits THEN
         PERFORM refuse_line(doc->'by');

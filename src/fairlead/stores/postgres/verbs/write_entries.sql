@@ -17,39 +17,48 @@ DECLARE
     at      bigint   := coalesce(moment((doc->>'at')::bigint), stamp());
     own     integer  := told_level(doc);
     answers bigint[] := array_fill(NULL::bigint, ARRAY[jsonb_array_length(doc->'changes')]);
+    owners  text[]   := ARRAY(
+        SELECT each->>1 FROM jsonb_array_elements(doc->'changes') AS each UNION SELECT doc #>> '{fence,0}'
+    );
     live    text[];
+    seen    bigint;
     change  record;
 BEGIN
     PERFORM check_changes(doc->'changes');
     IF doc ? 'wait' THEN
         PERFORM set_config('lock_timeout', doc->>'wait', true);
     END IF;
-    PERFORM FROM job WHERE id IN (
-        SELECT each->>1 FROM jsonb_array_elements(doc->'changes') AS each
-        UNION ALL SELECT doc #>> '{fence,0}'
-    ) ORDER BY id FOR NO KEY UPDATE;
+    -- Who comes back into the line meanwhile is not locked, and may be gone again before this ends.
+    WITH locked AS (
+        SELECT id, level FROM job WHERE id = ANY (owners) ORDER BY id FOR NO KEY UPDATE
+    )
+    SELECT coalesce(array_agg(id) FILTER (WHERE may_touch(own, level)), '{}') INTO live FROM locked;
     IF doc ? 'fence' AND NOT EXISTS (
         SELECT FROM job WHERE id = doc #>> '{fence,0}' AND fence = (doc #>> '{fence,1}')::bigint
                           AND lease_until > 0
     ) THEN
         RETURN '[null]';
     END IF;
-    live := ARRAY(
-        SELECT id FROM job WHERE may_touch(own, level) AND id IN (
-            SELECT each->>1 FROM jsonb_array_elements(doc->'changes') AS each
-        )
-    );
     FOR change IN
         SELECT each->>0 AS kind, each->>1 AS owner, each->>2 AS key, each->>3 AS value,
                (each->>4)::bigint AS expect, (each->>5)::bigint AS due_at,
                (each->>6)::bigint AS expires_at, n,
-               at + row_number() OVER (PARTITION BY each->>0, each->>1, each->>2 ORDER BY n) - 1 AS first
+               row_number() OVER (PARTITION BY each->>0, each->>1, each->>2 ORDER BY n) AS nth,
+               count(*) OVER (PARTITION BY each->>0, each->>1, each->>2) AS times
         FROM jsonb_array_elements(doc->'changes') WITH ORDINALITY AS a(each, n)
         ORDER BY (each->>0) COLLATE "C", (each->>1) COLLATE "C", (each->>2) COLLATE "C", n
     LOOP
+        -- One that this call removes and writes anew has a later version than any before.
+        seen := CASE WHEN change.nth > 1 THEN seen END;
+        IF change.times > 1 THEN
+            seen := greatest(seen, (
+                SELECT version FROM entry
+                WHERE kind = change.kind AND owner = change.owner AND key = change.key
+            ));
+        END IF;
         IF change.owner = '' OR change.owner = ANY (live) THEN
             answers[change.n] := write_entry(change.kind, change.owner, change.key, change.value,
-                                             change.expect, change.due_at, change.expires_at, at, change.first);
+                                             change.expect, change.due_at, change.expires_at, at, greatest(at, seen + 1));
         END IF;
     END LOOP;
     UPDATE job SET attached = attached | 1

@@ -201,10 +201,10 @@ local function begin_to_forget(id)
   end
 end
 
--- Forget jobs that ended before some instant; answers their ids, and how many entries of them went. What is above the level is stepped over, and what has more
+-- Forget jobs that ended before some instant; answers their ids, and how many entries of them went; a full batch if it stopped before their end. What is above the level is stepped over, and what has more
 -- entries than one call may remove is left for the next.
 local function prune(before, most, level)
-  local old, entries, past = {}, 0, '(' .. string.format('%.0f', before)
+  local old, entries, cut, past = {}, 0, false, '(' .. string.format('%.0f', before)
   for _, key in ipairs({ done, cancelled }) do
     local stays, left, passed = 0, MOST_READ, {}
     while #old + #passed < most and stays < LOOK and left > 0 do
@@ -214,6 +214,7 @@ local function prune(before, most, level)
         local may_go, bytes, may_own_some = is_past(ids[n], level)
         local count = may_go and may_own_some and lose_entries(ids[n]) or 0
         left, entries = left - bytes - count * ENTRY_BYTES, entries + count
+        cut = cut or count == MOST or left < 0
         if count == MOST then begin_to_forget(ids[n]) end
         if may_go and count < MOST then passed[#passed + 1] = ids[n] else stays = stays + 1 end
         if left < 0 then break end
@@ -223,7 +224,7 @@ local function prune(before, most, level)
     for n = 1, #passed do old[#old + 1] = passed[n] end
   end
   forget(old)
-  return old, entries
+  return old, cut and math.max(entries, MOST) or entries
 end
 
 -- A list of words as a set of them.

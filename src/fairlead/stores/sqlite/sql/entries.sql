@@ -56,31 +56,33 @@ DELETE FROM fairlead_entry WHERE seq IN (
 
 -- name: old_owners
 -- Jobs with entries that are to be forgotten.
-SELECT json_group_array(id) FROM (
-    SELECT id, level FROM fairlead_finished INDEXED BY fairlead_finished_entries
+SELECT json_group_array(seq) FROM (
+    SELECT seq, level FROM fairlead_finished INDEXED BY fairlead_finished_entries
     WHERE attached & 1 AND finished_at < :before ORDER BY finished_at LIMIT :look
 )
-WHERE level <= :level AND typeof(id) = 'text'
+WHERE level <= :level
 
--- name: forget_some
-DELETE FROM fairlead_entry WHERE seq IN (
-    SELECT entry.seq FROM json_each(:ids) AS old
-    CROSS JOIN fairlead_entry AS entry ON entry.owner = old.value AND entry.owner <> '' LIMIT :batch
+-- name: owners_meant
+-- Jobs with entries that a person deletes.
+SELECT json_group_array(seq) FROM fairlead_{place} WHERE attached & 1 AND {ended}
+
+-- name: some_entries
+-- Some entries of these jobs, and whose they are. A job in the line has the same id only by damage; it keeps them.
+SELECT json_group_array(json_array(seq, owner)) FROM (
+    SELECT entry.seq, ended.seq AS owner FROM json_each(:seqs) AS old
+    CROSS JOIN fairlead_{place} AS ended ON ended.seq = old.value
+    CROSS JOIN fairlead_entry AS entry ON entry.owner = ended.id AND entry.owner <> ''
+    WHERE ended.id NOT IN (SELECT id FROM fairlead_job WHERE id = ended.id) LIMIT :batch
 )
-RETURNING owner
+
+-- name: remove_some
+DELETE FROM fairlead_entry WHERE seq IN (SELECT value FROM json_each(:entries))
 
 -- name: detach_entries
--- Of those that were to lose theirs: who has none left, and who has lost some.
-UPDATE fairlead_finished SET attached = CASE
-    WHEN id NOT IN (SELECT owner FROM fairlead_entry WHERE owner <> '' AND owner = fairlead_finished.id)
-        THEN attached & ~1
-    WHEN id IN (SELECT value FROM json_each(:losers)) THEN attached | :forgetting
-    ELSE attached
-END
-WHERE id IN (SELECT value FROM json_each(:ids))
-
--- name: forget_entries
--- All entries of jobs that a person deletes.
-DELETE FROM fairlead_entry WHERE owner <> '' AND owner IN (
-    SELECT id FROM fairlead_{place} WHERE attached & 1 AND {ended}
-)
+-- Note who of these has none left, and who has lost some.
+UPDATE fairlead_{place} SET attached = iif(
+    id IN (SELECT owner FROM fairlead_entry WHERE owner <> '' AND owner = fairlead_{place}.id)
+        AND id NOT IN (SELECT id FROM fairlead_job WHERE id = fairlead_{place}.id),
+    attached, attached & ~1
+) | iif(seq IN (SELECT value FROM json_each(:losers)), :forgetting, 0)
+WHERE seq IN (SELECT value FROM json_each(:seqs))

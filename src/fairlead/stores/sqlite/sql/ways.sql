@@ -41,7 +41,8 @@ RETURNING id
 INSERT INTO fairlead_finished
     (id, queue, task, version, level, attached, state, run_at, order_at, expires_at, enqueued_at, payload, options,
      attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, result, more)
-SELECT job.id, job.queue, job.task, job.version, job.level, job.attached, :state, job.run_at, job.order_at,
+SELECT job.id, job.queue, job.task, job.version, job.level,
+       iif(typeof(job.attached) = 'integer', job.attached, 15), :state, job.run_at, job.order_at,
        job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt - :uncounted,
        job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason,
        ended.value, job.more
@@ -53,7 +54,8 @@ CROSS JOIN fairlead_job AS job ON job.seq = CAST(ended.key AS INTEGER)
 INSERT INTO fairlead_dead
     (id, queue, task, version, level, attached, run_at, order_at, expires_at, enqueued_at, payload, options,
      attempt, crashes, fence, worker, claimed_at, errors, finished_at, reason, more)
-SELECT job.id, job.queue, job.task, job.version, job.level, job.attached, job.run_at, job.order_at,
+SELECT job.id, job.queue, job.task, job.version, job.level,
+       iif(typeof(job.attached) = 'integer', job.attached, 15), job.run_at, job.order_at,
        job.expires_at, job.enqueued_at, job.payload, job.options, job.attempt - :uncounted,
        job.crashes + :crashed, job.fence, job.worker, job.claimed_at, job.errors, :now, :reason,
        job.more
