@@ -2335,7 +2335,7 @@ MUTANTS = [
     Mutant(
         "many entries are deleted in transactions of their own, SQLite",
         f"{SQLITE}/admin.py",
-        "            while (await self._write(self._acts.lose_entries, [deed]))[0]:\n                pass\n",
+        "            while (await self._write(self._acts.lose_entries, [(deed, by)]))[0]:\n                pass\n",
         "            pass\n",
         "tests/stores/test_sqlite_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_transactions",
     ),
@@ -2420,6 +2420,29 @@ MUTANTS = [
         "together = _BEGUN_AT_ONCE",
         "tests/stores/test_redis_pages.py"
         "::test_a_page_of_ids_that_begin_alike_reads_one_queue_if_that_has_enough",
+    ),
+    Mutant(
+        "entries that go before a deletion are in the audit log (T20), PostgreSQL",
+        f"{POSTGRES}/verbs/act.sql",
+        "        PERFORM note(doc->'by', 0, at);\n",
+        "",
+        f"{PG_ENTRIES}::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
+    ),
+    Mutant(
+        "entries that go before a deletion are in the audit log (T20), SQLite",
+        f"{SQLITE}/acts.py",
+        "            self._note(connection, by, 0, _past(",
+        "            (lambda *_: None)(connection, by, 0, _past(",
+        "tests/stores/test_sqlite_entries.py"
+        "::test_a_deletion_that_was_cut_short_leaves_nothing_that_runs_again",
+    ),
+    Mutant(
+        "a deletion that has not come to its end is in the audit log (T20), Redis",
+        f"{REDIS}/lua/delete.lua",
+        "write_act(ARGV[5], #touched, now, nil, looked > 0 and mark or nil,",
+        "local is_done = looked > 0 and write_act(ARGV[5], #touched, now, nil, mark,",
+        "tests/stores/test_redis_entries.py"
+        "::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
     ),
     Mutant(
         "a server that evicts is refused (F25)",
@@ -2676,8 +2699,8 @@ MUTANTS = [
     Mutant(
         "a delete that has only begun is not noted as done, Redis",
         f"{REDIS}/lua/delete.lua",
-        "if looked > 0 then write_act",
-        "if true then write_act",
+        "looked > 0 and mark or nil, looked",
+        "mark, looked",
         "tests/stores/test_redis_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
     ),
     Mutant(

@@ -229,7 +229,9 @@ async def test_a_deletion_that_was_cut_short_leaves_nothing_that_runs_again(stor
     job = await owned(store, State.DEAD, 900)
     other = await owned(store, State.DEAD, 900)
     assert isinstance(store, SqliteStore)
-    await store.admin._write(store.admin._acts.lose_entries, [Delete([job, other], [State.DEAD])])
+    deed, action = Delete([job, other], [State.DEAD]), by("delete")
+    await store.admin._write(store.admin._acts.lose_entries, [(deed, action)])
+    assert [line.verb for line in await store.admin.audit_log()] == ["delete"]
     assert await deeds.revive(store, [job, other], FINAL, by()) == []
     assert await store.admin.audit() == []
 

@@ -239,16 +239,16 @@ class PostgresAdmin(Admin):
         text = self._doc(at=self._at(), by=as_told(by), **doc)
         lane = (await self._session()).acts
         if isinstance(deed, Delete):
-            await self._lose_entries(lane, doc)
+            await self._lose_entries(lane, doc, by)
         [(answer,)] = await self._surely(lambda: lane.ask(self._sql[verb], text), by)
         if verb == "noted":
             return []
         self._changed()
         return list(touched_of(answer).ids)
 
-    async def _lose_entries(self, lane: Lane, doc: Mapping[str, Any]) -> None:
+    async def _lose_entries(self, lane: Lane, doc: Mapping[str, Any], by: Action) -> None:
         """Remove the entries of jobs that are to be deleted, a bounded number in each call."""
-        text = self._doc(at=self._at(), **{**doc, "verb": "lose"})
+        text = self._doc(at=self._at(), by=as_told(by), **{**doc, "verb": "lose"})
         more = True
         while more:
             [(answer,)] = await lane.ask(self._sql["act"], text)

@@ -80,13 +80,20 @@ class SqliteActs:
                     self._note(connection, by, count, answers, job_id)
                 return []
 
-    def lose_entries(self, connection: sqlite3.Connection, items: Sequence[Delete]) -> list[int]:
+    def lose_entries(
+        self, connection: sqlite3.Connection, items: Sequence[tuple[Delete, Action]]
+    ) -> list[int]:
         """Remove some entries of jobs that people are about to delete; returns how many of each.
 
         That comes before the deletion, in transactions of its own: there may be very many.
         """
-        level = self._line.level
-        return [lose_entries(connection, deed.ids, deed.states, level) for deed in items]
+        return [self._lose_entries(connection, deed, by) for deed, by in items]
+
+    def _lose_entries(self, connection: sqlite3.Connection, deed: Delete, by: Action) -> int:
+        count = lose_entries(connection, deed.ids, deed.states, self._line.level)
+        if count:
+            self._note(connection, by, 0, _past(connection, _Call(by, "")), _only(list(deed.ids)))
+        return count
 
     def _once(
         self,

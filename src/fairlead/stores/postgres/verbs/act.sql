@@ -1,5 +1,5 @@
 -- What people do to jobs and queues. Returns [the ids, or the queue, that it was done to]. To "lose" comes before a
--- deletion, is not noted, and returns [the ids of the jobs that have more entries].
+-- deletion, belongs to the same action, and returns [the ids of the jobs that have more entries].
 CREATE OR REPLACE FUNCTION act(batch text) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = {schema}, pg_temp
 AS $$
@@ -17,6 +17,7 @@ DECLARE
     touched text[] := '{}';
 BEGIN
     IF doc->>'verb' = 'lose' THEN
+        PERFORM note(doc->'by', 0, at);
         RETURN json_build_array(lose(ids, states, own));
     END IF;
     line := take_line(doc->'by', mark, ids, at);

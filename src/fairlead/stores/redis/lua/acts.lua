@@ -55,11 +55,11 @@ local function missed_in(ids, looked, touched)
   return table.concat(missed, ',')
 end
 
--- Write down what a person did, and how it is answered. Each edit keeps what it replaced, in a line of its own.
+-- Write down what a person did, and how it is answered; no mark, no answer. Each edit keeps what it replaced, in a line of its own.
 local function write_act(text, count, now, before, mark, looked, missed)
   local by = cmsgpack.unpack(text)
   local id = by[BY.ID]
-  local answer = ';' .. mark .. ':' .. looked .. ':' .. missed .. '.'
+  local answer = mark and ';' .. mark .. ':' .. looked .. ':' .. missed .. '.' or ''
   local line = act_line(id)
   if line and line[ACT.COUNT] and not line[ACT.BEFORE] and not before then
     line[ACT.DONE_AT], line[ACT.COUNT] = now, line[ACT.COUNT] + count

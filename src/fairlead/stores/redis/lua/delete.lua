@@ -35,6 +35,6 @@ for _, id in ipairs(ids) do
   end
   looked = looked + 1
 end
--- What has not been done yet is not noted: the next call for the same jobs goes on with it.
-if looked > 0 then write_act(ARGV[5], #touched, now, nil, mark, looked, missed_in(ids, looked, touched)) end
+-- That has no answer yet which is not done with any: the next call for the same jobs goes on with it.
+write_act(ARGV[5], #touched, now, nil, looked > 0 and mark or nil, looked, missed_in(ids, looked, touched))
 return { touched, looked }
