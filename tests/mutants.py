@@ -2445,6 +2445,27 @@ MUTANTS = [
         "::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
     ),
     Mutant(
+        "an action has the latest time of its calls (F28), memory",
+        "stores/memory/admin.py",
+        "last = max(noted.line.done_at, now)",
+        "last = now",
+        "tests/stores/test_repeated_acts.py::test_an_action_has_the_latest_time_of_its_calls[memory]",
+    ),
+    Mutant(
+        "an action has the latest time of its calls (F28), SQLite",
+        f"{SQLITE}/sql/admin.sql",
+        "done_at = max(iif(typeof(done_at) = 'integer', done_at, 0), excluded.done_at)",
+        "done_at = excluded.done_at",
+        "tests/stores/test_repeated_acts.py::test_an_action_has_the_latest_time_of_its_calls[sqlite]",
+    ),
+    Mutant(
+        "an action has the latest time of its calls (F28), Redis",
+        f"{REDIS}/lua/acts.lua",
+        "is_count(last) and math.max(last, now) or now",
+        "now",
+        "tests/stores/test_repeated_acts.py::test_an_action_has_the_latest_time_of_its_calls[redis]",
+    ),
+    Mutant(
         "a server that evicts is refused (F25)",
         f"{REDIS}/condition.py",
         'if server.policy.startswith("allkeys"):',

@@ -85,6 +85,19 @@ async def test_a_cancel_repeated_says_what_the_first_said(store: Store, clock: M
     assert [line.count for line in await store.admin.audit_log()] == [0, 2]
 
 
+async def test_an_action_has_the_latest_time_of_its_calls(store: Store, clock: ManualClock) -> None:
+    """Whatever the clock did meanwhile, and whether the calls were about one queue or about two (F28)."""
+    jobs = [new_job() for _ in range(2)]
+    await store.put(jobs)
+    last = clock.now()
+    cancel, pause = by("cancel"), by("pause")
+    for job, queue in zip(jobs, ("mail", "other"), strict=True):
+        await deeds.cancel(store, [job.id], "so", cancel)
+        await deeds.pause(store, queue, pause)
+        clock.advance(-1)
+    assert [line.done_at for line in await store.admin.audit_log()] == [last, last]
+
+
 async def test_a_repeated_delete_says_what_was_deleted(store: Store, clock: ManualClock) -> None:
     ids = await dead_jobs(store, clock.now(), 3)
     action = by("delete")

@@ -20,7 +20,7 @@ class Action(msgspec.Struct, frozen=True):
     """Something a person does: who, what, and to which jobs, in words.
 
     One action may take many calls; they share its id, and are one line of the
-    audit log with one count and the time of the last. A call that asks for the same as one
+    audit log with one count and the latest time. A call that asks for the same as one
     before it, in the same order, is a repeat. Calls of another action under the
     same id are refused; on Redis, where queues keep lines, they get a line of their own.
     """

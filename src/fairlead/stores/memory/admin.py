@@ -348,7 +348,8 @@ class MemoryAdmin(Admin):
         if noted is None:
             line = AuditLine(now, by.who, by.verb, by.target, 0, before)
             noted = self._audit_log[by.id] = _Noted(line, job_id)
-        noted.line = replace(noted.line, count=noted.line.count + count, done_at=now)
+        last = max(noted.line.done_at, now)
+        noted.line = replace(noted.line, count=noted.line.count + count, done_at=last)
         noted.answers = with_answer(noted.answers, mark, list(asked), done)
 
     # The store itself

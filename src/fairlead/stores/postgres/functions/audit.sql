@@ -1,5 +1,5 @@
 -- What people do. Each call is one step, with its line of the audit log. by: [id, who, verb, target].
--- Calls of one action add to one line, which has the time of the last and the job of the first. None
+-- Calls of one action add to one line, which has their latest time and the job of the first. None
 -- comes more than an hour after the one before: else an id of long ago would hide an action of today.
 -- The line of an edit, which keeps what was replaced, stays as it is.
 --

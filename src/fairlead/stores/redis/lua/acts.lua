@@ -62,7 +62,9 @@ local function write_act(text, count, now, before, mark, looked, missed)
   local answer = mark and ';' .. mark .. ':' .. looked .. ':' .. missed .. '.' or ''
   local line = act_line(id)
   if line and line[ACT.COUNT] and not line[ACT.BEFORE] and not before then
-    line[ACT.DONE_AT], line[ACT.COUNT] = now, line[ACT.COUNT] + count
+    local last = line[ACT.DONE_AT]
+    line[ACT.DONE_AT] = is_count(last) and math.max(last, now) or now
+    line[ACT.COUNT] = line[ACT.COUNT] + count
     line[ACT.ANSWERS] = line[ACT.ANSWERS] .. answer
   else
     if line and line[ACT.ANSWERS] then -- Who repeats this looks there.

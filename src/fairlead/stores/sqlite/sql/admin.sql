@@ -189,12 +189,13 @@ UPDATE fairlead_dead SET payload = :payload, version = :version
 WHERE id = :id AND payload = :was AND level <= :level
 
 -- name: note
--- One action is one line, however many calls it takes, with the time of the last. An id that another
+-- One action is one line, however many calls it takes, with the latest time of them. An id that another
 -- action has changes nothing, nor does that of an edit, whose old payload the line keeps.
 INSERT INTO fairlead_audit (id, done_at, who, verb, target, count, job_id, before, answers)
 VALUES (:id, :now, :who, :verb, :target, :count, :job_id, :before, :answers)
 ON CONFLICT (id) DO UPDATE SET
-    count = iif(typeof(count) = 'integer', count, 0) + excluded.count, done_at = excluded.done_at,
+    count = iif(typeof(count) = 'integer', count, 0) + excluded.count,
+    done_at = max(iif(typeof(done_at) = 'integer', done_at, 0), excluded.done_at),
     answers = excluded.answers
 
 -- name: noted
