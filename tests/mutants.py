@@ -2335,7 +2335,7 @@ MUTANTS = [
     Mutant(
         "many entries are deleted in transactions of their own, SQLite",
         f"{SQLITE}/admin.py",
-        "            while (await self._write(self._acts.lose_entries, [(deed, by)]))[0]:\n                pass\n",
+        "            while await self._surely(self._acts.lose_entries, (deed, by), by):\n                pass\n",
         "            pass\n",
         "tests/stores/test_sqlite_entries.py::test_a_job_with_many_entries_is_deleted_in_bounded_transactions",
     ),

@@ -251,7 +251,7 @@ class PostgresAdmin(Admin):
         text = self._doc(at=self._at(), by=as_told(by), **{**doc, "verb": "lose"})
         more = True
         while more:
-            [(answer,)] = await lane.ask(self._sql["act"], text)
+            [(answer,)] = await self._surely(lambda: lane.ask(self._sql["act"], text), by)
             more = bool(touched_of(answer).ids)
 
     async def _surely(self, act: Callable[[], Awaitable[Answer]], by: Action) -> Answer:

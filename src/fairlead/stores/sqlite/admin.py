@@ -200,7 +200,7 @@ class SqliteAdmin(Admin):
     async def act(self, deed: Deed, by: Action) -> list[str]:
         """Do what a person wants done; again, if there is no answer."""
         if isinstance(deed, Delete):
-            while (await self._write(self._acts.lose_entries, [(deed, by)]))[0]:
+            while await self._surely(self._acts.lose_entries, (deed, by), by):
                 pass
         touched: list[str] = await self._surely(self._acts.act, (deed, by), by)
         return touched
