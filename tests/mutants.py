@@ -2424,8 +2424,8 @@ MUTANTS = [
     Mutant(
         "entries that go before a deletion are in the audit log (T20), PostgreSQL",
         f"{POSTGRES}/verbs/act.sql",
-        "        PERFORM note(doc->'by', 0, at);\n",
-        "",
+        "    line := take_line(doc->'by', mark, ids, at);\n",
+        "    line := ROW(NULL::text, true, false);\n",
         f"{PG_ENTRIES}::test_a_job_with_many_entries_is_deleted_in_bounded_calls",
     ),
     Mutant(

@@ -498,6 +498,10 @@ async def test_a_job_with_many_entries_is_deleted_in_bounded_calls(
     [(told,)] = owner.execute("SELECT act(%s)", [json.dumps(doc)]).fetchall()
     assert len(json.loads(told)[0]) == 2
     assert [(line.who, line.verb) for line in await shop.admin.audit_log()] == [("ada", "delete")]
+    owner.execute(
+        "SELECT act(%s)", [json.dumps(doc | {"ids": jobs[:1], "by": ["a2", "b", "c", ""]})]
+    )
+    assert [line.who for line in await shop.admin.audit_log(job_id=jobs[0])] == ["b"]
     assert owner.execute("SELECT count(*) FROM entry").fetchall() == [(2_706 - 1_000,)]
     assert len(await deeds.revive(shop, jobs, [state], by())) == 1
     await deeds.cancel(shop, jobs, "so", by())

@@ -16,13 +16,12 @@ DECLARE
     line    record;
     touched text[] := '{}';
 BEGIN
-    IF doc->>'verb' = 'lose' THEN
-        PERFORM note(doc->'by', 0, at);
-        RETURN json_build_array(lose(ids, states, own));
-    END IF;
     line := take_line(doc->'by', mark, ids, at);
     IF line.is_other AND NOT edits THEN
         PERFORM refuse_line(doc->'by');
+    END IF;
+    IF doc->>'verb' = 'lose' THEN
+        RETURN json_build_array(lose(ids, states, own));
     END IF;
     IF line.past IS NOT NULL THEN
         RETURN json_build_array(ARRAY(
